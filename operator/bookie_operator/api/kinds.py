@@ -55,6 +55,7 @@ TASK: Final = Resource(f"{names.GROUP}/{names.VERSION}", "BookieTask", "bookieta
 BOOKIE_JOB: Final = Resource(f"{names.GROUP}/{names.VERSION}", "BookieJob", "bookiejobs")
 POD: Final = Resource("v1", "Pod", "pods")
 CLAIM: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+VOLUME: Final = Resource("v1", "PersistentVolume", "persistentvolumes", namespaced=False)
 CONFIG_MAP: Final = Resource("v1", "ConfigMap", "configmaps")
 SECRET: Final = Resource("v1", "Secret", "secrets")
 SERVICE: Final = Resource("v1", "Service", "services")
@@ -87,6 +88,7 @@ ALL: Final[tuple[Resource, ...]] = (
     BOOKIE_JOB,
     POD,
     CLAIM,
+    VOLUME,
     CONFIG_MAP,
     SECRET,
     SERVICE,

@@ -5,6 +5,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -26,13 +27,12 @@ _IMAGE: Final = frozenset(
     }
 )
 _CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_VOLUME_WORDS: Final = (
-    "volume node affinity conflict",
-    "persistentvolume's node affinity",  # the same, as Kubernetes 1.34 says it
-    'persistentvolumeclaim "',
-    "bound to non-existent persistentvolume",
-    "didn't find available persistent volumes",
+_GONE: Final = re.compile(r'persistentvolumeclaim "[^"]*" not found|bound to non-existent persistentvolume')
+_NODES: Final = re.compile(r"\b0/(\d+) nodes are available")
+_ELSEWHERE: Final = re.compile(
+    r"(\d+) node\(s\) (?:had volume node affinity conflict|didn't match persistentvolume's node affinity)"
 )
+"""The second is how Kubernetes 1.34 says it."""
 
 
 def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> tuple[PodFault, str]:
@@ -45,6 +45,12 @@ def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return _of_scheduler(str(scheduled.get("message", "")))
     return fault_of_mounts(pod, events)
+
+
+def elsewhere(pod: Mapping[str, Any]) -> bool:
+    """Whether some nodes do not fit its volumes, and others were not asked: those may be cordoned, tainted or full."""
+    fault, message = fault_of(pod)
+    return fault is PodFault.UNSCHEDULABLE and _ELSEWHERE.search(message.lower()) is not None
 
 
 def starts_slowly(pod: Mapping[str, Any], now: float, patience_s: float = 20.0) -> bool:
@@ -84,6 +90,10 @@ def _words(status: Mapping[str, Any], reason: str, message: str) -> str:
 
 
 def _of_scheduler(message: str) -> tuple[PodFault, str]:
-    lowered = message.lower()
-    fault = PodFault.VOLUME if any(words in lowered for words in _VOLUME_WORDS) else PodFault.UNSCHEDULABLE
-    return fault, message[:500]
+    """Only if no node at all fits its volumes is one of them lost: a node that is cordoned, tainted or full is passed
+    over before anybody looks whether the volumes are there."""
+    lowered = message.lower().partition("preemption:")[0]
+    nodes, conflicts = _NODES.search(lowered), _ELSEWHERE.findall(lowered)
+    everywhere = nodes is not None and sum(map(int, conflicts)) >= int(nodes[1]) > 0
+    lost = everywhere or _GONE.search(lowered) is not None
+    return PodFault.VOLUME if lost else PodFault.UNSCHEDULABLE, message[:500]

@@ -37,6 +37,7 @@ from bookie_operator.api.kinds import (
     STATEFUL_SET,
     STORAGE_CLASS,
     TASK,
+    VOLUME,
     KubernetesObject,
     Resource,
     resource_of_kind,
@@ -47,10 +48,10 @@ from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
-from bookie_operator.observe.faults import starts_slowly
+from bookie_operator.observe.faults import elsewhere, starts_slowly
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, PodView, World
+from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, PodFault, PodView, World
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
@@ -124,7 +125,7 @@ async def observe(
     (facts, teller, problem), bookie_facts, views = await asyncio.gather(
         pods_facts.cluster_facts(sources.admin, candidates),
         pods_facts.bookie_facts(sources.admin, by_bookie),
-        _pod_views(sources.kubernetes, cluster.namespace, bookies, now),
+        _pod_views(sources.kubernetes, cluster.namespace, bookies, read, now),
     )
     found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
     tasks, outlived = others.task_views(read.tasks, cluster)
@@ -283,9 +284,10 @@ async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> Kuberne
 
 
 async def _pod_views(
-    kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], now: float
+    kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], read: _Read, now: float
 ) -> list[PodView]:
-    """With the events of the first few that do not begin: a volume that cannot be mounted shows nowhere else."""
+    """With the events of the first few that do not begin: a volume that cannot be mounted shows nowhere else. And with
+    what becomes of volumes that fit none of the nodes which were asked."""
     views = []
     explained = 0
     for pod in pods:
@@ -294,9 +296,27 @@ async def _pod_views(
             explained += 1
             events = await _events_of(kubernetes, namespace, pod)
         view = workloads.pod_view(pod, events)
-        if view is not None:
-            views.append(view)
+        if view is None:
+            continue
+        if elsewhere(pod) and (why := await _out_of_reach(kubernetes, view.name, read)):
+            view = replace(view, fault=PodFault.VOLUME, fault_message=why)
+        views.append(view)
     return views
+
+
+async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: _Read) -> str:
+    """Which volume of it no node can use that there is, and that may run again; empty: none, or nobody can tell."""
+    if read.nodes is None:
+        return ""
+    nodes = [node for node in read.nodes if not others.node_view(node).out_of_service]
+    for claim in read.claims:
+        name, bound = claim["metadata"]["name"], claim["spec"].get("volumeName")
+        if not bound or not name.endswith(f"-{pod}"):
+            continue
+        volume = await _allowed(kubernetes.find(VOLUME, "", bound))
+        if volume is not None and not any(volumes.fits(volume, node) for node in nodes):
+            return f"volume {bound} of claim {name} can be used on no node that there is"
+    return ""
 
 
 async def _events_of(kubernetes: Kubernetes, namespace: str, pod: Mapping[str, Any]) -> list[KubernetesObject]:

@@ -86,6 +86,32 @@ def _attributes(obj: Mapping[str, Any]) -> AttributesView:
     return AttributesView(requested, current, ModifyState.FAILED if failed else ModifyState.IN_PROGRESS, message)
 
 
+def fits(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether a PersistentVolume may be used on this node. What nobody understands fits: it is no sign of a loss."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+    if not required:
+        return True
+    return any(
+        all(_met(each, node["metadata"].get("labels") or {}) for each in term.get("matchExpressions") or ())
+        and all(_met(each, {"metadata.name": node["metadata"]["name"]}) for each in term.get("matchFields") or ())
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+
+
+def _met(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = requirement.get("key", ""), requirement.get("values") or ()
+    match requirement.get("operator"):
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+    return True
+
+
 def growing_classes(classes: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
     """Storage class to whether its volumes grow."""
     return {each["metadata"]["name"]: each.get("allowVolumeExpansion") is True for each in classes}

@@ -10,7 +10,7 @@ import yaml
 from bookie_operator.api import kinds
 from tests.support.chart_files import CLUSTER, OPERATOR
 
-READ_BY_FLAG = {"nodes", "storageclasses"}
+READ_BY_FLAG = {"nodes", "persistentvolumes", "storageclasses"}
 NOT_MADE = {"roles", "rolebindings", "servicemonitors"}
 """Kinds that the operator knows by name and makes none of."""
 WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.CRON_JOB, kinds.DEPLOYMENT)

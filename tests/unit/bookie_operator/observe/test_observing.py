@@ -6,7 +6,7 @@ import pytest
 
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.errors import Unreachable
-from bookie_operator.api.kinds import POD_EVENT
+from bookie_operator.api.kinds import CLAIM, NODE, POD, POD_EVENT, VOLUME
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner.decision import Needs
@@ -14,6 +14,7 @@ from bookie_operator.planner.desired import Desired, DesiredDeployment
 from bookie_operator.world.model import DeploymentView, PodFault
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
+from tests.support.fake_kubernetes.objects import Object
 
 DESIRED = Desired(
     (),
@@ -138,3 +139,41 @@ async def test_a_pod_that_does_not_begin_is_explained_by_its_events() -> None:
         fake.server.forbidden.add("events")
         world = (await look(fake)).world
         assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-3"] is PodFault.NONE
+
+
+_CORDONED = "0/2 nodes are available: 1 node(s) were unschedulable, 1 node(s) had volume node affinity conflict."
+
+
+def _on(node: str) -> Object:
+    """Node affinity of a volume that is a disk of this node."""
+    host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}}
+
+
+@pytest.mark.parametrize(
+    ("there", "taint", "readable", "fault"),
+    [
+        (("node-a", "node-b"), "", True, PodFault.UNSCHEDULABLE),  # a drain: its node is cordoned
+        (("node-a", "node-b"), "node.kubernetes.io/out-of-service", True, PodFault.VOLUME),  # off for good, they say
+        (("node-a", "node-c"), "", True, PodFault.VOLUME),  # its node is gone; the cordoned one is another
+        (("node-a", "node-c"), "", False, PodFault.UNSCHEDULABLE),  # nobody can tell
+    ],
+)
+async def test_a_volume_is_lost_when_no_node_is_left_for_it(
+    there: tuple[str, ...], taint: str, readable: bool, fault: PodFault
+) -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        for name in there:
+            spec = {"taints": [{"key": taint}]} if taint and name == "node-b" else {}
+            labels = {"kubernetes.io/hostname": name}
+            fake.store.create(NODE, "", {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        fake.store.create(VOLUME, "", {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": _on("node-b")}})
+        fake.store.patch(CLAIM, NAMESPACE, "ledger-0-demo-bookie-1", {"spec": {"volumeName": "disk"}})
+        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": _CORDONED}
+        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
+        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+        if not readable:
+            fake.server.forbidden.add("persistentvolumes")
+        world = (await look(fake)).world
+        assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-1"] is fault

@@ -105,8 +105,26 @@ def test_the_code_of_a_container_of_the_user_says_nothing_of_cookies(statuses: s
     ("message", "fault"),
     [
         ("0/3 nodes are available: 3 Insufficient cpu.", PodFault.UNSCHEDULABLE),
-        ("0/3 nodes are available: 1 node(s) had volume node affinity conflict.", PodFault.VOLUME),
-        ("0/3 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.", PodFault.VOLUME),
+        ("0/3 nodes are available: 3 node(s) had volume node affinity conflict.", PodFault.VOLUME),
+        ("0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.", PodFault.VOLUME),
+        (
+            "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) had volume node affinity conflict."
+            " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+            PodFault.UNSCHEDULABLE,
+        ),
+        (
+            "0/3 nodes are available: 1 node(s) had untolerated taint {maintenance: }, 2 node(s) didn't match"
+            " PersistentVolume's node affinity.",
+            PodFault.UNSCHEDULABLE,
+        ),
+        (
+            "0/3 nodes are available: 1 Insufficient memory, 2 node(s) had volume node affinity conflict.",
+            PodFault.UNSCHEDULABLE,
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.",
+            PodFault.UNSCHEDULABLE,
+        ),
         ('persistentvolumeclaim "ledger-0-demo-bookie-1" not found', PodFault.VOLUME),
     ],
 )
