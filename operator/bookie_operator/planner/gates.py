@@ -97,6 +97,21 @@ def writable_without(world: World, desired: Desired, but: Collection[str]) -> in
     return len(world.facts.writable - {desired.bookie_id(name) for name in but})
 
 
+def claims_stay(world: World, desired: Desired, names: Collection[str]) -> Obstacle | None:
+    """None of these pods is all that keeps a volume from being deleted."""
+    for name in sorted(names):
+        claim = view.going_claim(world, name)
+        if claim is not None:
+            return Obstacle(
+                "ClaimBeingDeleted",
+                f"somebody deleted claim {claim.name}, which is there only until {name} ends, so nothing stops that. "
+                f"While it has its data run `bookie cluster decommission {desired.bookie_id(name)}`; then delete the "
+                f"pod, and replace the bookie with a BookieTask of type Replace that names {name}",
+                needs_person=True,
+            )
+    return None
+
+
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@
     I8   a pod that serves is evicted, never deleted
     I10  a StatefulSet is left alone until its controller has caught up
     I11  what somebody scaled away is put back before anything else
+    I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced
 
 I6 (no sleeping), and that no pod is deleted by force, follow from the actions that there are; I9 (claims are retained
 by StatefulSets) is the builders'. A paused cluster and one with another instance id are not changed at all.
@@ -192,6 +193,14 @@ def _serving(world: World, desired: Desired, action: Action) -> Iterator[str]:
             yield f"I8: {action.name} serves, and would be deleted"
 
 
+def _kept(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I12."""
+    operation = world.cluster.status.operation
+    replaced = operation.bookie if operation is not None and operation.type is OperationType.REPLACE else ""
+    if isinstance(action, EvictPod | DeletePod) and action.name != replaced and view.going_claim(world, action.name):
+        yield f"I12: {action} would let a claim go that somebody deleted"
+
+
 def _caught_up(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I10."""
     if isinstance(action, _ON_SETS):
@@ -218,6 +227,7 @@ _RULES: Final[tuple[Callable[[World, Desired, Action], Iterator[str]], ...]] = (
     _seen,
     _one_down,
     _serving,
+    _kept,
     _caught_up,
     _put_back,
 )

@@ -59,6 +59,14 @@ def claims_of(world: World, bookie: str) -> tuple[ClaimView, ...]:
     return tuple(one for one in claims(world) if one.bookie == bookie)
 
 
+def going_claim(world: World, bookie: str) -> ClaimView | None:
+    """A claim of it that somebody deleted, and that Kubernetes keeps only as long as the bookie's pod is there."""
+    found = pod(world, bookie)
+    if found is None or found.deleting:
+        return None
+    return next((one for one in claims_of(world, bookie) if one.deleting), None)
+
+
 def unsettled(world: World) -> StatefulSetView | None:
     """A StatefulSet whose controller has not caught up (I10)."""
     return next((one for one in world.stateful_sets if not one.settled), None)

@@ -126,6 +126,7 @@ def stop(run: Run) -> Decision:
         return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
     obstacle = gates.first(
         gates.enough_without(run.world, gates.Victim(found, ordinal)),
+        gates.claims_stay(run.world, run.desired, {run.bookie}),
         gates.others_serve(run.world, run.desired, {run.bookie}),
         gates.stoppable(run.world, frozenset({run.bookie_id})),
     )

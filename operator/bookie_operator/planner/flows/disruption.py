@@ -25,7 +25,10 @@ _EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE
 
 
 def allowed(world: World, desired: Desired) -> Evictions:
-    """Bookies that may be evicted now: some of any zone, or those of one that is drained."""
+    """Bookies that may be evicted now: some of any zone, or those of one that is drained. None while the pod of one is
+    all that keeps a volume of it."""
+    if any(view.going_claim(world, name) is not None for name in view.expected_pods(world)):
+        return Evictions(0)
     drained = zone_drain.open_zone(world, desired)
     return Evictions(0, drained) if drained else Evictions(_of_any_zone(world, desired))
 

@@ -121,6 +121,7 @@ def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
     obstacle = gates.first(
         gates.others_serve(run.world, run.desired, {pod.name}),
         gates.replicated(run.world),
+        gates.claims_stay(run.world, run.desired, tuple(view.expected_pods(run.world))),
         gates.stoppable(run.world, frozenset({run.desired.bookie_id(pod.name)})),
     )
     if obstacle is not None:

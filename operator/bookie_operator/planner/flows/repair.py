@@ -45,13 +45,19 @@ _CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
 
 def begin(world: World, desired: Desired) -> Decision | None:
     """By itself, or a word on what people have to do."""
-    waiting = _stuck(world)
+    waiting = _claim_deleted(world, desired) or _stuck(world)
     for name in repair_gates.lost_bookies(world, desired):
         found = _by_itself(world, desired, name)
         if not isinstance(found, Wait):
             return found
         waiting = waiting or found
     return waiting
+
+
+def _claim_deleted(world: World, desired: Desired) -> Wait | None:
+    """Told before the next restart makes a lost bookie of it."""
+    obstacle = gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
+    return refused(obstacle) if obstacle is not None else None
 
 
 def _stuck(world: World) -> Wait | None:

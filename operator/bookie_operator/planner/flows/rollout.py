@@ -102,7 +102,9 @@ def mend(world: World, desired: Desired) -> Decision | None:
 def _admitted(world: World, desired: Desired) -> Wait | None:
     """None: it may begin."""
     upcoming = f"{OperationType.ROLLOUT.value}-{world.cluster.status.operations_begun + 1}"
-    obstacle = gates.first(gates.told(world), _available(world))
+    obstacle = gates.first(
+        gates.told(world), _available(world), gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
+    )
     if obstacle is not None:
         return refused(obstacle)
     skips = state.skips(world, upcoming)

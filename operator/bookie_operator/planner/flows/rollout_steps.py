@@ -5,6 +5,8 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from typing import Final
+
 from bookie_operator.crds.cluster_spec import UpdateStrategy
 from bookie_operator.planner import auditing, gates, operations, view
 from bookie_operator.planner.actions import ApplyTemplate, DeletePod, EvictPod
@@ -14,6 +16,9 @@ from bookie_operator.planner.flows.rollout_state import AUDITED, READ_ONLY, REST
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run
 from bookie_operator.world.model import PodView
+
+_NOT_OF_SOME: Final = frozenset({"SafetyUnknown", "BookieUnavailable", "ClaimBeingDeleted"})
+"""Obstacles that fewer bookies at a time do not help against."""
 
 
 def stage(run: Run) -> Decision:
@@ -96,20 +101,24 @@ def stop(run: Run) -> Decision:
     pod, wanted = left[0], state.outdated(run.world, run.desired, state.read(run.saved(RESTART)))
     if pod not in wanted:
         return run.forget(STOPPING).go("Choose", f"{pod.name} has the desired template already")
+    if (kept := gates.claims_stay(run.world, run.desired, {pod.name})) is not None:
+        return run.blocked(kept, patience(run))
     if state.down(run.world, run.desired, pod):
         return run.act(
             DeletePod(pod.name, pod.uid),
             f"{pod.name} is down, and has another template than spec",
             event=Event("BookieRestarted", f"{pod.name} is down and is made anew from the new template"),
         )
-    obstacle = _not_now(run, frozenset(chosen))
+    # The budget is closed as long as any bookie's claim is going, so no other one can be evicted either.
+    kept = gates.claims_stay(run.world, run.desired, tuple(view.expected_pods(run.world)))
+    obstacle = kept or _not_now(run, frozenset(chosen))
     if obstacle is None:
         return run.act(
             EvictPod(pod.name, pod.uid),
             f"{pod.name} is restarted: {len(wanted)} bookies are left",
             event=Event("BookieRestarted", f"{pod.name} is restarted"),
         )
-    if len(chosen) > 1 and len(left) == len(chosen) and obstacle.reason not in ("SafetyUnknown", "BookieUnavailable"):
+    if len(chosen) > 1 and len(left) == len(chosen) and obstacle.reason not in _NOT_OF_SOME:
         fewer = state.written(dict(list(chosen.items())[:1]))
         return run.go("Stop", f"not all of {', '.join(chosen)} at once: {obstacle.message}", saved={STOPPING: fewer})
     return run.blocked(obstacle, patience(run))
