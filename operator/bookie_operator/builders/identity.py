@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.claims import volume_kinds
@@ -48,6 +49,15 @@ def recorded_bookies(kept: Mapping[str, str] | None) -> frozenset[str]:
     except ValueError:
         return frozenset()
     return frozenset(bookies) if isinstance(bookies, dict) else frozenset()
+
+
+def recorded_spec(kept: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """The spec in such a content; None: there is none that anybody could read."""
+    try:
+        spec = json.loads((kept or {}).get("spec", ""))
+    except ValueError:
+        return None
+    return spec if isinstance(spec, dict) else None
 
 
 def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest | None:

@@ -9,8 +9,9 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,6 +30,61 @@ def parsed_spec(model: type[M], spec: Mapping[str, Any], page: str) -> tuple[M |
     except ValidationError as error:
         messages = [_unreadable(model, fault["loc"], fault["type"], fault["msg"], page) for fault in error.errors()]
         return None, bounded(messages)
+
+
+def known_part(model: type[BaseModel], spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The spec without fields that this release does not know, and a line for each of these.
+
+    The API server stores a field only if the definition has it, and may have filled it in itself: a newer definition
+    than the operator's is no mistake of anybody.
+    """
+    try:
+        model.model_validate(spec)
+        return spec, ()
+    except ValidationError as error:
+        unknown = [fault["loc"] for fault in error.errors() if fault["type"] == "extra_forbidden"]
+    kept = copy.deepcopy(dict(spec))
+    for location in unknown:
+        parent: Any = kept
+        for part in location[:-1]:
+            parent = parent[part]
+        del parent[location[-1]]
+    why = "this release of the operator does not know it, and goes on without; upgrade the operator"
+    return kept, bounded([f"{_path('spec', location)}: {why}" for location in unknown]) if unknown else ()
+
+
+def known_status(
+    model: type[BaseModel], status: Mapping[str, Any], needed: Collection[str]
+) -> tuple[Mapping[str, Any], str]:
+    """The status without what this release cannot read; and what is wrong with a field that is needed, empty: nothing.
+
+    Items of lists are left out one by one.
+    """
+    kept = copy.deepcopy(dict(status))
+    while True:
+        try:
+            model.model_validate(kept)
+            return kept, ""
+        except ValidationError as error:
+            faults = error.errors()
+        for fault in faults:
+            if fault["loc"][0] in needed:
+                return kept, f"{_path('status', fault['loc'])}: {fault['msg']}"
+        for field, items in _items(faults).items():
+            if items and isinstance(kept[field], list):
+                kept[field] = [item for number, item in enumerate(kept[field]) if number not in items]
+            else:
+                del kept[field]
+
+
+def _items(faults: Iterable[Any]) -> dict[str, set[int]]:
+    """Numbers of the items that cannot be read, by their field; none: the field itself cannot."""
+    found: dict[str, set[int]] = {}
+    for fault in faults:
+        numbers = found.setdefault(str(fault["loc"][0]), set())
+        if len(fault["loc"]) > 1 and isinstance(fault["loc"][1], int):
+            numbers.add(fault["loc"][1])
+    return found
 
 
 def parsed_status(model: type[M], status: Mapping[str, Any]) -> M:

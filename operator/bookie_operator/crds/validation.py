@@ -21,8 +21,8 @@ from bookie_operator.crds.cluster_spec import BookieClusterSpec, MetadataService
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.config_keys import switched
 from bookie_operator.crds.quantity import known_bytes
-from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
-from bookie_operator.crds.validation_pod import config_faults, pod_faults
+from bookie_operator.crds.reading import bounded, known_part, known_status, parsed_spec, parsed_status
+from bookie_operator.crds.validation_pod import config_faults, pod_faults, resource_faults
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -36,6 +36,8 @@ _GATEWAY_KEYS: Final = (
     "grpcServerTlsEnable",
     "grpcServerTlsClientAuthentication",
 )
+_NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recordedReplicas"})
+"""Of the status: what decisions rest on."""
 _TOKENS: Final = "grpcServerAuthTokenFile"
 _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
@@ -45,10 +47,27 @@ def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple
     return parsed_spec(BookieClusterSpec, spec, "docs/bookiecluster.md")
 
 
+def known_spec(spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Without fields of a newer definition; and a line for each of these."""
+    return known_part(BookieClusterSpec, spec)
+
+
+def readable_status(status: Mapping[str, Any], *, deleting: bool) -> tuple[Mapping[str, Any], str]:
+    """Without what is for people only and a newer operator wrote; and why it cannot be worked with, empty: it can.
+
+    What an operation did has to be understood, or nothing may follow it but the deletion of the cluster.
+    """
+    kept, fault = known_status(BookieClusterStatus, status, _NEEDED)
+    if fault and deleting and "operation" in kept:
+        return known_status(BookieClusterStatus, {**kept, "operation": None}, _NEEDED)
+    return kept, fault
+
+
 def parse_status(status: Mapping[str, Any]) -> BookieClusterStatus:
-    """The typed status; an empty one stands for one that does not exist. Raises ValueError with one line for one that
-    this operator cannot read: it must not be taken for an empty one, because an operation may stand in it."""
-    return parsed_status(BookieClusterStatus, status)
+    """The typed status, without what `readable_status` leaves out; an empty one stands for one that does not exist.
+    Raises ValueError with one line for one that this operator cannot read: it must not be taken for an empty one,
+    because an operation may stand in it."""
+    return parsed_status(BookieClusterStatus, readable_status(status, deleting=False)[0])
 
 
 def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str, ...]:
@@ -66,6 +85,8 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *_version(spec, status),
             *config_faults(spec.config),
             *pod_faults(spec.pod),
+            *resource_faults("spec.autorecovery.resources", spec.autorecovery.resources),
+            *resource_faults("spec.gateway.resources", spec.gateway.resources),
         ]
     )
 

@@ -5,6 +5,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ _ENVIRONMENT: Final = "BK_"
 _RESOURCES: Final = frozenset({"requests", "limits", "claims"})
 _OWN_LABELS: Final = (names.NAME, names.INSTANCE, names.COMPONENT, names.PART_OF, names.MANAGED_BY)
 _BOOKIE: Final = "bookie"
-_VOLUMES: Final = ("journal-", "ledger-", "index-")
+_VOLUMES: Final = ("journal-", "ledger-", "index-", "podkeeper-")
+_DATA: Final = "/data"
 
 
 def config_faults(config: Mapping[str, str]) -> Iterator[str]:
@@ -42,6 +44,10 @@ def pod_faults(pod: Pod) -> Iterator[str]:
     """What the operator's own parts of the pods forbid, and what Kubernetes would refuse with less clear words."""
     for key in sorted(set(pod.resources) - _RESOURCES):
         yield f"spec.pod.resources.{key}: there is no such part; write it below requests or limits"
+    yield from resource_faults("spec.pod.resources", pod.resources)
+    for kind in sorted(pod.affinity):
+        if not isinstance(pod.affinity[kind], Mapping):
+            yield f"spec.pod.affinity.{kind}: must be a map, as `kubectl explain pod.spec.affinity` tells it"
     for where, given in (("labels", pod.labels), ("annotations", pod.annotations)):
         for key in sorted(given):
             if key in _OWN_LABELS or key.partition("/")[0] == names.GROUP:
@@ -49,16 +55,34 @@ def pod_faults(pod: Pod) -> Iterator[str]:
     yield from _environment(pod.env)
     yield from _containers(pod)
     yield from _spreading(pod.topology_spread_constraints)
+    taken: set[str] = set()
     for position, volume in enumerate(pod.extra_volumes):
         if not _name(volume) or _name(volume).startswith(_VOLUMES):
             yield (
-                f"spec.pod.extraVolumes[{position}].name: must be given, and not begin with journal-, ledger- or "
-                "index-; give another"
+                f"spec.pod.extraVolumes[{position}].name: must be given, and not begin with journal-, ledger-, "
+                "index- or podkeeper-; give another"
             )
+        elif _name(volume) in taken:
+            yield f"spec.pod.extraVolumes[{position}].name: another volume has it already; give another"
+        taken.add(_name(volume))
     volumes = {_name(volume) for volume in pod.extra_volumes}
     for position, mount in enumerate(pod.extra_volume_mounts):
         if _name(mount) not in volumes:
             yield f"spec.pod.extraVolumeMounts[{position}].name: no such volume in spec.pod.extraVolumes; add it there"
+        path = posixpath.normpath(str(mount.get("mountPath", "")))
+        if path == "/" or path == _DATA or path.startswith(f"{_DATA}/"):
+            yield (
+                f"spec.pod.extraVolumeMounts[{position}].mountPath: would hide the bookies' data; mount it outside of "
+                f"{_DATA}"
+            )
+
+
+def resource_faults(path: str, resources: Mapping[str, Any]) -> Iterator[str]:
+    """A shape that Kubernetes would refuse."""
+    for part in ("limits", "requests"):
+        given = resources.get(part)
+        if given is not None and not isinstance(given, Mapping):
+            yield f"{path}.{part}: must be a map such as {{cpu: 500m, memory: 4Gi}}; write it so"
 
 
 def _containers(pod: Pod) -> Iterator[str]:

@@ -29,7 +29,7 @@ from bookie_operator.builders.jobs.pod import CONTAINER
 from bookie_operator.crds import names
 from bookie_operator.crds.job_spec import BookieJobSpec
 from bookie_operator.crds.job_status import BookieJobStatus
-from bookie_operator.crds.validation import parse_spec, parse_status
+from bookie_operator.crds.validation import known_spec, parse_spec, parse_status
 from bookie_operator.observe.faults import fault_of, starts_slowly
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.observe.times import condition, created_at, seconds
@@ -105,7 +105,7 @@ async def _cluster(kubernetes: Kubernetes, job: JobResource) -> tuple[ClusterVie
     found = await kubernetes.find(CLUSTER, job.namespace, name)
     if found is None:
         return None, f"there is no BookieCluster {name} in this namespace: make it, or another BookieJob"
-    _, errors = parse_spec(found.get("spec") or {})
+    _, errors = parse_spec(known_spec(found.get("spec") or {})[0])
     try:
         parse_status(found.get("status") or {})
     except ValueError as exc:

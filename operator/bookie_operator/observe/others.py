@@ -15,6 +15,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus
+from bookie_operator.crds.validation import known_spec, readable_status
 from bookie_operator.observe.times import condition, created_at, seconds
 from bookie_operator.world.model import ClusterView, NodeView, TaskView
 
@@ -22,17 +23,20 @@ _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 
 def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
-    """Raises ValidationError for a spec or a status that is none of this version's."""
+    """What a newer release wrote beside what counts is left out. Raises ValidationError for a spec or a status that
+    cannot be read all the same."""
     metadata = obj["metadata"]
+    deleting = "deletionTimestamp" in metadata
+    status, _ = readable_status(obj.get("status") or {}, deleting=deleting)
     return ClusterView(
         name=metadata["name"],
         namespace=metadata["namespace"],
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
-        spec=BookieClusterSpec.model_validate(obj.get("spec") or {}),
-        status=BookieClusterStatus.model_validate(obj.get("status") or {}),
+        spec=BookieClusterSpec.model_validate(known_spec(obj.get("spec") or {})[0]),
+        status=BookieClusterStatus.model_validate(status),
         annotations=metadata.get("annotations") or {},
-        deleting="deletionTimestamp" in metadata,
+        deleting=deleting,
         has_finalizer=names.FINALIZER in (metadata.get("finalizers") or ()),
         created_at=created_at(obj),
     )

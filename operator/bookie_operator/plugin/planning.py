@@ -21,7 +21,7 @@ from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import key_of
 from bookie_operator.crds import names
-from bookie_operator.crds.validation import parse_spec, validate
+from bookie_operator.crds.validation import known_spec, parse_spec, validate
 from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
@@ -51,19 +51,18 @@ class Planned:
 async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Planned:
     """Reads only. Raises KubernetesError, and `Fault` for a status that cannot be read."""
     status = status_of(cluster)
-    spec, errors = parse_spec(cluster.get("spec") or {})
+    asked, ignored = known_spec(cluster.get("spec") or {})
+    spec, errors = parse_spec(asked)
     if spec is None:
         return Planned(None, errors)
     errors = validate(spec, status)
     view = cluster_view(cluster)
-    doubts: list[str] = []
+    doubts: list[str] = list(ignored)
     context = await _build_context(api, view.name, doubts)
     try:
         objects = build(view, context)
-    except (ValueError, KeyError):
-        if not errors:
-            raise
-        return Planned(None, errors)
+    except Exception as exc:
+        return Planned(None, errors or (f"spec: no objects can be made of it ({type(exc).__name__})",))
     desired = objects.desired()
     token = await _token(api, view.name, doubts)
     async with session_to(await pods_of(api, view.name), open_socket) as session:

@@ -3,6 +3,7 @@
 Invariants
 - Everything is read anew; what is done depends on the resource and the world alone. Any process may do the next pass.
 - An operation is in `status` before its first side effect: recording one is a pass of its own.
+- A spec that cannot be understood, in part or as a whole, is told, and stops neither what protects data nor a deletion.
 - The status is written for the resource version that was read: of two operators one fails, and looks again.
 
 Threads: one event loop; passes over one cluster never overlap (`handlers` sees to it), those over several do.
@@ -11,22 +12,28 @@ Threads: one event loop; passes over one cluster never overlap (`handlers` sees 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.errors import Absent, Conflict, KubernetesError
-from bookie_operator.api.kinds import CLUSTER, JOB, TASK, KubernetesObject
+from bookie_operator.api.kinds import CLUSTER, JOB, SECRET, TASK, KubernetesObject
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import build
+from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
+from bookie_operator.builders.identity import recorded_spec
 from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.crds.validation import parse_spec, parse_status, validate
+from bookie_operator.crds.validation import known_spec, parse_spec, parse_status, readable_status, validate
 from bookie_operator.executor.execution import Execution
 from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
@@ -45,6 +52,12 @@ from bookie_operator.world.model import ClusterView
 _log = structlog.get_logger(__name__)
 _AGAIN_S: Final = 0.5
 _UNREADABLE_S: Final = 60.0
+_LEAST: Final[Mapping[str, Any]] = {
+    "version": "unknown",
+    "metadataService": {"type": "Embedded"},
+    "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}},
+}
+"""A spec by which a cluster can be kept from harm, or ended with its volumes kept, when nobody knows its own."""
 
 
 async def run_pass(context: OperatorContext, name: str, namespace: str) -> float | None:
@@ -73,25 +86,74 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     if resource is None:
         return None
     resource = await _with_finalizer(context, resource)
+    deleting = "deletionTimestamp" in resource["metadata"]
+    told, fault = readable_status(resource.get("status") or {}, deleting=deleting)
+    if fault:
+        return await _unreadable_status(context, resource, fault)
+    asked, ignored = known_spec(resource.get("spec") or {})
+    resource = {**resource, "spec": asked, "status": told}
+    spec, errors = parse_spec(asked)
+    if spec is not None:
+        cluster = cluster_view(resource)
+        errors, objects = _made(cluster, await context.building())
+        if objects is not None:
+            errors = errors or await context.certificates.keep(context.kubernetes, cluster, context.now())
+            return await _reconcile(context, resource, cluster, objects, errors, ignored)
+    earlier = await _earlier_spec(context, resource)
+    if earlier is None:
+        return await _unreadable(context, resource, parse_status(told), errors)
+    cluster = cluster_view({**resource, "spec": earlier})
+    return await _reconcile(context, resource, cluster, build(cluster, await context.building()), errors, ignored)
+
+
+def _made(cluster: ClusterView, building: BuildContext) -> tuple[tuple[str, ...], DesiredObjects | None]:
+    """What is wrong with the spec, and what is made of it; None: nothing can be. Parts of Kubernetes' own are handed
+    through, and their shape is as people wrote it."""
+    errors: tuple[str, ...] = ()
     try:
-        status = parse_status(resource.get("status") or {})
-    except ValueError as exc:
-        _log.error("the status cannot be read", cluster=name, namespace=namespace, reason=str(exc))
-        context.metrics.failed(namespace, name, "UnreadableStatus")
-        return _UNREADABLE_S
-    spec, errors = parse_spec(resource.get("spec") or {})
-    if spec is None:
-        return await _unreadable(context, resource, status, errors)
-    cluster = cluster_view(resource)
-    errors = validate(spec, status) or await context.certificates.keep(context.kubernetes, cluster, context.now())
-    try:
-        objects = build(cluster, await context.building())
-    except (ValueError, KeyError) as exc:
-        if not errors:
-            raise
-        _log.info("no objects can be made of an invalid spec", cluster=name, namespace=namespace, reason=str(exc))
-        return await _unreadable(context, resource, status, errors)
-    return await _reconcile(context, resource, cluster, objects, errors)
+        errors = validate(cluster.spec, cluster.status)
+        return errors, build(cluster, building)
+    except Exception as exc:
+        _log.info("no objects can be made of the spec", cluster=cluster.name, reason=f"{type(exc).__name__}: {exc}")
+        words = (
+            f"spec: no objects can be made of it ({type(exc).__name__}): a part that is handed through to Kubernetes "
+            "has another shape than Kubernetes takes; compare spec.pod with `kubectl explain pod.spec`"
+        )
+        return errors or (words,), None
+
+
+async def _earlier_spec(context: OperatorContext, resource: KubernetesObject) -> Mapping[str, Any] | None:
+    """What to keep a cluster safe by, and to end it by, while its spec cannot be understood: as the identity has it,
+    else the least that there can be. None: nothing of the cluster was ever made.
+
+    Data go only if the spec that there is, as far as it goes, says so too.
+    """
+    metadata, status = resource["metadata"], resource["status"]
+    if not status.get("instanceId") and not status.get("recordedReplicas") and "deletionTimestamp" not in metadata:
+        return None
+    found = await context.kubernetes.find(SECRET, metadata["namespace"], naming.identity(metadata["name"]))
+    kept = recorded_spec(secret_texts(found)) if found is not None else None
+    if kept is None or parse_spec(kept)[0] is None:
+        return _LEAST
+    storage: Any = resource["spec"].get("storage")
+    retention: Any = storage.get("retention") if isinstance(storage, Mapping) else None
+    wanted = retention.get("whenDeleted") if isinstance(retention, Mapping) else None
+    if wanted == WhenDeleted.DELETE.value:
+        return kept
+    return {**kept, "storage": {**kept["storage"], "retention": {"whenDeleted": WhenDeleted.RETAIN.value}}}
+
+
+async def _unreadable_status(context: OperatorContext, resource: KubernetesObject, fault: str) -> float:
+    """Nothing is done, and people are told: what an operation did has to be understood."""
+    metadata = resource["metadata"]
+    _log.error("the status cannot be read", cluster=metadata["name"], namespace=metadata["namespace"], reason=fault)
+    context.metrics.failed(metadata["namespace"], metadata["name"], "UnreadableStatus")
+    if not context.leading():
+        raise NotLeading
+    words = f"{fault}; a newer operator may have written it: use that version, or mend the field"
+    if await reporting.tell_unreadable_status(context.kubernetes, resource, words, context.now()):
+        await context.events.publish_about(metadata, Event("UnreadableStatus", words, EventType.WARNING))
+    return _UNREADABLE_S
 
 
 async def _reconcile(
@@ -100,8 +162,10 @@ async def _reconcile(
     cluster: ClusterView,
     objects: DesiredObjects,
     errors: tuple[str, ...],
+    ignored: tuple[str, ...],
 ) -> float | None:
     desired = objects.desired()
+    desired = replace(desired, missing=(*desired.missing, *ignored))
     sources = await _sources(context, cluster)
     observed = await observe(
         sources,
@@ -184,7 +248,8 @@ async def _tell(
 ) -> BookieClusterStatus:
     """The status as it is written now."""
     cluster = execution.cluster
-    uri = metadata_service_uri(cluster)
+    uri = cluster.status.metadata_service_uri if observed.world.spec_errors else ""
+    uri = uri or metadata_service_uri(cluster)
     told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
     if not context.leading():
         raise NotLeading

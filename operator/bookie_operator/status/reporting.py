@@ -16,6 +16,7 @@ from typing import Any
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.model import MESSAGE_LENGTH
 from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.operations import written
@@ -59,6 +60,30 @@ def unreadable(
     dated = conditions.dated(found, status.conditions, generation, written(now))
     kept = [each for each in status.conditions if each.type not in known]
     return status.model_copy(update={"observed_generation": generation, "conditions": [*dated, *kept]})
+
+
+async def tell_unreadable_status(kubernetes: Kubernetes, resource: Mapping[str, Any], words: str, now: float) -> bool:
+    """Whether anything had to be written: the conditions alone, since the rest is what nobody understands."""
+    before = list((resource.get("status") or {}).get("conditions") or ())
+    told = [
+        {
+            "type": kind,
+            "status": status,
+            "reason": "UnreadableStatus",
+            "message": words[:MESSAGE_LENGTH],
+            "observedGeneration": resource["metadata"].get("generation", 0),
+            "lastTransitionTime": written(now),
+        }
+        for kind, status in (("Ready", conditions.FALSE), ("Stalled", conditions.TRUE))
+    ]
+    known = {(each.get("type"), each.get("status"), each.get("message")) for each in before}
+    if all((each["type"], each["status"], each["message"]) in known for each in told):
+        return False
+    kept = [each for each in before if each.get("type") not in ("Ready", "Stalled")]
+    metadata = resource["metadata"]
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"conditions": [*told, *kept]}}
+    await kubernetes.merge(CLUSTER, metadata["namespace"], metadata["name"], patch, "status")
+    return True
 
 
 def body(status: BookieClusterStatus) -> dict[str, Any]:

@@ -132,8 +132,8 @@ async def test_events_tell_why_there_is_no_pod() -> None:
 
 async def test_a_cluster_that_cannot_be_read_is_none() -> None:
     async with fake_cluster() as fake:
-        fake.apply(replica=3)
-        assert parse_spec({**SPEC, "replica": 3})[0] is None
+        fake.apply(replicas="many")
+        assert parse_spec({**SPEC, "replicas": "many"})[0] is None
         jobs = FakeJobs(fake)
         jobs.apply()
         await jobs.one_pass()

@@ -87,9 +87,12 @@ async def test_a_wrong_spec(rig: KubectlRig, capsys: pytest.CaptureFixture[str])
     lines = await _lines(rig, capsys)
     assert "spec is wrong: spec.config.gcWaitTimes: there is no such key; did you mean gcWaitTime?" in lines
     assert any(line.startswith("needs a person: InvalidSpec: ") for line in lines)
-    rig.fake.store.patch(CLUSTER, NAMESPACE, NAME, {"spec": {"replica": 3}})
+    rig.fake.store.patch(CLUSTER, NAMESPACE, NAME, {"spec": {"pools": []}})
     lines = await _lines(rig, capsys)
-    assert "spec is wrong: spec.replica: there is no such field; did you mean replicas?" in lines
+    assert any(line.startswith("note: spec.pools: this release of the operator does not know it") for line in lines)
+    rig.fake.store.patch(CLUSTER, NAMESPACE, NAME, {"spec": {"replicas": "many"}})
+    lines = await _lines(rig, capsys)
+    assert any(line.startswith("spec is wrong: spec.replicas: ") for line in lines)
     assert lines[-1] == "nothing is changed until spec is mended"
 
 

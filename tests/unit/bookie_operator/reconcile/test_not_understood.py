@@ -1,0 +1,123 @@
+"""What an operator cannot understand is told, and stops neither safety nor a deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookie_operator.api.kinds import CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET
+from bookie_operator.crds import names
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.statuses import judge_status
+
+KEPT = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}}
+STRANGE: dict[str, dict[str, Any]] = {
+    "limits-are-text": {"pod": {"resources": {"limits": "4Gi"}}},
+    "limits-are-a-list": {"pod": {"resources": {"limits": [{"memory": "4Gi"}]}}},
+    "affinity-is-a-list": {"pod": {"affinity": {"podAntiAffinity": [{"a": 1}]}}},
+    "terms-are-a-number": {
+        "pod": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": 5}}}
+    },
+    "env-name-is-a-list": {"pod": {"env": [{"name": ["a"], "value": "b"}]}},
+    "auto-recovery": {"autorecovery": {"resources": {"limits": "1Gi"}}},
+    "a-newer-strategy": {"update": {"strategy": "BlueGreen"}},
+    "replicas-are-words": {"replicas": "many"},
+}
+
+
+async def deleted(fake: FakeCluster) -> None:
+    fake.store.delete(CLUSTER, NAMESPACE, NAME)
+    await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None, limit=60)
+
+
+def written(fake: FakeCluster, status: dict[str, Any]) -> None:
+    """By a newer operator, with its definition."""
+    fake.store.admission.remove(judge_status)
+    fake.store.patch(CLUSTER, NAMESPACE, NAME, {"status": status}, "status")
+
+
+@pytest.mark.parametrize("spec", STRANGE.values(), ids=STRANGE.keys())
+async def test_a_strange_shape_is_told_and_safety_goes_on(spec: dict[str, Any]) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.apply(**spec)
+        await fake.until(lambda: fake.condition("SpecValid") == "False", limit=5)
+        assert fake.condition("Stalled") == "True"
+        assert next(iter(spec)) in fake.message("SpecValid")
+        fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"replicas": 1}})
+        fake.run_controllers()
+        await fake.until(lambda: len(fake.pods()) == 3, limit=20)
+        await deleted(fake)
+        assert len(fake.store.list(CLAIM, NAMESPACE)) == 6
+
+
+async def test_without_an_identity_too() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        uri = fake.status["metadataServiceUri"]
+        fake.store.delete(SECRET, NAMESPACE, "demo-identity")
+        fake.apply(replicas="many")
+        await fake.until(lambda: fake.condition("SpecValid") == "False", limit=5)
+        assert fake.status["metadataServiceUri"] == uri
+        await deleted(fake)
+        assert len(fake.store.list(CLAIM, NAMESPACE)) == 6
+
+
+async def test_data_go_only_where_the_spec_that_there_is_says_so_too() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(storage={**KEPT, "retention": {"whenDeleted": "Delete"}})
+        await fake.settle()
+        fake.apply(replicas="many", storage={**KEPT, "retention": {"whenDeleted": "Retain"}})
+        fake.annotate(names.CONFIRM_DELETE, NAME)
+        await deleted(fake)
+        assert len(fake.store.list(CLAIM, NAMESPACE)) == 6
+
+
+async def test_a_field_of_a_newer_definition_is_left_out() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3, pools=[], placement={"zones": [], "spread": "Even"})
+        await fake.settle()
+        assert fake.condition("SpecValid") == "True"
+        assert "spec.pools" in fake.message("SpecValid")
+        assert "spec.placement.spread" in fake.message("SpecValid")
+        fake.apply(replicas=4, pools=[])
+        await fake.until(lambda: len(fake.pods()) == 4)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"history": [{"id": "Rebalance-3", "type": "Rebalance"}]},
+        {"bookies": [{"name": "demo-bookie-0", "ordinal": 0, "state": "Rebalancing"}]},
+        {"ledgers": {"underReplicated": "some"}},
+        {"pools": [{"name": "a"}]},
+    ],
+)
+async def test_what_a_newer_operator_told_people_stops_nothing(status: dict[str, Any]) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        written(fake, status)
+        fake.apply(replicas=4)
+        await fake.until(lambda: len(fake.pods()) == 4)
+        await deleted(fake)
+
+
+async def test_an_operation_of_a_newer_operator_is_waited_for_and_told() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        written(fake, {"operation": {"id": "Rebalance-4", "type": "Rebalance", "step": "Move"}})
+        fake.apply(replicas=4)
+        for _ in range(3):
+            await fake.one_pass()
+        assert (fake.condition("Ready"), fake.reason("Stalled")) == ("False", "UnreadableStatus")
+        assert "status.operation.type" in fake.message("Stalled")
+        assert len(fake.events("UnreadableStatus")) == 1
+        assert fake.status["operation"]["id"] == "Rebalance-4"
+        assert len(fake.pods()) == 3
+        await deleted(fake)
+        assert fake.store.find(SERVICE, NAMESPACE, "demo-client") is None
