@@ -235,6 +235,14 @@ def next_victim(world: World, desired: Desired) -> Victim | None:
     return Victim(fullest, fullest.replicas - 1)
 
 
+def never_served(world: World, desired: Desired, name: str) -> bool:
+    """A new bookie that has not come up: without a cookie it has never taken an entry. False if nobody could tell."""
+    facts, pod = world.facts, view.pod(world, name)
+    if facts is None or (pod is not None and pod.ready):
+        return False
+    return desired.bookie_id(name) not in facts.cookies | facts.registered
+
+
 def enough_without(world: World, victim: Victim) -> Obstacle | None:
     """Ensembles can be made, and copies spread over zones, without one bookie of this zone."""
     spec = world.cluster.spec

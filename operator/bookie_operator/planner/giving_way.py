@@ -1,4 +1,5 @@
-"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew.
+"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; and a rollout
+that waits while a bookie that never served is not asked for any more, which may be what it waits for.
 
 Only one operation runs at a time, and only a replacement brings such a bookie back. So what cannot go on without it
 ends in good order, as soon as the replacement would begin, and is begun again afterwards by the wish that began it.
@@ -15,7 +16,7 @@ from bookie_operator.planner import gates, operations
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import repair, repair_gates, rollout_state, tasks
+from bookie_operator.planner.flows import decommission, repair, repair_gates, rollout_state, tasks
 from bookie_operator.world.model import World
 
 _YIELDING: Final = frozenset({OperationType.ROLLOUT, OperationType.DECOMMISSION})
@@ -36,13 +37,16 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
         return _lost_again(world, desired, operation, waiting) or _back_already(world, desired, operation)
     if operation.type not in _YIELDING:
         return None
+    withdrawn = decommission.withdrawal(world, desired)
+    if withdrawn is not None and operation.type is OperationType.ROLLOUT:
+        return _end_rollout(world, operation, f"{withdrawn.operation.bookie} is taken away first")
     wanted = repair.begin(world, desired)
     wanted = wanted if isinstance(wanted, Record) else tasks.replacement(world, desired)
     if not isinstance(wanted, Record) or wanted.operation.bookie == operation.bookie:
         return None
     lost = wanted.operation.bookie
     if operation.type is OperationType.ROLLOUT:
-        return _end_rollout(world, operation, lost)
+        return _end_rollout(world, operation, f"{lost} is replaced first")
     if operation.step in _LIVE and waiting.stalled:
         return Record(
             operations.stepped(world, operation, "Undo"), f"{lost} is replaced first: {operation.bookie} stays"
@@ -50,11 +54,11 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
     return None
 
 
-def _end_rollout(world: World, operation: Operation, lost: str) -> Decision:
+def _end_rollout(world: World, operation: Operation, why: str) -> Decision:
     before = operation.saved.get(rollout_state.DELAY)
     if before and world.facts is not None and world.facts.lost_bookie_recovery_delay != int(before):
-        return Act(SetRecoveryDelay(int(before)), f"the rollout gives way to the replacement of {lost}", operation)
-    return Finish(operation, "Cancelled", f"{lost} is replaced first; what is left is rolled out afterwards")
+        return Act(SetRecoveryDelay(int(before)), f"the rollout gives way: {why}", operation)
+    return Finish(operation, "Cancelled", f"{why}; what is left is rolled out afterwards")
 
 
 def _lost_again(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:

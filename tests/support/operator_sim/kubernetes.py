@@ -121,6 +121,10 @@ class SimKubernetes:
     lost_nodes: set[str] = field(default_factory=set)
     out_of_service: set[str] = field(default_factory=set)
     cordoned: set[str] = field(default_factory=set)
+    room: int = 1000
+    """Pods of bookies for which there are nodes."""
+    quota: int = 1000
+    """Pods of bookies that may be made at all."""
     made: int = 0
 
     def uid(self) -> str:
@@ -158,7 +162,10 @@ class SimKubernetes:
 
     def _create_pod(self, one: SimSet, ordinal: int) -> None:
         name = f"{one.name}-{ordinal}"
-        if any(claim.deleting for claim in self.claims.values() if claim.bookie == name):
+        if (
+            any(claim.deleting for claim in self.claims.values() if claim.bookie == name)
+            or len(self.pods) >= self.quota
+        ):
             return
         for volume, size in one.volume_sizes.items():
             claim_name = f"{volume}-0-{name}"
@@ -184,6 +191,9 @@ class SimKubernetes:
         if any(claim.lost for claim in self.claims_of(pod.name)):
             return PodFault.VOLUME
         if pod.node in self.cordoned or pod.node in self.lost_nodes:
+            return PodFault.UNSCHEDULABLE
+        placed = sum(one.running or one.fault is PodFault.NONE for one in self.pods.values() if one is not pod)
+        if placed >= self.room:
             return PodFault.UNSCHEDULABLE
         return PodFault.IMAGE if pod.image == BAD_IMAGE else PodFault.NONE
 

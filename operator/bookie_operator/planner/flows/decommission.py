@@ -23,6 +23,9 @@ The next one is the highest ordinal of the most-filled zone that has too many. F
 Who raises `replicas` before 7 gets the bookie back (`Undo`): the drain is taken back and it is writable again. After 7
 it is finished first, and a new bookie is made.
 
+A bookie that never served, and has no cookie, is taken away at once and without gates: `Withdraw`, then from 8 on. A
+rollout that waits gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
+
 With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 11: for a bookie that does not serve any
 more. It is stopped only if no ledger needs it at that moment, and comes back if `replicas` is raised before 10.
 
@@ -35,13 +38,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_operator.crds.cluster_spec import DecommissionMode
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import draining, gates, operations
 from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission_gone as gone
 from bookie_operator.planner.flows import decommission_live as live
-from bookie_operator.planner.flows.decommission_state import MODE, ORDINAL, SET, WAS_READ_ONLY, patience, stops_first
+from bookie_operator.planner.flows.decommission_state import (
+    MODE,
+    ORDINAL,
+    SET,
+    WAS_READ_ONLY,
+    WITHDRAWN,
+    patience,
+    stops_first,
+)
 from bookie_operator.planner.proving import Claims
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.world.model import World
@@ -70,6 +82,8 @@ def take_out(world: World, desired: Desired, bookie: str, task: str) -> Decision
 def _begin(
     world: World, desired: Desired, victim: gates.Victim, why: str, saved: dict[str, str] | None = None
 ) -> Decision:
+    if gates.never_served(world, desired, victim.name):
+        return _withdrawal(world, victim, saved)
     mode = world.cluster.spec.decommission.mode.value
     obstacle = gates.first(
         gates.told(world),
@@ -97,6 +111,29 @@ def _begin(
         },
     )
     message = f"{victim.name} is taken out: {why}"
+    return Record(operation, message, Event("DecommissionBegun", message))
+
+
+def withdrawal(world: World, desired: Desired) -> Record | None:
+    """Of a bookie that never served and is not asked for any more: what may begin instead of other work."""
+    victim = gates.next_victim(world, desired)
+    if victim is None or not gates.never_served(world, desired, victim.name):
+        return None
+    return _withdrawal(world, victim, None)
+
+
+def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None) -> Record:
+    kept = {
+        MODE: DecommissionMode.DRAIN.value,
+        WITHDRAWN: "true",
+        SET: victim.stateful_set.name,
+        ORDINAL: str(victim.ordinal),
+        **Claims.of(world, victim.name).saved(),
+        **operations.planned_replicas(victim.stateful_set.name, victim.ordinal),
+        **(saved or {}),
+    }
+    operation = operations.new(world, OperationType.DECOMMISSION, "Withdraw", bookie=victim.name, saved=kept)
+    message = f"{victim.name} never served, and is not asked for any more: it is taken away at once"
     return Record(operation, message, Event("DecommissionBegun", message))
 
 
@@ -131,6 +168,7 @@ def _wanted_again(run: Run) -> bool:
 
 
 _STEPS: Final = {
+    "Withdraw": live.withdraw,
     "Audit": live.audit,
     "ReadOnly": live.read_only,
     "Drain": live.drain,

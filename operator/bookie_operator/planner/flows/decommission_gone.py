@@ -21,6 +21,7 @@ from bookie_operator.planner.flows.decommission_state import (
     ORDINAL,
     SET,
     WAS_READ_ONLY,
+    WITHDRAWN,
     back,
     patience,
     stops_first,
@@ -61,7 +62,9 @@ def prove_gone(run: Run) -> Decision:
         return run.forget(*auditing.KEYS).go("Cookie", f"nothing names {run.bookie}, and it is stopped")
     if gates.audited_after(run.world, run.saved_time(draining.SINCE)):
         return run.wait_at_most(patience(run), "WaitingForProof", why)
-    audited = auditing.audit(run, frozenset({run.bookie}), patience(run))
+    # What never served is not missed, and other bookies may wait for the room that it took.
+    others = view.away(run.world, run.desired) if run.saved(WITHDRAWN) else ()
+    audited = auditing.audit(run, frozenset({run.bookie, *others}), patience(run))
     return audited or run.wait_at_most(patience(run), "WaitingForProof", why)
 
 

@@ -33,6 +33,22 @@ def audit(run: Run) -> Decision:
     return run.forget(*auditing.KEYS).go(following, "no ledger is under-replicated")
 
 
+def withdraw(run: Run) -> Decision:
+    """No audit and no drain: it has nothing that anybody could need, which is proved once it is gone."""
+    ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
+    if found is None or not found.settled:
+        return until_settled(run)
+    if found.replicas == ordinal:
+        return run.go("Leave", f"{found.name} has {ordinal} replicas")
+    wanted = any(one.name == found.name and one.replicas > ordinal for one in run.desired.stateful_sets)
+    if wanted or found.replicas != ordinal + 1:
+        return run.finish(f"{run.bookie} is asked for again", outcome="Cancelled")
+    if not gates.never_served(run.world, run.desired, run.bookie):
+        return run.finish(f"{run.bookie} has come up, and is drained before it goes", outcome="Cancelled")
+    action = ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal)
+    return run.act(action, f"{run.bookie} never served: it is taken away", then="Leave")
+
+
 def read_only(run: Run) -> Decision:
     if gates.is_writable(run.world, run.desired, run.bookie):
         return run.act(SetReadOnly(run.bookie, True), f"no new data may go to {run.bookie}")

@@ -16,6 +16,8 @@ MODE: Final = "mode"
 ORDINAL: Final = "ordinal"
 SET: Final = "statefulSet"
 WAS_READ_ONLY: Final = "wasReadOnly"
+WITHDRAWN: Final = "withdrawn"
+"""Set if it never served."""
 
 
 def patience(run: Run) -> float:

@@ -185,11 +185,16 @@ def _failing(run: Run, pod: PodView) -> Decision:
     waiting = f"waits until {pod.name} is ready"
     told = f"{waiting}: {remedy(pod)}" if pod.fault else waiting
     message = (
-        f"{told}. No other bookie is touched; change spec, or put it back, and the pod is replaced"
+        f"{told}. No other bookie is touched; change spec, or put it back, and the pod is replaced{_or_fewer(run, pod)}"
         if pod.fault
         else told
     )
     return run.wait_at_most(patience(run), _failure(run), message)
+
+
+def _or_fewer(run: Run, pod: PodView) -> str:
+    new = gates.never_served(run.world, run.desired, pod.name)
+    return "; it never served, so lower spec.replicas to take it away" if new else ""
 
 
 def _failure(run: Run) -> str:

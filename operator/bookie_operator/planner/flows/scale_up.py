@@ -170,7 +170,10 @@ def _settle(
         nearer = operations.progressed(world, operation, message, saved={_UP: str(len(up))})
         return Wait("Scaling", message, operation=nearer)
     if operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds):
-        message = f"{waiting} did not take writes in time: `kubectl describe pod` and its log say why"
+        message = (
+            f"{waiting} did not take writes in time: `kubectl describe pod` and its log say why, or the events of "
+            f"StatefulSet {have.name} if there is no pod. Lower spec.replicas to take them away again"
+        )
         return Finish(operation, "Failed", message, event=Event("ScaleUpFailed", message, EventType.WARNING))
     return operations.wait(operation, "Scaling", message)
 

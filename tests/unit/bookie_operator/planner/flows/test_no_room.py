@@ -1,0 +1,59 @@
+"""More bookies are asked for than there is room for: whatever was asked for with them, it can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bookie_operator.planner.decision import Wait
+from tests.support.operator_sim import Simulation, resting
+
+
+def no_nodes(sim: Simulation) -> None:
+    sim.kubernetes.room = 4
+
+
+def no_quota(sim: Simulation) -> None:
+    sim.kubernetes.quota = 4
+
+
+def nothing(sim: Simulation) -> None:
+    return
+
+
+def template(sim: Simulation) -> None:
+    sim.change(version="2.0")
+
+
+def template_and_back(sim: Simulation) -> None:
+    sim.change(version="2.0")
+    passes(sim, 120)
+    sim.change(version="1.0")
+
+
+def passes(sim: Simulation, number: int) -> None:
+    for _ in range(number):
+        decision = sim.run_pass().plan.decision
+        sim.advance(min(decision.seconds, 10.0) if isinstance(decision, Wait) else 1.0)
+
+
+@pytest.mark.parametrize("lack", [no_nodes, no_quota])
+@pytest.mark.parametrize("besides", [nothing, template, template_and_back])
+@pytest.mark.parametrize("late", [3, 150])
+def test_fewer_replicas_lead_out(
+    lack: Callable[[Simulation], None], besides: Callable[[Simulation], None], late: int
+) -> None:
+    sim = resting()
+    lack(sim)
+    sim.change(replicas=6)
+    besides(sim)
+    passes(sim, late)
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
+    assert {claim.bookie for claim in sim.kubernetes.claims.values()} == set(sim.kubernetes.pods)
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+    (wanted,) = sim.desired().stateful_sets
+    assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
