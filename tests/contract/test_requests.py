@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie_protocol.errors import V3Status
 from tests.support.frames import (
     LAST,
     entry,
@@ -276,6 +277,28 @@ async def test_the_largest_entry_survives(tmp_path: Path) -> None:
     async with await RawClient.connect(bookie.port) as client:
         assert v2_entry(await client.ask(v2_read(1, 0))) == largest
     await bookie.stop()
+
+
+@pytest.mark.parametrize("less", [0, 1, 40, 72])
+async def test_an_entry_that_version_2_lets_in_is_read_and_copied_over_version_3(tmp_path: Path, less: int) -> None:
+    limit = 64 * 1024
+    size = limit - 28 - 32 - less
+    async with (
+        ServedBookie(tmp_path, {"nettyMaxFrameSizeBytes": str(limit)}) as bookie,
+        await RawClient.connect(bookie.port) as two,
+        await RawClient.connect(bookie.port) as three,
+    ):
+        stored = entry(1, 0, bytes(size))
+        assert v2_code(await two.ask(v2_add(stored))) == 0
+        await bookie.checkpoint()
+        assert v3_answer(await three.ask(v3_read(1, 0, txn=2**62))).readResponse.body == stored
+        for ledger_id in (2, 2, 2):  # the last ones are hot
+            copy = entry(ledger_id, 0, bytes(size))
+            assert v3_status(await three.ask(v3_add(copy, recovery=True, txn=2**62))) == 0
+        assert v2_entry(await two.ask(v2_read(2, 0))) == copy
+        longer = v3_add(entry(2, 1, bytes(size + less + 1)))
+        assert v3_status(await three.ask(longer)) == V3Status.EBADREQ
+        assert v2_code(await two.ask(v2_read(2, 1))) == 2
 
 
 async def test_a_batch_that_begins_at_the_last_possible_entry(tmp_path: Path) -> None:

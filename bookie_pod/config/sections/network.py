@@ -38,7 +38,8 @@ class NetworkConfig:
     """Accept a loopback address as identity. Only for a cluster on one machine: all bookies would get one
     name."""
     max_frame_size_bytes: int = key("nettyMaxFrameSizeBytes", 5_253_120, at_least=1024, at_most=INT_MAX)
-    """Largest frame that is accepted, in bytes. An entry may be this long less 500 bytes. Must not be
+    """Largest frame that is accepted, in bytes; one of version 3 may be longer by its head, so that every entry can be
+    copied. An entry may be this long less 500 bytes. Must not be
     smaller than what clients of this cluster use: the default is what Apache Pulsar's brokers send at most, where
     Apache BookKeeper's own is 5242880."""
     max_batch_read_size_bytes: int = key("maxBatchReadSize", 5_242_880, at_least=1, at_most=INT_MAX)

@@ -4,7 +4,8 @@ Invariants
 - The services "" and "bookie", and those of the node, are SERVING exactly while the node has no reason to be unready; a
   change shows within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
-  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out.
+  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
+  there are at most `MAX_WATCHES`, and who leave nothing behind.
 - Every service is NOT_SERVING from the moment that `stop` begins.
 - With TLS nothing is served unencrypted, and with tokens no call without one but those of health (`tls`, `access`).
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -32,6 +33,7 @@ from bookie_protocol.errors import ServerStartFailed
 SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
 MAX_CONCURRENT_RPCS: Final = 128
+MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
 STOP_GRACE_S: Final = 1.0
 KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -66,6 +68,30 @@ class GrpcService(Protocol):
         ...
 
 
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """The health of the services, for a bounded number of those who watch it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches = 0
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802 - its name in gRPC
+        if self._watches >= MAX_WATCHES:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients are watching already: use Check"
+            )
+        self._watches += 1
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watches -= 1
+            name = request.service
+            if name not in self._server_status and not self._watcher_count_by_service[name]:
+                # Of a name that a client made up nothing stays.
+                self._watcher_count_by_service.pop(name)
+                self._server_watchers.pop(name, None)
+
+
 class GrpcServer:
     """Serves the health of one node, and `services`."""
 
@@ -82,7 +108,7 @@ class GrpcServer:
         self._names = [*SERVICES, *(name for service in services for name in service.names)]
         self._config = config
         self._status = status
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         self._server: grpc.aio.Server | None = None
         self._poll: asyncio.Task[None] | None = None
         self._port = 0

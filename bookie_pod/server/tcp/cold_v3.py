@@ -64,7 +64,10 @@ def cold_v3(conn: Connection, body: bytes) -> bool:
 
 def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
     add = request.addRequest
+    longest = conn.context.options.max_entry_bytes
     try:
+        if len(add.body) > longest:
+            raise BadRequest(f"an entry of {len(add.body)} bytes: nettyMaxFrameSizeBytes lets {longest} in")
         ledger_id, entry_id, lac = read_prefix(add.body)
     except BadRequest as error:
         reply.error(error)

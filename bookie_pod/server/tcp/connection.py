@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.server.memory import SMALL
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.handed_adds import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
@@ -235,10 +236,10 @@ class Connection(asyncio.Protocol):
 
     def check_length(self, length: int) -> None:
         """Raise ProtocolViolation for a length word that no frame may have."""
-        if not 0 < length <= self.context.options.max_frame_bytes - 4:
+        longest = self.context.options.max_frame_bytes - 4
+        if not 0 < length <= (longest if self.speaks_v2 else longest + V3_HEAD_BYTES):
             raise ProtocolViolation(
-                f"frame length {length} is outside 1 to {self.context.options.max_frame_bytes - 4}"
-                " (nettyMaxFrameSizeBytes counts the length word too)"
+                f"frame length {length} is outside 1 to {longest} (nettyMaxFrameSizeBytes counts the length word too)"
             )
 
     @property

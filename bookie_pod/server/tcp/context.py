@@ -23,6 +23,10 @@ from bookie_protocol.wire.auth import ServerAuthProvider
 
 UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
 """What clients may hold where nobody says how much."""
+V2_HEAD_BYTES: Final = 28
+"""Of an add of version 2, before its entry: no entry is longer than what fits behind it into a frame."""
+V3_HEAD_BYTES: Final = 128
+"""More than the head of any add of version 3: an entry that version 2 let in can be copied over version 3."""
 LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
@@ -40,7 +44,8 @@ class TcpOptions:
     """Limits and socket options of the BookKeeper port."""
 
     max_frame_bytes: int = 5 * 1024 * 1024
-    """Largest frame, length word included (`nettyMaxFrameSizeBytes`), in bytes."""
+    """Largest frame, length word included (`nettyMaxFrameSizeBytes`), in bytes. One of version 3 may be longer by
+    `V3_HEAD_BYTES`."""
     max_batch_read_bytes: int = 5 * 1024 * 1024
     """Cap of a batch read's answer (`maxBatchReadSize`), in bytes."""
     write_low_water: int = 384 * 1024
@@ -65,6 +70,11 @@ class TcpOptions:
     """Connections at the same time; more are closed at once (`maxConnections`)."""
     tls_required: bool = False
     """Serve nothing before START_TLS (`tlsRequired`)."""
+
+    @property
+    def max_entry_bytes(self) -> int:
+        """The longest entry, whatever the version of its add."""
+        return self.max_frame_bytes - V2_HEAD_BYTES
 
 
 class ServerContext:

@@ -55,7 +55,9 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
             after = start + length
             if after > end or not 0 < length <= max_length:
                 conn.check_length(length)
-                break
+                if after > end:
+                    break
+                admit_hot = False  # longer than a frame of version 2 may be: so may be its entry
             if admit_hot:
                 if (
                     length == shape_length

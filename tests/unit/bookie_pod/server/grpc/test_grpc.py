@@ -14,9 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bookie_pod.config.sections.service import GrpcConfig
-from bookie_pod.server.grpc.server import GrpcServer
+from bookie_pod.server.grpc.server import MAX_CONCURRENT_RPCS, MAX_WATCHES, GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import ServerStartFailed
+from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 LOCAL = GrpcConfig(server_port=0, server_host="127.0.0.1")
@@ -107,3 +108,22 @@ async def test_switched_off(node: FakeNode) -> None:
 def test_grpc_is_not_loaded_before_it_is_needed() -> None:
     code = "import sys, bookie_pod.server.grpc.start; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0
+
+
+async def test_those_who_watch_do_not_keep_others_out(server: GrpcServer, channel: grpc.aio.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    watches = [stub.Watch(health_pb2.HealthCheckRequest(service=f"made up {number}")) for number in range(MAX_WATCHES)]
+    for watch in watches:
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    for _ in range(2 * MAX_CONCURRENT_RPCS):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Watch(health_pb2.HealthCheckRequest(service="")).read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await check(channel, "") == SERVING
+    for watch in watches:
+        watch.cancel()
+    await until(lambda: not server._health._watches)
+    assert not [name for name in server._health._server_watchers if name.startswith("made up")]
+    again = stub.Watch(health_pb2.HealthCheckRequest(service=""))
+    assert (await again.read()).status == SERVING
+    again.cancel()
