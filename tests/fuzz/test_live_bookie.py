@@ -181,7 +181,7 @@ async def test_random_bytes(tmp_path: Path, seed: int) -> None:
         await serves(bookie, 0)
 
 
-@pytest.mark.parametrize("length", [0, 1, 3, 2**31 - 1, 2**31, 2**32 - 1, FRAME_BYTES - 3])
+@pytest.mark.parametrize("length", [0, 1, 3, 2**31 - 1, 2**31, 2**32 - 1, FRAME_BYTES + 128 - 3])
 @pytest.mark.parametrize("after", [b"", v2_add(entry(1, 0))], ids=["first", "after an add"])
 async def test_lengths_that_no_frame_has(tmp_path: Path, length: int, after: bytes) -> None:
     settings = {"nettyMaxFrameSizeBytes": str(FRAME_BYTES)}
