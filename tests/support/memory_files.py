@@ -11,6 +11,11 @@ What a crash keeps
   change is kept or lost by itself.
 - Folders are durable at once (`Files.makedirs` promises that).
 
+What a fault leaves
+- A write that fails has written its first half.
+- A sync that fails loses what it covered, for good: the kernel calls those pages clean, and a later sync of the file,
+  opened anew, succeeds without them. Until a crash they can be read.
+
 Every call is an `Operation`, counted, and shown to the faults before it happens: `Faults` can fail, delay,
 hold or kill it. After a death every call of every thread raises `Died`, as the process is gone; `crash(rng)` then
 gives the file system that the next process finds.
@@ -74,6 +79,24 @@ class MemoryFile:
         self._apply("pwrite", bytes(data), offset)
 
     def _apply(self, name: str, data: bytes, offset: int) -> None:
+        try:
+            self._write_whole(name, data, offset)
+        except OSError as error:
+            self._write_half(data, offset, error)
+            raise
+
+    def _write_half(self, data: bytes, offset: int, error: OSError) -> None:
+        """What a write that failed leaves: as much of its first half as there is room for."""
+        part = len(data) // 2 // self._alignment * self._alignment
+        refused = error.errno in (errno.EBADF, errno.EINVAL, errno.EROFS, errno.EFBIG)
+        if refused or self._closed or not self._writable or not part:
+            return
+        with self._files._lock:
+            while part and not self._files._has_room(self._path, self._inode.growth(part, offset)):
+                part = part // 2 // self._alignment * self._alignment
+            self._inode.write(data[:part], offset)
+
+    def _write_whole(self, name: str, data: bytes, offset: int) -> None:
         with self._files._operation(name, self._path, len(data)):
             self._check(writing=True)
             if len(data) % self._alignment or offset % self._alignment:
@@ -109,7 +132,14 @@ class MemoryFile:
     def _sync(self, name: str) -> None:
         covers = self._inode.changes
         try:
-            with self._files._operation(name, self._path):
+            operation = self._files._operation(name, self._path)
+        except OSError:
+            self._sync_failed = True
+            with self._files._lock:
+                self._inode.lose(covers)
+            raise
+        try:
+            with operation:
                 self._check()
                 if self._sync_failed:
                     raise OSError(errno.EIO, "an earlier sync of this file failed", self._path)
@@ -431,11 +461,13 @@ class MemoryFiles(WholeFiles):
         inodes = {id(inode): inode for path, inode in self._names.items() if self._volume(path) == volume}
         return sum(inode.allocated for inode in inodes.values())
 
-    def _reserve(self, path: str, growth: int) -> None:
-        if growth <= 0:
-            return
+    def _has_room(self, path: str, growth: int) -> bool:
         volume = self._volume(_normal(path))
-        if self._volumes[volume] < DEFAULT_CAPACITY and self._used(volume) + growth > self._volumes[volume]:
+        capacity = self._volumes[volume]
+        return growth <= 0 or capacity >= DEFAULT_CAPACITY or self._used(volume) + growth <= capacity
+
+    def _reserve(self, path: str, growth: int) -> None:
+        if not self._has_room(path, growth):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 

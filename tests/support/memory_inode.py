@@ -91,6 +91,15 @@ class Inode:
         del self.unsynced[:count]
         self.settled_changes += count
 
+    def lose(self, covers: int) -> None:
+        """A sync that covered these changes failed: their bytes are in memory, and will never be written. What is left
+        to be synced is how long they made the file."""
+        size = len(self.durable)
+        for index in range(max(0, covers - self.settled_changes)):
+            change = self.unsynced[index]
+            size = change.size if isinstance(change, _Truncate) else max(size, change.offset + len(change.data))
+            self.unsynced[index] = _Truncate(size)
+
     def settled(self) -> Inode:
         """A copy in which everything is durable."""
         copy = Inode(self.now_ms, bytearray(self.data), bytearray(self.data), [], set(self.pages))
@@ -102,7 +111,8 @@ class Inode:
         kept = bytearray(self.durable)
         mood = rng.choice(["nothing", "everything", "prefix", "sectors"])
         if mood == "everything":
-            kept = bytearray(self.data)
+            for change in self.unsynced:
+                _apply(kept, change)
         elif mood == "prefix" and self.unsynced:
             last = rng.randrange(len(self.unsynced))
             for change in self.unsynced[:last]:

@@ -13,6 +13,11 @@ The binding holds the interpreter lock during `write`, a `get` of one key, and `
 a `get` of a list, `flush` and `flush_wal`. Hence: look-ups are lists of one, writes are small and never
 synced by themselves, and `flush_wal` does the waiting for the disk.
 
+What that does not cover: a write that the disk holds up in the write-ahead log's own write(2) (a hung disk, dirty pages
+beyond the kernel's limit), or that RocksDB stalls, holds the whole process up. The binding offers neither the option
+`manual_wal_flush`, which would leave that call to `flush_wal`, nor a write that lets go of the lock; and without the
+log each flush would have to write a table of its own. Journals and entry logs never do that: their calls let go of it.
+
 Source: reference on-disk formats, sections 8.1 and 8.4.
 """
 

@@ -138,7 +138,7 @@ class ScrubbedEngine:
 
     def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
         try:
-            pages = self._storage.cache.scan(ledger_id)
+            pages = self._storage.cache.scan(ledger_id, first_entry)
         except NoLedgerIndex:
             return
         for page in pages:

@@ -165,17 +165,19 @@ class LedgerCache:
         """All entry ids with a location, ascending. `NoLedgerIndex` (at once), `StorageFault`."""
         return (entry_id for page in self.scan(ledger_id) for entry_id, _ in page)
 
-    def scan(self, ledger_id: int) -> Iterator[list[tuple[int, int]]]:
-        """(entry id, location) of everything in a ledger, page by page, ascending; for listings and for scrubbing.
+    def scan(self, ledger_id: int, first_entry: int = 0) -> Iterator[list[tuple[int, int]]]:
+        """(entry id, location) of everything in a ledger, page by page, ascending, from the page of `first_entry` on.
 
         `NoLedgerIndex` (at once), `StorageFault`.
         """
         if self.records.get(ledger_id) is None:
             raise _unknown(ledger_id)
-        return self._scan(ledger_id, sorted(self.pages.first_entries(ledger_id)))
+        first = first_entry - first_entry % self._slots
+        in_memory = sorted(page for page in self.pages.first_entries(ledger_id) if page >= first)
+        return self._scan(ledger_id, in_memory, first)
 
-    def _scan(self, ledger_id: int, in_memory: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-        in_file = chain.from_iterable(self._pages_in_file(ledger_id))
+    def _scan(self, ledger_id: int, in_memory: Sequence[int], first: int) -> Iterator[list[tuple[int, int]]]:
+        in_file = chain.from_iterable(self._pages_in_file(ledger_id, first))
         for first_entry, _ in groupby(merge(in_memory, in_file)):
             data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
             self._metrics.scanned(1, 0)
@@ -207,9 +209,8 @@ class LedgerCache:
                 return b""
             return handle.file.pread(self._page_bytes, slot_offset(first_entry))
 
-    def _pages_in_file(self, ledger_id: int) -> Iterator[range]:
+    def _pages_in_file(self, ledger_id: int, first_entry: int = 0) -> Iterator[range]:
         """First entries of the pages that the ledger's file holds, ascending; what was never written is left out."""
-        first_entry = 0
         while True:
             with _Reading(self, ledger_id) as handle:
                 found = None if handle is None else handle.file.data_from(slot_offset(first_entry))

@@ -234,3 +234,39 @@ def test_corruption_is_durable_and_no_operation() -> None:
     files.corrupt("/a", 1, b"X")
     assert files.operations == before
     assert set(after_crashes(files, "/a")) == {b"aXc"}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_write_that_fails_leaves_its_first_half(full: bool) -> None:
+    files = MemoryFiles()
+    file = files.create("/f")
+    if full:
+        files.set_capacity("/", 2 * 4096)
+        with pytest.raises(OSError):
+            file.write(bytes([1]) * (4 * 4096))
+        assert files.size("/f") == 2 * 4096
+    else:
+        files.faults.fail("write", times=1)
+        with pytest.raises(OSError):
+            file.write(bytes([1]) * 1000)
+        assert files.read_bytes("/f") == bytes([1]) * 500
+    assert file.position == 0  # to be written again
+    file.close()
+
+
+def test_a_sync_that_fails_loses_what_it_covered_though_the_next_one_succeeds() -> None:
+    files = MemoryFiles()
+    file = files.create("/f")
+    files.sync_directory("/")
+    file.write(b"lost")
+    files.faults.fail("datasync", times=1)
+    with pytest.raises(OSError):
+        file.datasync()
+    file.close()
+    file = files.open("/f", writable=True)
+    file.write(b" kept")
+    file.datasync()
+    file.close()
+    assert files.read_bytes("/f") == b"lost kept"
+    for seed in range(10):
+        assert files.crash(random.Random(seed)).read_bytes("/f") == bytes(4) + b" kept"

@@ -343,6 +343,8 @@ def test_of_two_syncs_at_once_none_says_durable_after_the_other_has_failed(files
     for thread in threads:
         thread.start()
     gate.reached()
+    with pytest.raises(AssertionError):
+        gate.reached(0.1)  # the other waits its turn
     gate.open()
     for thread in threads:
         thread.join()

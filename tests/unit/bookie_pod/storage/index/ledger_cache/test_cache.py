@@ -502,3 +502,16 @@ def test_a_page_whose_reading_fails_is_let_go_by_everybody_who_waited_for_it() -
     assert page.pins == 0
     assert [cache.get(1, entry_id) for entry_id in (0, 8)] == [5, 6]
     assert len(cache.pages) == 1
+
+
+def test_a_listing_can_begin_anywhere_and_reads_nothing_before() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, list(range(100)), list(range(1, 101)))
+    rig.flush()
+    rig.cache.put(1, [100], [101])
+    for first in (0, 50, 56, 99, 100, 101, 1000):
+        rig.counts.scanned_pages = 0
+        rows = [row for page in rig.cache.scan(1, first) for row in page if row[0] >= first]
+        assert rows == [(entry_id, entry_id + 1) for entry_id in range(first, 101)]
+        assert rig.counts.scanned_pages == max(0, 13 - first // 8)
