@@ -186,6 +186,20 @@ def test_a_newer_copy_of_an_entry_wins_at_every_level(engine: Engine) -> None:
     assert engine.reopen().read(3, 9) == kept
 
 
+def test_entries_that_are_put_as_a_run_are_put_as_single_ones_are(engine: Engine) -> None:
+    storage = engine.storage
+    first = [entry(1, number, mark=b"1") for number in range(40)]
+    second = [entry(1, number, mark=b"2") for number in range(80)]
+    put(storage, *first)
+    storage.active_entries(1).update(zip(range(80), second, strict=True))
+    storage.account(1, sum(map(len, second)), 80)
+    kept = [*first, *second[40:]] if engine.kind.first_copy_stays else second
+    for _ in range(2):
+        assert [storage.read(1, number) for number in range(80)] == kept
+        storage.flush()
+        storage = engine.reopen()
+
+
 def test_the_last_entry_is_the_highest_id_wherever_it_is(engine: Engine) -> None:
     storage = engine.storage
     put(storage, entry(5, 100), entry(5, 7))

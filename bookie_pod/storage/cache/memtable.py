@@ -24,14 +24,22 @@ Source: reference bookie behaviour, sections 4 and 13.1.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from itertools import starmap
+
 from bookie_pod.storage.cache.write_cache import LEDGER_OVERHEAD, WriteCacheHalf
 
 
 class FirstCopies(dict[int, bytes]):
-    """Entries of one ledger; assigning an entry that is there changes nothing. No Python code runs for it."""
+    """Entries of one ledger; assigning an entry that is there changes nothing. No Python code runs for one of them."""
 
     __slots__ = ()
     __setitem__ = dict.setdefault  # type: ignore[assignment]
+
+    def update(self, entries: Iterable[tuple[int, bytes]]) -> None:  # type: ignore[override]
+        """Assign many. (That of `dict` would replace those that are there.)"""
+        deque(starmap(self.setdefault, entries), maxlen=0)
 
 
 class FirstCopyHalf(WriteCacheHalf):
