@@ -28,7 +28,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from bookie_client.logs import get_logger
 from bookie_client.streams.encoding import (
@@ -61,6 +61,7 @@ MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
 MAX_HEAD_BYTES: Final = 256 * 1024
 CACHED_SEGMENTS: Final = 256
+"""Of the streams that were read last, and all of the last one: a part of its list would be of no use."""
 GRAVE_MS: Final = 24 * 3600 * 1000
 """How long a process may sleep in the middle of a change."""
 _RETRY_SECONDS: Final = 0.2
@@ -85,6 +86,14 @@ class StoredStream:
     loaded: Loaded
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The bytes of a head, and what they stand for."""
+
+    head: bytes
+    stream: StoredStream
+
+
 class ManifestStore:
     """The manifests of a cluster."""
 
@@ -92,7 +101,7 @@ class ManifestStore:
         self._heads: RecordStore = service.records(STREAM)
         self._segments: RecordStore = service.records(STREAM_SEGMENT)
         self._graves: RecordStore = service.records(STREAM_GRAVE)
-        self._cache: OrderedDict[str, Any] = OrderedDict()
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -315,29 +324,39 @@ class ManifestStore:
 
     async def _load(self, name: str, stored: Versioned[bytes]) -> StoredStream:
         """`MetadataNotFound`: a segment is gone."""
+        seen = self._seen.pop(name, None)
+        if seen is None or (seen.stream.manifest.version, seen.head) != (stored.version, stored.value):
+            seen = _Seen(stored.value, await self._put_together(name, stored, seen))
+        self._seen[name] = seen
+        while len(self._seen) > 1 and sum(len(each.stream.head.segment_ids) for each in self._seen.values()) > (
+            CACHED_SEGMENTS
+        ):
+            self._seen.popitem(last=False)
+        return seen.stream
+
+    async def _put_together(self, name: str, stored: Versioned[bytes], seen: _Seen | None) -> StoredStream:
         head = decode_head(name, stored.value)
-        listed = await together(
-            [partial(self._segment, name, each.segment_id, decode_segment) for each in head.segments]
-        )
-        ids = [each.segment_id for each in head.retired if each.segment_id is not None]
-        retired = await together([partial(self._segment, name, each, decode_retired) for each in ids])
+        known = Loaded() if seen is None else seen.stream.loaded
+        listed = {each.segment_id: known.ledgers.get(each.segment_id) for each in head.segments}
+        retired = {each.segment_id: known.retired.get(each.segment_id) for each in head.retired if each.segment_id}
         loaded = Loaded(
-            dict(zip((each.segment_id for each in head.segments), listed, strict=True)),
-            dict(zip(ids, retired, strict=True)),
+            await self._with_missing(name, listed, decode_segment),
+            await self._with_missing(name, retired, decode_retired),
         )
         return StoredStream(put_together(name, stored.version, head, loaded), head, loaded)
 
-    async def _segment(self, name: str, segment_id: str, decode: Callable[[str, bytes], T]) -> T:
-        """What a segment holds, which never changes; each is of one kind."""
-        record = _record(name, segment_id)
-        if record in self._cache:
-            self._cache.move_to_end(record)
-            return cast("T", self._cache[record])
-        found = decode(record, (await self._segments.read(record)).value)
-        self._cache[record] = found
-        if len(self._cache) > CACHED_SEGMENTS:
-            self._cache.popitem(last=False)
-        return found
+    async def _with_missing(
+        self, name: str, known: Mapping[str, T | None], decode: Callable[[str, bytes], T]
+    ) -> dict[str, T]:
+        """What segments hold, which never changes."""
+        missing = [each for each, held in known.items() if held is None]
+
+        async def read(segment_id: str) -> T:
+            record = _record(name, segment_id)
+            return decode(record, (await self._segments.read(record)).value)
+
+        found = dict(zip(missing, await together([partial(read, each) for each in missing]), strict=True))
+        return {each: found[each] if held is None else held for each, held in known.items()}
 
 
 def _record(name: str, segment_id: str) -> str:

@@ -228,3 +228,44 @@ async def test_a_head_is_read_without_its_list(three, store, small):
         await other.read("s")
     with pytest.raises(NoSuchStream):
         await other.head("none")
+
+
+async def test_a_list_that_did_not_change_costs_one_read_and_is_not_made_again(three, store, small, monkeypatch):
+    """However long it is: an idle query looks five times a second."""
+    monkeypatch.setattr("bookie_client.streams.store.CACHED_SEGMENTS", 2)
+    await store.update("s", adding(0, 40))
+    other = ManifestStore(three.metadata)
+    first = await other.read("s")
+    reads = counted_reads(three, monkeypatch)
+    assert (await other.read("s")) is first
+    assert reads == ["stream s"]
+    await store.update("s", adding(40, 1))
+    reads.clear()
+    assert len((await other.read("s")).manifest.ledgers) == 41
+    assert len(reads) <= 2, "what is in segments is known"
+
+
+async def test_what_is_kept_of_other_lists_is_bounded(three, store, small, monkeypatch):
+    monkeypatch.setattr("bookie_client.streams.store.CACHED_SEGMENTS", 12)
+    for name in ("s", "t", "u"):
+        if name != "s":
+            await store.create(Manifest(name, 0, 0, (), StreamSettings()))
+        await store.update(name, adding(0, 30))
+        await store.read(name)
+    assert list(store._seen) == ["u"]
+    reads = counted_reads(three, monkeypatch)
+    assert len((await store.read("s")).manifest.ledgers) == 30
+    assert len(reads) > 5
+
+
+def counted_reads(three, monkeypatch):
+    reads = []
+    kind = type(three.metadata.records("stream"))
+    read = kind.read
+
+    async def noted(self, name, **options):
+        reads.append(f"{self._kind} {name}")
+        return await read(self, name, **options)
+
+    monkeypatch.setattr(kind, "read", noted)
+    return reads
