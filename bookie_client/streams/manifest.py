@@ -108,6 +108,11 @@ class Manifest:
         """Ids of the ledgers that were taken out and are not deleted yet."""
         return frozenset(each for group in self.retired for each in group.ledger_ids)
 
+    @property
+    def owned_ids(self) -> frozenset[int]:
+        """Ids of the ledgers that are listed, and of those that were taken out and are not deleted yet."""
+        return self.retired_ids.union(self._index)
+
     def __contains__(self, ledger_id: object) -> bool:
         return ledger_id in self._index
 

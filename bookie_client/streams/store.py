@@ -24,7 +24,7 @@ import json
 import random
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -142,6 +142,17 @@ class ManifestStore:
             raise _no_such_stream(name) from error
         _check_not_deleting(name, head)
         return head
+
+    async def listing(self, among: Collection[int] | None) -> dict[int, frozenset[str]]:
+        """The streams that have these ledgers (None: any), half deleted ones included. Raises `MetadataUnavailable`,
+        and `MetadataDamaged` when one of the lists cannot be read: it might be that one."""
+        found: dict[int, frozenset[str]] = {}
+        for name in sorted(await self.names()):
+            with suppress(NoSuchStream):
+                owned = (await self.read(name, even_deleting=True)).manifest.owned_ids
+                for each in owned if among is None else owned.intersection(among):
+                    found[each] = found.get(each, frozenset()) | {name}
+        return found
 
     async def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
         """As `Streams.watch`."""

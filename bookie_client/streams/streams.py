@@ -108,6 +108,7 @@ class Streams:
 
     async def delete(self, name: str, *, with_ledgers: bool = True, force: bool = False) -> tuple[int, ...]:
         """Delete a stream with its cursors and, unless told otherwise, its ledgers; returns the ids of the ledgers.
+        Those that another stream lists, too, as older versions allowed, are left to that.
 
         A deletion that was interrupted is finished by calling it again. Raises `StreamInUse` when a writer has a ledger
         open and `force` is not set.
@@ -122,10 +123,11 @@ class Streams:
             with suppress(CouldNotTell):  # its bookies may be gone, and the ledger goes anyway
                 await self.seal(name)
         manifest = await self._mark_deleting(name)
-        ids = tuple(ledger.ledger_id for ledger in manifest.ledgers)
+        shared = {each for each, names in (await self._store.listing(manifest.owned_ids)).items() if names != {name}}
+        ids = tuple(ledger.ledger_id for ledger in manifest.ledgers if ledger.ledger_id not in shared)
         if with_ledgers:
             await self._ledgers.delete(ids)
-        await self._ledgers.delete(manifest.retired_ids)
+        await self._ledgers.delete(manifest.retired_ids - shared)
         await self._cursors.delete_all(name)
         await self._store.bury(manifest, self._now_ms())
         return ids if with_ledgers else ()

@@ -139,6 +139,18 @@ def size(text: str) -> int:
     return value
 
 
+def size_at_most(most: int) -> Callable[[str], int]:
+    """As `size`, with an upper bound."""
+
+    def read(text: str) -> int:
+        value = size(text)
+        if value > most:
+            raise ValueError(f"must be at most {most} bytes")
+        return value
+
+    return read
+
+
 def seconds(text: str) -> float:
     """Seconds: `5`, `500ms`, `15m`, `3d`."""
     found = _SECONDS.fullmatch(text.strip())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.common.options import MIB, at_least, digest_type, option, pattern, size, words
+from pyspark_bookie.common.options import MIB, at_least, digest_type, option, pattern, size, size_at_most, words
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.source.positions import Positions, positions
 
@@ -153,7 +153,7 @@ class SourceOptions(AccessOptions):
     locality: Locality = option(Locality.PREFERRED)
     batch_read: bool = option(True)
     batch_max_bytes: int = option(MIB, read=size)
-    arrow_batch_bytes: int = option(2 * MIB, read=size)
+    arrow_batch_bytes: int = option(2 * MIB, read=size_at_most(512 * MIB))
     """Bytes of values in one Arrow batch; a single entry may be larger."""
     fail_on_data_loss: bool = option(True)
     digest_type: DigestType = option(DigestType.CRC32C, read=digest_type)

@@ -35,6 +35,10 @@ class Positions:
             return 0
         return end if chosen == LATEST else min(chosen, end)
 
+    def begin(self, ledger_id: int, entries: int, *, is_open: bool) -> int:
+        """Where a query begins in a ledger. Bookies may know less of an open one than whoever named the entry."""
+        return self.of(ledger_id, max(entries, self.ledgers.get(ledger_id, 0)) if is_open else entries, EARLIEST)
+
 
 def positions(text: str) -> Positions:
     """Raises `ValueError` with what would be right."""

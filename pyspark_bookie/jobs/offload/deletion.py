@@ -36,7 +36,7 @@ from pyspark_bookie.archive.reading import count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.offload.store import OffloadStore
-from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR, listing_streams
+from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
 
 if TYPE_CHECKING:
     from bookie_client import Client
@@ -156,7 +156,7 @@ class Deleter:
     def _listing(self, ledger_id: int) -> frozenset[str]:
         if ledger_id not in self._listed:
             among = {ledger_id, *self._ledger_ids}
-            found = self._client.run(lambda client: listing_streams(ManifestStore(client.metadata_service), among))
+            found = self._client.run(lambda client: ManifestStore(client.metadata_service).listing(among))
             self._listed = {each: found.get(each, frozenset()) for each in among}
         return self._listed[ledger_id]
 

@@ -26,14 +26,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.streams.managed_ledgers import managed_ledger
-from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import APPLICATION, STREAM_KEY
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NotThere
@@ -147,7 +145,7 @@ class Owners:
         """The streams that list ledgers; a text: why nobody can tell."""
         if self._listing is None:
             try:
-                self._listing = await listing_streams(self._store, self._among)
+                self._listing = await self._store.listing(self._among)
             except MetadataUnavailable:
                 raise
             except MetadataError as error:
@@ -202,7 +200,7 @@ class Owners:
 
     async def _of_stream(self, name: str) -> frozenset[int]:
         # Also of one that is being deleted: whoever deletes it will finish that.
-        return ledgers_of((await self._store.read(name, even_deleting=True)).manifest)
+        return (await self._store.read(name, even_deleting=True)).manifest.owned_ids
 
     async def _of_topic(self, name: str) -> frozenset[int]:
         found = await managed_ledger(self._client, name, root=self._root)
@@ -216,23 +214,6 @@ class Owners:
 
 
 _Read = Callable[[str], Awaitable[frozenset[int]]]
-
-
-def ledgers_of(manifest: Manifest) -> frozenset[int]:
-    """What a stream lists, and what it has retired and not deleted yet."""
-    return manifest.retired_ids.union(ledger.ledger_id for ledger in manifest.ledgers)
-
-
-async def listing_streams(store: ManifestStore, among: Collection[int] | None) -> dict[int, frozenset[str]]:
-    """The streams that have these ledgers (None: any), by their lists. Raises `MetadataUnavailable`, and
-    `MetadataDamaged` when one of the lists cannot be read: it might be that one."""
-    found: dict[int, frozenset[str]] = {}
-    for name in sorted(await store.names()):
-        with suppress(NotThere):
-            ids = ledgers_of((await store.read(name, even_deleting=True)).manifest)
-            for each in ids if among is None else ids.intersection(among):
-                found[each] = found.get(each, frozenset()) | {name}
-    return found
 
 
 def _judged(

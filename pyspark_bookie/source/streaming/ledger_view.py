@@ -25,7 +25,7 @@ from functools import cached_property, partial
 
 from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, code_of
-from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
+from pyspark_bookie.source.positions import LATEST, Positions
 from pyspark_bookie.source.streaming.admission import Segment
 from pyspark_bookie.source.streaming.offsets import LedgersOffset
 
@@ -66,7 +66,7 @@ class LedgersView:
             return LedgersOffset(0, {})
         found: dict[int, int] = {}
         for extent in self.extents:
-            first = positions.of(extent.ledger_id, extent.entries, EARLIEST)
+            first = positions.begin(extent.ledger_id, extent.entries, is_open=not extent.is_closed)
             if first or not extent.is_closed:
                 found[extent.ledger_id] = first
         return self._moved(LedgersOffset(0, found), {})

@@ -24,7 +24,7 @@ from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_protocol.errors import PodkeeperError
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
-from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
+from pyspark_bookie.source.positions import LATEST, Positions
 from pyspark_bookie.source.streaming.admission import Segment
 from pyspark_bookie.source.streaming.offsets import Place
 from pyspark_bookie.source.streaming.open_tails import OpenTail
@@ -77,7 +77,7 @@ class StreamView:
             text = f"startingPosition names several ledgers of stream {self.name} ({ids}): a stream has one position"
             raise PodkeeperSparkError("OPTION", text)
         if named:
-            entry = positions.of(named[0].ledger_id, self._entries(named[0]), EARLIEST)
+            entry = positions.begin(named[0].ledger_id, self._entries(named[0]), is_open=named[0].is_open)
             return self.place(max(named[0].first_ordinal + entry, self.first_ordinal))
         return self.place(self.end_ordinal if positions.everywhere == LATEST else self.first_ordinal)
 

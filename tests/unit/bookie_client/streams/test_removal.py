@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_client.streams import StreamPosition, Streams, StreamSettings
+from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.cursors import _encode as encoded_cursor
+from bookie_client.streams.publishing import published
 from bookie_client.streams.removal import truncated
 from bookie_client.streams.store import GRAVE_MS, ManifestStore
 from bookie_protocol.errors import (
@@ -343,3 +344,12 @@ async def test_a_name_may_be_used_again_and_again(streams):
         async with streams.writer("s") as writer:
             await writer.append(b"x")
         assert await read_all(streams) == [b"x"]
+
+
+async def test_ledgers_that_another_stream_lists_are_left_to_it(streams, three, fifty):
+    """Older versions published a ledger to several streams."""
+    await streams.create("other", TEN)
+    shared = [PublishedLedger(each.ledger_id, each.entries, each.nbytes) for each in fifty.ledgers[1:3]]
+    await streams._store.update("other", lambda each: published(each, shared, None, replacing=False, now_ms=1))
+    assert await streams.delete("s") == (0, 3, 4)
+    assert len(await read_all(streams, "other")) == 20

@@ -21,6 +21,7 @@ from pyspark_bookie.common.options import (
     pattern,
     seconds,
     size,
+    size_at_most,
     words,
 )
 
@@ -132,3 +133,9 @@ def test_times_words_and_patterns():
     for read, text in ((seconds, "soon"), (words, "a,,b"), (pattern, "(")):
         with pytest.raises(ValueError, match=r"must be|is no"):
             read(text)
+
+
+def test_a_size_may_have_an_upper_bound() -> None:
+    assert size_at_most(512 << 20)("512m") == 512 << 20
+    with pytest.raises(ValueError, match="must be at most 536870912 bytes"):
+        size_at_most(512 << 20)("513m")

@@ -152,3 +152,12 @@ def test_a_named_ledger_that_was_read_to_its_end_may_go():
         assert later.latest(end, ALL) is None
         with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 5 does not exist"):
             later.latest(EARLIEST, ALL)
+
+
+def test_a_query_may_begin_behind_what_bookies_tell_of_an_open_ledger():
+    start = Start('{"7": 4}')
+    followed, tails = progress(opened(7, 3))
+    assert followed.latest(start, ALL) is None
+    tails.extents = [opened(7, 6)]
+    end = again(followed.latest(start, ALL))
+    assert spans(followed.ranges(start, end)) == [(7, 4, 5)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition, StreamSettings
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.source.positions import positions
+from pyspark_bookie.source.positions import Positions, positions
 from pyspark_bookie.source.streaming.offsets import Place
 from pyspark_bookie.source.streaming.open_tails import OpenTail
 from pyspark_bookie.source.streaming.stream_view import StreamView
@@ -127,3 +127,9 @@ def test_ledgers_that_pulsar_has_moved_away_are_a_loss():
         seen.segments(3, 7)
     assert entries_of(seen.segments(5, 7)) == [(99, 0), (99, 1)]
     assert entries_of(seen.what_is_left(3, 7)) == [(99, 0), (99, 1)]
+
+
+def test_a_query_may_begin_behind_what_bookies_tell_of_an_open_ledger():
+    """They know of an entry when the next one comes, and whoever names the place may have read it."""
+    assert view([5], 3).begin(Positions(None, {99: 4})).ordinal == 9
+    assert view([5, 2]).begin(Positions(None, {99: 4})).ordinal == 7, "of a closed one all is known"
