@@ -31,6 +31,7 @@ class Window:
         self.nbytes = 0
         self.lingering = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._granted = 0  # so many waiters at the front have room, and do not run yet: nobody may overtake them
 
     @classmethod
     def of(cls, options: ClientOptions) -> Window:
@@ -61,12 +62,14 @@ class Window:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
+                self._leave(waiter)
                 self.release(1, nbytes)
             else:
                 with suppress(ValueError):  # `_grant` may have passed it over already
                     self._waiters.remove(waiter)
                 self._grant()
             raise
+        self._leave(waiter)
 
     def take(self, nbytes: int) -> None:
         """Take room whether there is some or not: for adds that have waited elsewhere, within limits of their
@@ -94,11 +97,20 @@ class Window:
             return False
         return self.entries == 0 or (self.entries < self._max_entries and self.nbytes + nbytes <= self._max_bytes)
 
+    def _leave(self, waiter: tuple[int, asyncio.Future[None]]) -> None:
+        """One that was granted room runs now."""
+        self._waiters.remove(waiter)
+        self._granted -= 1
+        self._grant()
+
     def _grant(self) -> None:
-        while self._waiters and self._fits(self._waiters[0][0]):
-            nbytes, granted = self._waiters.popleft()
+        waiters = self._waiters
+        while len(waiters) > self._granted and self._fits(waiters[self._granted][0]):
+            nbytes, granted = waiters[self._granted]
             if granted.done():
-                continue  # cancelled in this very turn of the loop, and does not know it yet
+                del waiters[self._granted]  # cancelled in this very turn of the loop, and does not know it yet
+                continue
             self.entries += 1
             self.nbytes += nbytes
+            self._granted += 1
             granted.set_result(None)

@@ -6,6 +6,7 @@ Source: reference bookie behaviour, section 11.3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, count
 
 from bookie_pod.metrics.registry import Registry
 
@@ -70,10 +71,9 @@ class BookieMetrics:
         """Export the directories of a kind (`ledger`, `index`): how many, how many writable, how full
         each."""
         self._scope.gauge(f"{kind}_writable_dirs", writable)
-        count = len(usage_percent)
-        self._scope.gauge(f"{kind}_num_dirs", lambda: count)
-        for path, usage in usage_percent.items():
-            self._scope.gauge(f"{kind}_dir_{path.replace('/', '_')}_usage", usage)
+        directories = len(usage_percent)
+        self._scope.gauge(f"{kind}_num_dirs", lambda: directories)
+        self._bind_usage(kind, usage_percent)
 
     def bind_failed_directories(self, failed: Callable[[], float]) -> None:
         """Export how many ledger directories failed while the others go on."""
@@ -81,5 +81,14 @@ class BookieMetrics:
 
     def bind_journal_disks(self, usage_percent: dict[str, Callable[[], float]]) -> None:
         """Export how full the disk of each journal directory is."""
+        self._bind_usage("journal", usage_percent)
+
+    def _bind_usage(self, kind: str, usage_percent: dict[str, Callable[[], float]]) -> None:
+        """The reference's names; of paths that have one name (`a/b`, `a_b`) the later ones get a number."""
+        taken: set[str] = set()
         for path, usage in usage_percent.items():
-            self._scope.gauge(f"journal_dir_{path.replace('/', '_')}_usage", usage)
+            plain = path.replace("/", "_")
+            numbered = (f"{plain}_{number}" for number in count(2))
+            name = next(name for name in chain([plain], numbered) if name not in taken)
+            taken.add(name)
+            self._scope.gauge(f"{kind}_dir_{name}_usage", usage)

@@ -76,15 +76,27 @@ async def recover_ledger(cluster: Cluster, ledger_id: int, password: bytes, dige
 
 
 async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int], *, as_json: bool) -> None:
-    """Delete them in order; as JSON each is printed when it is gone. Raises `NoSuchLedger` for one that does not exist;
-    those before it are deleted."""
+    """Delete them in order; as JSON each is printed when it is gone. Raises `NoSuchLedger` at the end if some
+    do not exist, so that a command that was interrupted can be given again."""
+    missing = []
     with Bar("deleting", len(ledger_ids)) as bar:
         for ledger_id in ledger_ids:
-            await cluster.client.metadata(ledger_id)
-            await cluster.client.delete(ledger_id)
-            if as_json:
-                click.echo(json.dumps({"ledger_id": ledger_id, "deleted": True}))
+            try:
+                await cluster.client.metadata(ledger_id)
+            except NoSuchLedger:
+                missing.append(ledger_id)
+            else:
+                await cluster.client.delete(ledger_id)
+                if as_json:
+                    click.echo(json.dumps({"ledger_id": ledger_id, "deleted": True}))
             bar.advance(1)
+    if missing:
+        raise NoSuchLedger(f"{_listed('ledger', missing)} not exist; all others that were named are deleted")
+
+
+def _listed(what: str, missing: Sequence[object]) -> str:
+    named = ", ".join(map(str, missing))
+    return f"{what} {named} does" if len(missing) == 1 else f"{what}s {named} do"
 
 
 def _show(metadata: LedgerMetadata, as_json: bool) -> None:

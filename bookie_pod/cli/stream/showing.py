@@ -114,12 +114,19 @@ async def seal_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
 
 
 async def delete_streams(cluster: Cluster, names: Sequence[str], *, with_ledgers: bool, force: bool) -> None:
-    """Delete them in order. Raises `NoSuchStream` for one that does not exist; those before it are deleted."""
+    """Delete them in order. Raises `NoSuchStream` at the end if some do not exist, so that a command that was
+    interrupted can be given again."""
     streams = streams_of(cluster)
+    missing = []
     with Bar("deleting", len(names)) as bar:
         for name in names:
-            await streams.delete(name, with_ledgers=with_ledgers, force=force)
+            try:
+                await streams.delete(name, with_ledgers=with_ledgers, force=force)
+            except NoSuchStream:
+                missing.append(name)
             bar.advance(1)
+    if missing:
+        raise NoSuchStream(f"there is no stream {', '.join(missing)}; all others that were named are deleted")
 
 
 async def show_cursors(

@@ -1,5 +1,7 @@
 """A field of many records, all values at once."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,5 +23,16 @@ def test_zeros_at_the_end_of_a_value_stay():
 
 
 def test_a_record_beyond_the_end_is_refused():
+    with pytest.raises(ValueError, match="strides"):
+        byte_column(bytes(11), 0, 4, 4, 3)
+
+
+def test_without_arrays_the_values_are_the_same(monkeypatch):
+    """A process that has no descriptor left at the first call cannot load them."""
+    data = bytes(range(40))
+    expected = byte_column(data, 3, 4, 7, 5)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert byte_column(data, 3, 4, 7, 5) == expected
+    assert byte_column(data, 3, 4, 7, 0) == []
     with pytest.raises(ValueError, match="strides"):
         byte_column(bytes(11), 0, 4, 4, 3)

@@ -53,6 +53,39 @@ async def test_room_is_given_in_order_and_nobody_overtakes():
     assert window.nbytes == 95
 
 
+async def test_nobody_overtakes_one_that_has_room_and_does_not_run_yet():
+    window = Window(2, 100, 1000)
+    assert window.try_acquire(50)
+    assert window.try_acquire(50)
+    order = []
+
+    async def take(name):
+        await window.acquire(10)
+        order.append(name)
+
+    first = asyncio.create_task(take("first"))
+    await asyncio.sleep(0)
+    window.release(2, 100)
+    assert not window.try_acquire(10)  # there is room, but the first one does not run yet
+    second = asyncio.create_task(take("second"))
+    await asyncio.gather(first, second)
+    assert order == ["first", "second"]
+    assert (window.entries, window.nbytes) == (2, 20)
+    window.release(2, 20)
+    assert window.try_acquire(10)
+
+
+async def test_one_that_is_cancelled_with_room_gives_it_on():
+    window = Window(1, 100, 1000)
+    assert window.try_acquire(1)
+    first, second = await waiting(window, 2, 3)
+    window.release(1, 1)
+    first.cancel()
+    async with asyncio.timeout(5):
+        await second
+    assert (window.entries, window.nbytes) == (1, 3)
+
+
 async def test_an_add_that_would_fit_waits_behind_one_that_does_not():
     window = Window(10, 100, 1000)
     window.try_acquire(60)

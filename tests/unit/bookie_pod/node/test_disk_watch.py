@@ -162,3 +162,14 @@ async def test_a_full_index_directory_takes_no_new_index_files() -> None:
         names = [name for tree in index_folders(files, folder) for name in files.listdir(tree)]
         assert len(names) == count
     side.storage.close()
+
+
+def test_directories_whose_paths_have_one_name_have_a_gauge_each() -> None:
+    registry = Registry()
+    metrics = BookieMetrics(registry)
+    paths = ["/disk/1", "/disk_1", "/disk_1_2", "/disk_1/2"]
+    metrics.bind_directories("ledger", lambda: 1.0, {path: lambda: 0.0 for path in paths})
+    metrics.bind_journal_disks({path: lambda: 0.0 for path in paths})
+    names = {line.split()[0] for line in registry.render().splitlines() if "_dir_" in line and not line.startswith("#")}
+    assert len(names) == 8
+    assert {"bookie_ledger_dir__disk_1_usage", "bookie_journal_dir__disk_1_2_usage"} <= names
