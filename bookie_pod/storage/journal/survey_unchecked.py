@@ -83,8 +83,7 @@ class UncheckedSurvey:
             last.append(step)
         end = walk.offset
         if self._file.only_zeros_from(end) and end > 0:
-            ends_group = self._padded and (not last or last[-1].is_padding)
-            damage = None if ends_group else self._changed_length(last, walk)
+            damage = self._changed_length(last, walk) if self._ends_askew(last) else None
             return self._file.result(header, start, self._before_cut_record(start, end), damage=damage)
         damage = self._damage_at_stop(walk) or self._changed_length(last, walk)
         return self._file.result(header, start, end, torn=damage is None, damage=damage)
@@ -198,6 +197,14 @@ class UncheckedSurvey:
             if step.end == end or (step.is_padding and self._file.only_zeros_between(step.end, end)):
                 return True
         return False
+
+    def _ends_askew(self, last: deque[Step]) -> bool:
+        """Whether the last records before a clean end are such that an earlier length may have led there."""
+        if not last or last[-1].is_padding:
+            return False
+        if not self._ends_file(last[-1].body_offset, last[-1].length):
+            return True
+        return not all(step.is_padding or self._is_likely(step) for step in last)
 
     def _changed_length(self, last: deque[Step], walk: RecordWalk) -> str | None:
         """Where the walk may have been led astray by one bit of a length; None if nothing says so."""
