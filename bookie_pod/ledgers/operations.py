@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from bookie_pod.ledgers.lanes import WriteLane
@@ -24,7 +25,7 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.index.ledger_data import check_storable
 from bookie_pod.storage.journal.batch import JournalBatch
-from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
+from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, fence_record, key_record
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
 from bookie_protocol.keys import is_unknown_key
@@ -104,6 +105,16 @@ class LedgerOperations:
             state.raise_lac(lac)
         self.ledgers.heat(state)
         return lane
+
+    def forget(self, ledger_id: int, fenced: bool) -> None:
+        """The storage deleted this ledger. A replay must not bring it back into a later ledger of the same id, so the
+        deletion is journaled, before whatever that ledger journals."""
+        self.ledgers.forget(ledger_id, fenced)
+        if self.write_data:
+            with suppress(StorageFault):  # the journal has failed and the bookie is about to stop
+                self._journals[self.ledgers.journal_of(ledger_id)].append(
+                    JournalBatch.of(deletion_record(ledger_id), sync=False, on_done=_nothing)
+                )
 
     def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> int:
         """Hand a lane to its journal and empty it; `done` follows when its records are as durable as configured.

@@ -122,7 +122,8 @@ class Ledgers:
             self._hot.add(state)
 
     def forget(self, ledger_id: int, fenced: bool) -> None:
-        """The storage deleted this ledger; `fenced`: as its record said."""
+        """The storage deleted this ledger; `fenced`: as its record said. See `LedgerOperations.forget`."""
+        self._journaled_keys.discard(ledger_id)
         if fenced:
             self._fenced_and_deleted[ledger_id] = self._clock() + FENCED_AND_DELETED_S
             self._fenced_and_deleted.move_to_end(ledger_id)

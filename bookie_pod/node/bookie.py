@@ -3,7 +3,7 @@
 Start (a failure ends it there, with everything that was started stopped again):
  1. identity; the port is taken, connections are dropped until step 9; that of gRPC is held
  2. HTTP probes: alive, not ready
- 3. metadata service; cookies checked, new directories stamped
+ 3. metadata service; the directories locked, cookies checked, new directories stamped
  4. storage opened (the right engine, or refused); what it may have lost is put in limbo
  5. journals replayed into the storage
  6. everything flushed, marks written
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,7 @@ from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.mode_start import open_mode
 from bookie_pod.node.own_connector import own_connector
+from bookie_pod.node.ownership import check_distinct, hold_directories
 from bookie_pod.node.partitions import check_partitions
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.recovery import ReplayedJournals
@@ -92,6 +94,7 @@ class Bookie:
         self._files = PosixFiles()
         self._storage_start = StorageStart(config, self._files, LoopBridge(self.loop).run, self.registry)
         self._undo = AsyncExitStack()
+        self._owned: set[str] = set()
         self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
         self._clean = False
         self._server: ServerSide
@@ -127,7 +130,12 @@ class Bookie:
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self.status.enter("checking cookies")
         await asyncio.to_thread(check_partitions, config.directories, self._files)
+        directories = options.bookie_directories(config)
+        await asyncio.to_thread(check_distinct, directories)
+        self._own(folder for folder in directories.current_folders() if self._files.is_dir(folder))
         lost = await check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
+        self._own(folder for folder in directories.current_folders() if folder not in self._owned)
+        self._undo.push_async_callback(self._note_clean_stop)
         self.status.enter("opening the storage")
         self._undo.push_async_callback(asyncio.to_thread, self._storage_start.close)
         self._storage = await self._storage_start.open(self.status.phase)
@@ -174,6 +182,12 @@ class Bookie:
         gc.collect()
         gc.freeze()
 
+    def _own(self, folders: Iterable[str]) -> None:
+        """Nobody else changes these directories from here on."""
+        new = list(folders)
+        self._undo.enter_context(hold_directories(new))
+        self._owned.update(new)
+
     def _start_journals(self, replayed: ReplayedJournals) -> None:
         config = self.config
         self._journals = make_journals(config, self._files, self.registry, self.loop, self.fail)
@@ -187,7 +201,8 @@ class Bookie:
         )
 
         async def stop() -> None:
-            self._clean = await durability.stop(clean=self._clean)
+            clean, self._clean = self._clean, False
+            self._clean = await durability.stop(clean=clean)
 
         self._undo.push_async_callback(stop)
         durability.start()
@@ -303,9 +318,12 @@ class Bookie:
         self.status.stopping = True
         self._clean = self.status.running
         await self._unwind()
+        _log.info("bookie stopped", clean=self._clean)
+
+    async def _note_clean_stop(self) -> None:
+        """The last thing while the directories are still ours."""
         if self._clean:
             await asyncio.to_thread(self._dirty.remove)
-        _log.info("bookie stopped", clean=self._clean)
 
     async def flush(self) -> None:
         """A checkpoint now: what was acknowledged so far is in synced entry logs when it returns."""

@@ -6,6 +6,7 @@ and stamps.
 | stored cookie | directories without a cookie | result |
 |---|---|---|
 | yes | none | START (EXPAND again, if an earlier one died before it updated the stored cookie) |
+| no | none, and no data anywhere | STAMP_NEW: a first start that ended before it made the stored cookie |
 | no | none | refused: the cluster forgot this bookie, or it is another cluster |
 | no | some, all empty | STAMP_NEW: a new bookie |
 | yes | some, all empty and new, expansion allowed | EXPAND |
@@ -37,6 +38,7 @@ from bookie_pod.node.cookies import (
     parse_cookie,
 )
 from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files
+from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import (
     ExitCode,
     InvalidCookie,
@@ -168,7 +170,7 @@ def _same_content(found: Cookie, expected: Cookie) -> bool:
 def _check_new_environment(
     expected: Cookie, directories: Sequence[DirectoryState], missing: Sequence[DirectoryState]
 ) -> None:
-    if not missing:
+    if not missing and any(directory.has_data for directory in directories):
         raise NoStoredCookie(
             f"the directories carry the cookie of bookie {expected.bookie_id}, but the metadata service has none for "
             f"it; correct metadataServiceUri, or, if the data is whole, store a {COOKIE_FILE} file as its cookie again"
@@ -227,6 +229,10 @@ def read_directory(files: Files, path: str) -> DirectoryState:
     source = os.path.join(path, COOKIE_FILE)
     try:
         names = files.listdir(path) if files.is_dir(path) else []
+        if FORMAT_MARK in names:
+            raise InvalidCookie(
+                f"{path} is only partly there: `bookie disk format` was ended while it emptied it; run that again"
+            )
         cookie = parse_cookie(files.read_bytes(source), source) if COOKIE_FILE in names else None
     except OSError as error:
         raise CookieNotReadable(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import structlog
 
@@ -18,7 +19,6 @@ from bookie_pod.node.parts import StorageSide
 from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.journal.journal import Journal
-from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Durability:
         flush_interval_ms: int,
     ) -> None:
         self._journals = journals
-        self._ends = replayed.ends
+        self._replayed = replayed
         self._started: list[Journal] = []
         self._checkpointing = False
         self._checkpoints = SyncThread(
@@ -43,9 +43,10 @@ class Durability:
         )
 
     def start(self) -> None:
-        """Begin a journal file each, and checkpoints."""
-        for journal, end in zip(self._journals, self._ends, strict=True):
-            journal.start(end)
+        """Begin a journal file each, and checkpoints. What the replay has made superfluous goes first: the disk may be
+        full of it."""
+        for journal, marks, end in zip(self._journals, self._replayed.marks, self._replayed.ends, strict=True):
+            journal.start(end, written=marks.written)
             self._started.append(journal)
         self._checkpoints.start()
         self._checkpointing = True
@@ -59,8 +60,9 @@ class Durability:
         try:
             return await asyncio.to_thread(self._last_checkpoint, clean)
         finally:
-            for journal in reversed(self._started):
-                await asyncio.to_thread(journal.stop)
+            async with AsyncExitStack() as journals:  # each is stopped, though another cannot be
+                for journal in self._started:
+                    journals.push_async_callback(asyncio.to_thread, journal.stop)
 
     def _last_checkpoint(self, clean: bool) -> bool:
         if not self._checkpointing:
@@ -70,7 +72,7 @@ class Durability:
             return False
         try:
             self._checkpoints.shutdown()
-        except StorageFault as error:
-            _log.error("the last flush failed; the next start replays the journal", reason=str(error))
+        except Exception as error:
+            _log.error("the last flush failed; the next start replays the journal", reason=repr(error))
             return False
         return True

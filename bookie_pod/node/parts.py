@@ -166,8 +166,8 @@ def make_server(
 ) -> ServerSide:
     """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS."""
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys)
-    storage.on_ledger_deleted(ledgers.forget)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
+    storage.on_ledger_deleted(operations.forget)
     tcp_options = options.tcp_options(config)
     admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
     operations.on_full = admission.filled

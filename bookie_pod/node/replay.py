@@ -3,7 +3,10 @@
 Invariants
 - Replaying the same records again changes nothing: entries are put anew, the index ends up at the newer copy.
 - A record of a ledger whose key neither a journal nor the storage knows is skipped: the ledger was deleted.
-- Fences are not checked; the fenced-and-deleted memo does not exist yet.
+- A ledger that was deleted begins anew at the record of its deletion: nothing from before comes back.
+- A key that contradicts the one that is known concerns its ledger alone: what follows with the other key is left out,
+  and the ledger is in limbo, so that nothing is denied until it was healed.
+- Fences are not checked.
 
 Threads: the start-up thread; the event loop serves nobody meanwhile.
 
@@ -19,7 +22,8 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_protocol.errors import JournalDamaged, StorageFault, Unauthorized
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import BadRequest, PodkeeperError, StorageFault, Unauthorized
 
 _log = structlog.get_logger(__name__)
 
@@ -43,19 +47,43 @@ class ReplayIntoStorage:
         self.fences = 0
         self.explicit_lacs = 0
         self.skipped = 0
+        self._contradicted: set[int] = set()
+        """Ledgers whose records, as the journal has them now, are of another key than the one that is known."""
 
     def on_key(self, ledger_id: int, key: bytes) -> None:
         try:
             self._storage.set_master_key(ledger_id, key)
-        except Unauthorized as error:
-            raise JournalDamaged(
-                f"ledger {ledger_id}: the journal's master key differs from the one in the ledger index; "
-                "journal and ledger directories do not belong together"
-            ) from error
+        except (Unauthorized, BadRequest) as error:
+            self._contradict(ledger_id, error)
+            return
+        self._contradicted.discard(ledger_id)
         self.journaled_keys.add(ledger_id)
 
-    def on_fence(self, ledger_id: int) -> None:
+    def _contradict(self, ledger_id: int, error: PodkeeperError) -> None:
+        self._contradicted.add(ledger_id)
+        _log.error(
+            "a ledger's key in the journal cannot be its own: what follows with it is left out, and the ledger is in "
+            "limbo until it is healed; journal and ledger directories that do not belong together would show this for "
+            "every ledger",
+            ledger_id=ledger_id,
+            reason=str(error),
+        )
         record = self._storage.ledger(ledger_id)
+        if record is not None and not record.limbo:
+            self._storage.set_ledger(ledger_id, dataclasses.replace(record, limbo=True))
+
+    def on_deletion(self, ledger_id: int) -> None:
+        self._contradicted.discard(ledger_id)
+        self.journaled_keys.discard(ledger_id)
+        if self._storage.ledger(ledger_id) is not None:
+            self._storage.delete_ledger(ledger_id)
+
+    def _record_of(self, ledger_id: int) -> LedgerRecord | None:
+        """Of a ledger that the records at hand belong to."""
+        return None if ledger_id in self._contradicted else self._storage.ledger(ledger_id)
+
+    def on_fence(self, ledger_id: int) -> None:
+        record = self._record_of(ledger_id)
         if record is None:
             self.skipped += 1
             return
@@ -63,7 +91,7 @@ class ReplayIntoStorage:
         self.fences += 1
 
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None:
-        record = self._storage.ledger(ledger_id)
+        record = self._record_of(ledger_id)
         if record is None:
             self.skipped += 1
             return
@@ -71,7 +99,7 @@ class ReplayIntoStorage:
         self.explicit_lacs += 1
 
     def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        if self._storage.ledger(ledger_id) is None:
+        if self._record_of(ledger_id) is None:
             self.skipped += 1
             return
         self._storage.active_entries(ledger_id)[entry_id] = entry

@@ -94,6 +94,9 @@ class Replayed:
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None:
         self.events.append(("lac", ledger_id, 0, packet))
 
+    def on_deletion(self, ledger_id: int) -> None:
+        self.events.append(("deletion", ledger_id, 0, b""))
+
     def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
         self.events.append(("entry", ledger_id, entry_id, entry))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -27,17 +27,18 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
     from bookie_pod.cli.disk.holders import hold
     from bookie_pod.storage.inspect.layout import FileKind, list_files
 
-    totals: dict[FileKind, int] = {}
-    for file in list_files(place.files, place.layout):
-        if file.kind is FileKind.OTHER:
-            raise BadRequest(f"{file.path} is no file of a bookie: look at it, and move it away if it may stay")
-        totals[file.kind] = totals.get(file.kind, 0) + 1
-    if totals and not yes:
-        counts = ", ".join(f"{count} {kind.value}" for kind, count in totals.items())
-        if not confirmed("format", "removes", f"Remove {counts} files in {', '.join(place.layout.folders)}?"):
-            return CommandExit.USAGE
-    with hold(place.layout):
-        removed = sum(_empty(place, folder) for folder in place.layout.folders)
+    folders = place.layout.folders
+    with hold(place.layout):  # before the question: nobody may begin to use them while it waits
+        totals: dict[FileKind, int] = {}
+        for file in list_files(place.files, place.layout):
+            if file.kind is FileKind.OTHER:
+                raise BadRequest(f"{file.path} is no file of a bookie: look at it, and move it away if it may stay")
+            totals[file.kind] = totals.get(file.kind, 0) + 1
+        if totals and not yes:
+            counts = ", ".join(f"{count} {kind.value}" for kind, count in totals.items())
+            if not confirmed("format", "removes", f"Remove {counts} files in {', '.join(folders)}?"):
+                return CommandExit.USAGE
+        removed = _empty(place, folders)
     if as_json:
         print_json({"removed": removed, "folders": list(place.layout.folders)})
     else:
@@ -45,12 +46,24 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
     return CommandExit.OK
 
 
-def _empty(place: Place, folder: str) -> int:
-    """Remove what is in a folder, cookies last: a format that was interrupted is no new environment."""
+def _empty(place: Place, folders: Sequence[str]) -> int:
+    """Remove what is in the folders. Until all of it is gone each holds a mark, which no start passes: one that was
+    ended in between leaves nothing that a bookie would take for its own."""
     from bookie_pod.storage.conversion.swap import remove_tree
+    from bookie_pod.storage.inspect.layout import FORMAT_MARK
 
-    names: list[Any] = sorted(place.files.listdir(folder), key=lambda name: (name == "VERSION", name))
-    for name in names:
-        remove_tree(place.files, f"{folder}/{name}")
-    place.files.sync_directory(folder)
-    return len(names)
+    files = place.files
+    removed = 0
+    for folder in folders:
+        files.write_bytes_synced(f"{folder}/{FORMAT_MARK}", b"")
+        files.sync_directory(folder)
+    for folder in folders:
+        names = [name for name in files.listdir(folder) if name != FORMAT_MARK]
+        for name in names:
+            remove_tree(files, f"{folder}/{name}")
+        files.sync_directory(folder)
+        removed += len(names)
+    for folder in folders:
+        files.unlink(f"{folder}/{FORMAT_MARK}")
+        files.sync_directory(folder)
+    return removed

@@ -1,8 +1,9 @@
 """Who uses the directories of a bookie now.
 
+- A bookie, and a command that changes its files, owns each folder (`node.ownership`).
 - RocksDB locks each database with a lock of the kernel, so every process on the machine that has one open is found.
-- Index files, logs and journals have no lock: a process that has files open below the folders is found if it shares
-  this process's view of the machine (`/proc`). `DIRTY` stays behind when a bookie did not stop cleanly.
+- Bookies of other makes own no folder: a process that has files open below them is found if it shares this process's
+  view of the machine (`/proc`). `DIRTY` stays behind when a bookie did not stop cleanly.
 
 Source: reference on-disk formats, section 11.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
+from bookie_pod.node.ownership import hold_directories
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_protocol.errors import BadRequest
@@ -48,8 +50,10 @@ def refuse_if_dirty(layout: DiskLayout) -> None:
 
 @contextmanager
 def hold(layout: DiskLayout) -> Iterator[None]:
-    """Keep bookies from opening the databases meanwhile. `BadRequest` if one has them open."""
+    """Own the folders, and keep bookies of other makes from opening the databases. `BadRequest` or `DirectoryInUse` if
+    somebody uses them."""
     with ExitStack() as held:
+        held.enter_context(hold_directories(layout.folders))
         for path in _locks(layout):
             file = held.enter_context(open(path, "r+b"))
             try:

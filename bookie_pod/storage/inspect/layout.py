@@ -113,8 +113,12 @@ class DiskFile:
 BACKUP_MARKS: Final = (".BACKUP-", ".PREV-")
 BUILDING_SUFFIX: Final = ".building"
 """Of an index that is being built beside the one in use."""
+FORMAT_MARK: Final = "format-unfinished"
+"""In each folder while `bookie disk format` empties the folders: no bookie may take what is left for its own."""
 _HEX: Final = re.compile(r"[0-9a-f]{1,2}")
-_STATE: Final = frozenset({LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", "gc-state.json", "scrub-state.json", SWAP_FILE})
+_STATE: Final = frozenset(
+    {LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", "gc-state.json", "scrub-state.json", SWAP_FILE, FORMAT_MARK}
+)
 _MARK: Final = re.compile(r"lastMark(\.\d+)?")
 _DATABASES: Final = frozenset({*(kind.value for kind in StoreKind), "metadata-cache"})
 

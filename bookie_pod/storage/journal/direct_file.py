@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -115,7 +116,8 @@ class DirectFile:
         return self._file.size()
 
     def close(self) -> None:
-        if not self._buffer.closed:
+        # After a failed write its traceback may still hold a piece of the buffer, which goes with it then.
+        with suppress(BufferError):
             self._view.release()
             self._buffer.close()
         self._file.close()

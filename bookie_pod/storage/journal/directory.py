@@ -14,7 +14,8 @@ from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import JournalDamaged, StorageFault
 
 SUFFIX = ".txn"
-_LARGEST_ID = 0x7FFF_FFFF_FFFF_FFFF
+_LARGEST_ID = 0x3FFF_FFFF_FFFF_FFFF
+"""Ids begin at the time in milliseconds and grow by one: after this, as many again can follow."""
 
 _log = structlog.get_logger(__name__)
 

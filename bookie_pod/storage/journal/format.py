@@ -9,6 +9,7 @@ All integers are big-endian and signed.
                 entry id -0x1000    master key of the ledger: key length i32, key          (since version 3)
                 entry id -0x2000    the ledger is fenced                                   (since version 4)
                 entry id -0x8000    explicit LAC: packet length i32, packet                (since version 6)
+                entry id -0x10000   the ledger was deleted: ours; the reference skips what it does not know
     padding   marker i32 -0x100, length i32, that many bytes, so that the next group starts aligned
 
 Group checks. The reference gives a journal no checksum, and it looks neither at header bytes 8 to 511 nor
@@ -65,6 +66,7 @@ KEY_ENTRY_ID = -0x1000
 FENCE_ENTRY_ID = -0x2000
 FORCE_ENTRY_ID = -0x4000
 EXPLICIT_LAC_ENTRY_ID = -0x8000
+DELETION_ENTRY_ID = -0x10000
 
 SMALLEST_RECORD = 16
 """Bytes of the ledger id and the entry id, which every record has."""
@@ -109,6 +111,7 @@ class RecordKind(Enum):
     FENCE = "fence"
     FORCE = "force"
     EXPLICIT_LAC = "explicit LAC"
+    DELETION = "deletion"
     UNKNOWN = "unknown"
 
 
@@ -117,6 +120,7 @@ _KINDS = {
     FENCE_ENTRY_ID: RecordKind.FENCE,
     FORCE_ENTRY_ID: RecordKind.FORCE,
     EXPLICIT_LAC_ENTRY_ID: RecordKind.EXPLICIT_LAC,
+    DELETION_ENTRY_ID: RecordKind.DELETION,
 }
 
 FIRST_VERSION_WITH = {
@@ -147,6 +151,11 @@ def key_record(ledger_id: int, key: bytes) -> list[bytes]:
 
 def fence_record(ledger_id: int) -> list[bytes]:
     return _record(IDS.pack(ledger_id, FENCE_ENTRY_ID))
+
+
+def deletion_record(ledger_id: int) -> list[bytes]:
+    """What came before it is of an earlier life of the ledger; to be queued before anything of the next one."""
+    return _record(IDS.pack(ledger_id, DELETION_ENTRY_ID))
 
 
 def explicit_lac_record(ledger_id: int, packet: bytes) -> list[bytes]:

@@ -16,6 +16,7 @@ Threads: `append` on one thread (the event loop); it never blocks. `journal-<ind
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
@@ -79,11 +80,21 @@ class Journal:
 
     # --- the owner ------------------------------------------------------------------------------------------
 
-    def start(self, after: LogMark = LogMark()) -> None:  # noqa: B008 -- immutable
+    def start(self, after: LogMark = LogMark(), *, written: LogMark = LogMark()) -> None:  # noqa: B008 -- immutable
         """Make this process's first file and start the threads; only after the replay, which told `after` (where the
-        records end that are there). Raises `StorageFault`."""
+        records end that are there) and wrote the mark `written`. Raises `StorageFault`.
+
+        Files below that mark are deleted before, and if the disk is full even those that are kept as backups.
+        """
+        self.remove_below(written)
         try:
-            self._file = self._supply.first(after)
+            try:
+                self._file = self._supply.first(after)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not remove_journals_below(self._files, self.directory, written, 0):
+                    raise
+                _log.warning("the journal disk was full: old journals were deleted", directory=self.directory)
+                self._file = self._supply.first(after)
         except OSError as error:
             raise StorageFault(f"cannot start journal {self.index} in {self.directory}: {error}") from error
         self._sync.last_mark = LogMark(self._file.journal_id, self._file.position)

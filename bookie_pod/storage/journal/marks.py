@@ -111,6 +111,11 @@ class MarkFiles:
         """The greatest mark found; (0, 0) if there is none. Raises as `copies`."""
         return max(self.copies(), default=LogMark())
 
+    @property
+    def written(self) -> LogMark:
+        """The mark that the directories hold now, after `goes_on_from`."""
+        return self._written
+
     def goes_on_from(self, mark: LogMark) -> None:
         """What the replay begins with: no mark below it is written any more, whatever the files say."""
         self._written = mark

@@ -57,6 +57,7 @@ class ReplaySink(Protocol):
     def on_key(self, ledger_id: int, key: bytes) -> None: ...
     def on_fence(self, ledger_id: int) -> None: ...
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None: ...
+    def on_deletion(self, ledger_id: int) -> None: ...
     def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None: ...
 
 
@@ -262,6 +263,8 @@ def _hand_out(record: JournalRecord, survey: JournalSurvey, sink: ReplaySink) ->
         sink.on_fence(record.ledger_id)
     elif record.kind is RecordKind.EXPLICIT_LAC:
         sink.on_explicit_lac(record.ledger_id, tail_of_special_record(record.body))
+    elif record.kind is RecordKind.DELETION:
+        sink.on_deletion(record.ledger_id)
     else:
         _log.warning(
             "record of unknown kind skipped",

@@ -48,7 +48,7 @@ _STEPS_DOUBTED: Final = 8
 """How many of the last lengths may have led a walk astray before it stops."""
 
 _LIKELY_HEAD: Final = re.compile(
-    rb"(?s)(?=(?!\0{4})[\0-\x07].{3}[\0-\x7f].{7}(?:\0{3}.{5}|\xff{6}[\xf0\xe0\x80]\0))",
+    rb"(?s)(?=(?!\0{4})[\0-\x07].{3}[\0-\x7f].{7}(?:\0{3}.{5}|\xff{6}(?:[\xf0\xe0\x80]\0|\0\0)))",
 )
 """Where a record may begin: of less than 128 MiB, and with an entry id that clients use."""
 

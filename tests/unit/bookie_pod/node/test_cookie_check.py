@@ -21,6 +21,7 @@ from bookie_pod.node.cookie_check import (
 )
 from bookie_pod.node.cookies import BookieDirectories, Cookie, encode_directories, format_cookie
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import InvalidCookie
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
@@ -57,7 +58,7 @@ def test_whole_table(stored: bool, expansion: bool, have: tuple[bool, ...], data
     elif stored:
         assert isinstance(outcome, str)
         assert outcome.startswith(f"{first_missing} has no cookie")
-    elif all(have):
+    elif all(have) and any(data):
         assert isinstance(outcome, str)
         assert "the metadata service has none" in outcome
     elif not any(data):
@@ -221,3 +222,10 @@ async def test_a_directory_that_cannot_be_read_is_named(
 def test_reading_a_folder_that_is_not_there(tmp_path: Path) -> None:
     state = read_directory(FILES, f"{tmp_path}/nowhere")
     assert (state.cookie, state.has_data) == (None, False)
+
+
+def test_a_format_that_was_ended_leaves_no_bookie(tmp_path: Path) -> None:
+    (tmp_path / "VERSION").write_bytes(format_cookie(EXPECTED))
+    (tmp_path / FORMAT_MARK).touch()
+    with pytest.raises(InvalidCookie, match="run that again"):
+        read_directory(PosixFiles(), str(tmp_path))

@@ -13,9 +13,15 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark
-from bookie_pod.storage.journal.format import entry_record, explicit_lac_record, fence_record, key_record
+from bookie_pod.storage.journal.format import (
+    deletion_record,
+    entry_record,
+    explicit_lac_record,
+    fence_record,
+    key_record,
+)
 from bookie_pod.storage.journal.marks import MarkFiles
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie, small_options
 
@@ -113,12 +119,60 @@ def test_records_of_a_ledger_that_was_deleted_are_skipped(bookie: MemoryBookie, 
     assert storage.read(2, 0) == entry(2, 0)
 
 
-def test_another_key_means_other_directories(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+def test_another_key_concerns_its_ledger_alone(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    """One record never decides about the whole bookie: what it contradicts is in limbo, all else comes back."""
     storage.set_ledger(2, LedgerRecord(OTHER_KEY))
-    journal(bookie, 0, key_record(2, KEY))
-    with pytest.raises(JournalDamaged, match="ledger 2"):
-        replay(bookie, storage)
-    assert marks(bookie) == [LogMark(), LogMark()]
+    journal(
+        bookie,
+        0,
+        key_record(2, KEY),
+        entry_record(entry(2, 0)),
+        fence_record(2),
+        key_record(4, KEY),
+        entry_record(entry(4, 0)),
+        key_record(4, OTHER_KEY),
+        entry_record(entry(4, 1)),
+        key_record(2, OTHER_KEY),
+        entry_record(entry(2, 7)),
+        key_record(6, bytes(5000)),
+        entry_record(entry(6, 0)),
+        key_record(8, KEY),
+        entry_record(entry(8, 0)),
+    )
+    assert replay(bookie, storage).keys >= {2, 4, 8}
+    assert storage.ledger(2) == LedgerRecord(OTHER_KEY, limbo=True)
+    assert list(storage.entry_ids(2)) == [7]
+    assert storage.ledger(4) == LedgerRecord(KEY, limbo=True)
+    assert list(storage.entry_ids(4)) == [0]
+    assert storage.ledger(8) == LedgerRecord(KEY)
+    assert storage.read(8, 0) == entry(8, 0)
+    assert marks(bookie)[0] > LogMark()
+
+
+@pytest.mark.parametrize("stored", [None, KEY, OTHER_KEY])
+def test_nothing_of_an_earlier_life_comes_back_behind_a_deletion(
+    bookie: MemoryBookie, storage: DbLedgerStorage, stored: bytes | None
+) -> None:
+    """Whatever the index knew when the process died: the earlier life, the later one, or nothing."""
+    if stored is not None:
+        storage.set_ledger(2, LedgerRecord(stored))
+    journal(
+        bookie,
+        0,
+        key_record(2, KEY),
+        *(entry_record(entry(2, e)) for e in range(10)),
+        fence_record(2),
+        deletion_record(2),
+        deletion_record(4),
+        key_record(2, OTHER_KEY),
+        *(entry_record(entry(2, e)) for e in range(3)),
+    )
+    keys = replay(bookie, storage).keys
+    assert keys == {2}
+    assert storage.ledger(2) == LedgerRecord(OTHER_KEY)
+    assert list(storage.entry_ids(2)) == [0, 1, 2]
+    storage.flush()
+    assert list(storage.entry_ids(2)) == [0, 1, 2]
 
 
 def test_an_unknown_key_learns_the_real_one(storage: DbLedgerStorage) -> None:

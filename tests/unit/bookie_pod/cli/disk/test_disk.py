@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.cli.disk import empty
 from bookie_pod.cli.main import run
+from bookie_pod.node.cookie_check import read_directory
+from bookie_pod.node.ownership import DirectoryInUse, hold_directories
+from bookie_pod.storage.conversion import swap
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.inspect.layout import DiskLayout
+from bookie_protocol.errors import InvalidCookie
 from tests.support.stored_disks import contents, golden_disk, write_disk
 
 Capture = pytest.CaptureFixture[str]
@@ -303,6 +310,38 @@ def test_format_leaves_alone_what_is_no_bookie_s(disk: Disk) -> None:
     (disk.current / "holiday.jpg").touch()
     disk("format", "--yes", code=10)
     assert "holiday.jpg" in disk.error
+    assert (disk.current / "VERSION").exists()
+
+
+def test_format_that_was_ended_leaves_a_mark_until_it_is_run_to_its_end(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cookies = len(disk.layout.folders)
+
+    def ended(files: Files, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(swap, "remove_tree", ended)
+        disk("format", "--yes", code=130)
+    for folder in disk.layout.folders:
+        with pytest.raises(InvalidCookie, match="`bookie disk format` was ended"):
+            read_directory(PosixFiles(), folder)
+    (report,) = disk.json("format", "--yes")
+    assert report["removed"] > cookies
+    assert [list(Path(folder).iterdir()) for folder in disk.layout.folders] == [[], []]
+
+
+def test_format_owns_the_directories_from_before_its_question(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> bool:
+        with pytest.raises(DirectoryInUse), hold_directories(disk.layout.folders):
+            pass
+        return False
+
+    monkeypatch.setattr(empty, "confirmed", asked)
+    disk("format", code=1)
+    with hold_directories(disk.layout.folders):
+        disk("format", "--yes", code=2)
     assert (disk.current / "VERSION").exists()
 
 

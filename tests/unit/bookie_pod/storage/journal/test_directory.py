@@ -33,7 +33,7 @@ def test_listing_is_by_id_not_by_name(files: MemoryFiles) -> None:
     assert list_journals(files, "/j") == [0x9, 0x10, 0xFF, 0x100]
 
 
-@pytest.mark.parametrize("name", ["x.txn", ".txn", "-1.txn", "8000000000000000.txn", "1_0.txn"])
+@pytest.mark.parametrize("name", ["x.txn", ".txn", "-1.txn", "8000000000000000.txn", "7fffffffffffffff.txn", "1_0.txn"])
 def test_a_journal_whose_name_is_no_id_is_not_passed_over(files: MemoryFiles, name: str) -> None:
     files.create(f"/j/{name}").close()
     with pytest.raises(JournalDamaged, match=f"/j/{name} is not named like a journal"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 
 import pytest
 
-from bookie_pod.storage.journal import Journal
+from bookie_pod.storage.journal import Journal, LogMark
+from bookie_pod.storage.journal.direct_file import DirectFile
+from bookie_pod.storage.journal.directory import journal_path
 from bookie_protocol.errors import StorageFault
 from tests.support.journal_rig import (
     DIRECTORY,
@@ -95,3 +98,36 @@ def test_stop_writes_and_acknowledges_what_is_queued() -> None:
     with pytest.raises(StorageFault, match="is stopped"):
         rig.journal.append(an_add(7, 100))
     rig.journal.stop()
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_start_on_a_full_disk_deletes_what_no_replay_needs(kept: int) -> None:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    for journal_id in range(3, 9):
+        files.write_bytes(journal_path(DIRECTORY, journal_id), b"")
+    files.faults.fail("write", path=f"{DIRECTORY}/9.txn", errno=errno.ENOSPC, times=1)
+    rig = JournalRig(files, small_options(max_backups=kept))
+    if kept:
+        rig.journal.start(LogMark(8, 512), written=LogMark(8, 512))
+        rig.journal.stop()
+        assert rig.journals() == ["8.txn", "9.txn"], "all backups went, for the journal that adds need"
+    else:
+        with pytest.raises(StorageFault, match="cannot start journal"):
+            rig.journal.start(LogMark(8, 512), written=LogMark(8, 512))
+        assert rig.journals() == ["8.txn"], "no try leaves a file behind"
+
+
+def test_closing_a_direct_file_is_possible_while_a_traceback_holds_its_buffer() -> None:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    file = DirectFile(files.create_direct(f"{DIRECTORY}/9.txn"))
+    files.faults.fail("pwrite", errno=errno.ENOSPC)
+    with pytest.raises(OSError, match="space") as caught:
+        file.write(b"x" * 100)
+    held = file._view[:10]
+    file.close()
+    file.close()
+    assert caught.value.errno == errno.ENOSPC
+    assert files.open_files == 0
+    held.release()
