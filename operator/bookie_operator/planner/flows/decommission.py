@@ -40,11 +40,12 @@ from typing import Final
 
 from bookie_operator.crds.cluster_spec import DecommissionMode
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import draining, gates, operations
+from bookie_operator.planner import draining, gates, operations, view
 from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission_gone as gone
 from bookie_operator.planner.flows import decommission_live as live
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.flows.decommission_state import (
     MODE,
     ORDINAL,
@@ -58,6 +59,8 @@ from bookie_operator.planner.proving import Claims
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.world.model import World
 
+NOT_GIVEN_UP: Final = "NotGivenUp"
+"""Reason: a task asks for a bookie that `spec` asks for too."""
 _BEFORE_SCALING: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
 _PROVING: Final = frozenset({"Prove", "ProveAgain", "Scale", "ProveGone", "Cookie", "Claims"})
 
@@ -69,13 +72,15 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 def take_out(world: World, desired: Desired, bookie: str, task: str) -> Decision:
     """For a task. A StatefulSet gives up its highest ordinal only, and `spec` says how many bookies there are."""
+    number, wanted = view.ordinal_of(bookie), rollout_state.wanted_set(desired, view.set_of(bookie))
+    if wanted is not None and number < wanted.replicas:
+        of = f"replicas of zone {wanted.zone} in spec.placement" if wanted.zone else "spec.replicas"
+        why = f"spec asks for {bookie}: lower {of} to {number}, for bookies leave from the highest number on"
+        return Wait(NOT_GIVEN_UP, why, stalled=True)
     victim = gates.next_victim(world, desired)
-    if victim is None:
-        message = f"spec asks for {bookie}: lower spec.replicas by one, then it can be taken out"
-        return Wait("DecommissionBlocked", message, stalled=True)
-    if victim.name != bookie:
-        message = f"{victim.name} goes before {bookie}: bookies leave from the highest number on"
-        return Wait("DecommissionBlocked", message, stalled=True)
+    if victim is None or victim.name != bookie:
+        first = victim.name if victim is not None else "another"
+        return Wait("DecommissionBlocked", f"{first} goes before {bookie}", seconds=10.0)
     return _begin(world, desired, victim, f"task {task} asks for it", {operations.TASK: task})
 
 

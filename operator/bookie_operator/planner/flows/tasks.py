@@ -4,13 +4,14 @@ Invariants
 - A task is done for the cluster that there was when it was created: it has that as its owner, and goes with it.
 - A task goes from nothing to `Running` to `Done` or `Failed`, each written by a decision of its own.
 - What was done for it is told by the operations that bear its name in the history; tasks are short for that reason.
-- One task that has to wait does not hold up the others.
+- One task that has to wait does not hold up the others, and one that waits in vain fails: no cluster is judged by it.
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import FinishedOperation, Operation, OperationType
@@ -26,6 +27,11 @@ from bookie_operator.world.model import TaskView, World
 MOST_BOOKIES: Final = 5
 """Of a task that rebuilds or takes out bookies: the history has to bear what became of each."""
 
+IMPOSSIBLE: Final = frozenset({decommission.NOT_GIVEN_UP, "BookieServes"})
+"""What a task waits for in vain, unless `spec` or the world changes: no fault of the cluster."""
+PATIENCE_SECONDS: Final = 600.0
+"""So long a task may be ahead of the `spec` that goes with it."""
+
 TRIGGER: Final = "Trigger"
 AWAIT: Final = "Await"
 
@@ -40,6 +46,10 @@ def begin(world: World, desired: Desired) -> Decision | None:
     waiting: Wait | None = None
     for task in world.tasks:
         found = _begin(world, desired, task)
+        if isinstance(found, Wait) and found.reason in IMPOSSIBLE:
+            if world.now - task.created_at >= PATIENCE_SECONDS:
+                return _ended(task, "Failed", found.message)
+            found = replace(found, stalled=False)
         if found is not None and not isinstance(found, Wait):
             return found
         waiting = waiting or found
@@ -64,7 +74,7 @@ def replacement(world: World, desired: Desired) -> Decision | None:
 def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
     if not task.phase:
         refused = _refused(world, task)
-        return _ended(task, "Failed", refused) if refused else _running(task)
+        return _ended(task, "Failed", refused) if refused else _running(task, _ahead_of_spec(world, desired, task))
     match task.type:
         case TaskType.RESTART:
             return _restart(world, desired, task)
@@ -97,8 +107,16 @@ def _taken_out(world: World, task: TaskView) -> set[str]:
     return {one.bookie for one in out if operations.read_time(one.finished_at) >= task.created_at}
 
 
-def _running(task: TaskView) -> Act:
-    return Act(UpdateTask(task.name, task.uid, "Running"), f"task {task.name} ({task.type}) begins")
+def _ahead_of_spec(world: World, desired: Desired, task: TaskView) -> str:
+    """What has to be done before it can; empty: nothing."""
+    if task.type is not TaskType.DECOMMISSION:
+        return ""
+    found = decommission.take_out(world, desired, task.bookies[0], task.name)
+    return found.message if isinstance(found, Wait) and found.reason in IMPOSSIBLE else ""
+
+
+def _running(task: TaskView, message: str = "") -> Act:
+    return Act(UpdateTask(task.name, task.uid, "Running", message), f"task {task.name} ({task.type}) begins")
 
 
 def _ended(task: TaskView, phase: str, message: str) -> Act:

@@ -173,8 +173,13 @@ def test_a_task_takes_out_what_spec_gave_up_only(five: Simulation) -> None:
     decision = decommission.take_out(five.world(), five.desired(), GOING, "t")
     assert isinstance(decision, Wait)
     assert decision.stalled
-    assert decision.message == "spec asks for c-bookie-4: lower spec.replicas by one, then it can be taken out"
+    told = "spec asks for c-bookie-{0}: lower spec.replicas to {0}, for bookies leave from the highest number on"
+    assert decision.message == told.format(4)
     fewer(five)
     decision = decommission.take_out(five.world(), five.desired(), "c-bookie-1", "t")
     assert isinstance(decision, Wait)
-    assert decision.message == "c-bookie-4 goes before c-bookie-1: bookies leave from the highest number on"
+    assert decision.message == told.format(1)
+    five.change(replicas=3)
+    decision = decommission.take_out(five.world(), five.desired(), "c-bookie-3", "t")
+    assert isinstance(decision, Wait)
+    assert (decision.message, decision.stalled) == ("c-bookie-4 goes before c-bookie-3", False)

@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import UpdateTask
-from bookie_operator.planner.decision import Act
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.plan import plan
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
@@ -121,6 +121,37 @@ def test_too_many_bookies_for_one_task() -> None:
     sim.run_until_rest()
     assert sim.phase(task) == "Failed"
     assert "at most 5" in sim.task_messages[task]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bookie", "told"),
+    [
+        (TaskType.DECOMMISSION, "c-bookie-3", "lower spec.replicas to 3"),
+        (TaskType.DECOMMISSION, "c-bookie-1", "lower spec.replicas to 1"),
+        (TaskType.REPLACE, "c-bookie-1", "one that serves is not replaced"),
+    ],
+)
+def test_a_task_that_waits_in_vain_fails_and_no_cluster_is_judged_by_it(kind: TaskType, bookie: str, told: str) -> None:
+    sim = resting()
+    before = uids(sim)
+    task = sim.ask(kind, bookie)
+    while sim.phase(task) in ("", "Running"):
+        planned = sim.run_pass().plan
+        assert not any(isinstance(one, Wait) and one.stalled for one in (planned.decision, *planned.notes))
+        sim.advance(30)
+    assert sim.phase(task) == "Failed"
+    assert told in sim.task_messages[task]
+    assert uids(sim) == before
+
+
+def test_what_a_decommission_waits_for_helps() -> None:
+    sim = resting()
+    task = sim.ask(TaskType.DECOMMISSION, "c-bookie-3")
+    sim.run(lambda s, _: s.phase(task) == "Running")
+    assert "lower spec.replicas to 3" in sim.task_messages[task]
+    sim.change(replicas=3)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
 
 
 def test_a_task_that_waits_does_not_hold_up_another() -> None:
