@@ -46,9 +46,10 @@ def note_faults(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def listen_to_logs() -> None:
-    """Defaults of structlog, and faults are noted."""
+    """Defaults of structlog, and faults are noted. It stays unconfigured, as in programs that only use a client."""
     structlog.reset_defaults()
-    structlog.configure(processors=[note_faults, *structlog.get_config()["processors"]])
+    structlog.get_config()["processors"].insert(0, note_faults)
+    assert not structlog.is_configured()
 
 
 def pytest_configure() -> None:
