@@ -6,6 +6,8 @@ Nothing is logged per entry or per request; a condition that repeats is logged t
 Invariants
 - `configure` is called once, before threads start; afterwards any thread may log.
 - An event is a short phrase that does not change, what varies is in fields.
+- Logging never raises: a reader that is gone, a full disk or a value that cannot be shown costs a line, not the thread
+  that had something to say.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -45,15 +48,42 @@ def configure(log_format: str = "json", level: str = "info", stream: TextIO | No
     else:
         renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     structlog.configure(
-        processors=[*shared, *renderer],
+        processors=[*shared, _Rendering(renderer)],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=lambda *_: _Writer(stream),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
     root.handlers[:] = [_ToStructlog()]
     # Libraries speak at info of what only their authors need.
     root.setLevel(_LEVELS[level] if level in ("debug", "error") else logging.WARNING)
+
+
+class _Rendering:
+    """The last processors; what they cannot show is named at least."""
+
+    def __init__(self, renderer: list[structlog.typing.Processor]) -> None:
+        self._renderer = renderer
+
+    def __call__(self, log: Any, method: str, event: structlog.typing.EventDict) -> Any:
+        shown: Any = dict(event)
+        try:
+            for step in self._renderer:
+                shown = step(log, method, shown)
+        except Exception as error:
+            return f"{method}: {event.get('event')!s} (its fields cannot be shown: {type(error).__name__})"
+        return shown
+
+
+class _Writer(structlog.WriteLogger):
+    """Writes lines as long as somebody takes them."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def logger(name: str, **fields: Any) -> structlog.typing.FilteringBoundLogger:

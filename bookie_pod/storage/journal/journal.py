@@ -182,7 +182,7 @@ class Journal:
             self._check_sync_thread()
             self._finish()
             finished = True
-        except Exception as error:
+        except BaseException as error:  # whatever ends this thread, adds wait for it
             self._fail(error)
         finally:
             self._broken = self._broken or not finished
@@ -288,7 +288,7 @@ class Journal:
         try:
             self._sync.run(lambda: self._broken)
             finished = True
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         finally:
             self._broken = self._broken or not finished
@@ -299,13 +299,13 @@ class Journal:
 
     # --- failing --------------------------------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> None:
-        """The end of this journal: from here on nothing is acknowledged. Told once."""
+    def _fail(self, error: BaseException) -> None:
+        """The end of this journal: from here on nothing is acknowledged. Told once, before anything else is tried."""
         with self._fail_lock:
             if self._broken:
                 return
             self._broken = True
             self._error = StorageFault(f"journal {self.index} in {self.directory} failed: {error}")
             self._error.__cause__ = error
-        _log.error("journal failed, nothing pending is acknowledged", index=self.index, error=str(error))
         self._on_failure(self._error)
+        _log.error("journal failed, nothing pending is acknowledged", index=self.index, error=str(error))

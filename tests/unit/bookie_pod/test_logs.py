@@ -104,3 +104,37 @@ def test_conditions_are_bounded(stream: io.StringIO) -> None:
     assert len(events(stream)) == 1025
     repeated.warning("odd", "0")  # forgotten, so it is new
     assert len(events(stream)) == 1026
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+class Unshowable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_reader_that_is_gone_costs_lines_and_nothing_else(log_format: str) -> None:
+    stream = Gone()
+    logs.configure(log_format, stream=stream)
+    for _ in range(2):
+        logs.logger("part").error("something happened", why="x")
+        logging.getLogger("library").warning("something")
+        stream.close()
+
+
+def test_a_value_that_cannot_be_shown_costs_its_line_alone() -> None:
+    stream = io.StringIO()
+    logs.configure("json", stream=stream)
+    logs.logger("part").error("something happened", value=Unshowable())
+    logs.logger("part").error("another thing")
+    first, second = stream.getvalue().splitlines()
+    assert first == "error: something happened (its fields cannot be shown: RuntimeError)"
+    assert json.loads(second)["event"] == "another thing"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from bookie_pod.storage.journal import Journal, LogMark
+from bookie_pod.storage.journal import journal as journal_module
 from bookie_pod.storage.journal.direct_file import DirectFile
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_protocol.errors import StorageFault
@@ -131,3 +133,31 @@ def test_closing_a_direct_file_is_possible_while_a_traceback_holds_its_buffer() 
     assert caught.value.errno == errno.ENOSPC
     assert files.open_files == 0
     held.release()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("operation", ["writev", "datasync"])
+def test_a_failure_is_told_though_nobody_can_log_it(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(journal_module, "_log", SimpleNamespace(error=raising, info=raising, warning=raising))
+    files = MemoryFiles()
+    with JournalRig(files) as rig:
+        rig.add(an_add(7, 0))
+        files.faults.fail(operation)
+        rig.journal.append(an_add(7, 1))
+        assert "journal 0 in" in str(rig.acknowledged.wait_for_failure())
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, MemoryError])
+def test_whatever_ends_a_thread_is_told(ending: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    with JournalRig() as rig:
+        rig.add(an_add(7, 0))
+
+        def ends(*_: object) -> None:
+            raise ending
+
+        monkeypatch.setattr(rig.journal._sync, "_acknowledge", ends)
+        rig.journal.append(an_add(7, 1))
+        assert isinstance(rig.acknowledged.wait_for_failure().__cause__, ending)
