@@ -23,13 +23,12 @@ from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
 from bookie_pod.node.pressure import under_pressure
 from bookie_pod.server.memory import MemoryGovernor
-from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.certificate_roles import CertificateRoles
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import POLL_BYTES, WAITING_MAX, LongPolls
-from bookie_pod.server.tcp.parked_adds import TOTAL_BYTES_MAX
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.tls import server_tls
@@ -169,12 +168,18 @@ def make_server(
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
     storage.on_ledger_deleted(operations.forget)
     tcp_options = options.tcp_options(config)
-    admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
+    memory = MemoryGovernor(options.client_memory_bytes(config))
+    admission = WriteAdmission(
+        storage,
+        journals,
+        adds_in_progress_max=tcp_options.max_adds_in_progress,
+        parked_bytes_max=min(PARKED_BYTES_MAX, memory.limit),
+    )
     operations.on_full = admission.filled
     operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     auth = CertificateRoles(config.auth.authorized_roles) if config.auth.provider_class is not None else None
-    tls, memory = server_tls(config.tls), MemoryGovernor(options.client_memory_bytes(config))
+    tls = server_tls(config.tls)
     context = ServerContext(
         loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory
     )
@@ -203,7 +208,7 @@ def make_server(
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),
-            "ADD_ENTRY_BLOCKED_BYTES": (lambda: admission.parked_bytes, TOTAL_BYTES_MAX),
+            "ADD_ENTRY_BLOCKED_BYTES": (lambda: admission.parked_bytes, admission.parked_bytes_max),
             "HIGH_PRIORITY_READS_BLOCKED": (lambda: high_priority.pending, None),
             "LONG_POLL_READS_BLOCKED": (lambda: long_poll.pending, None),
             "BATCH_CLASS_READS_BLOCKED": (lambda: batch.pending if batch else 0, None),

@@ -44,8 +44,8 @@ AddFields = tuple[bytes, int, int, int, bytes, int, int, int]
 """Response frame of success, ledger id, entry id and LAC of the entry, master key, where the entry starts
 and ends in the buffer, flags."""
 
-MAX_RUN_SHAPES: Final = 64
-"""Lengths of frames of one family whose runs are remembered."""
+MAX_RUN_SHAPES: Final = 1024
+"""Layouts and lengths of frames whose runs are remembered, all clients together: a client chooses both."""
 
 _ADD_HEADER: Final = b"\x08\x03\x10\x02\x18"
 _ADD_FIELD: Final = b"\xaa\x06"
@@ -76,6 +76,7 @@ gives the shape of runs of such frames of a length; see `decode_add_request` for
 _add_shapes: dict[int, AddShape] = {}
 _add_families: dict[_Layout, _AddFamily] = {}
 _recent_families: deque[_AddFamily] = deque(maxlen=3)
+_run_shapes: dict[tuple[_Layout, int], RunShape] = {}
 
 
 def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
@@ -174,7 +175,6 @@ class _AddFamily:
         behind_key = b"\xff" * (1 + body)
         self._mask = int.from_bytes(b"".join((before_key, bytes(MASTER_KEY_SIZE), behind_key)))
         self._same_in_runs = b"".join((b"\xff" * LENGTH_SIZE, before_key, b"\xff" * MASTER_KEY_SIZE, behind_key))
-        self._run_shapes: dict[int, RunShape] = {}
         self._unpack = struct.Struct(
             f">{2 + len(_ADD_HEADER)}x{txn}s{len(priority) + 2 + field + 1}x{ledger}sx{entry}s2x"
             f"{MASTER_KEY_SIZE}s{1 + body}xqqq"
@@ -210,11 +210,11 @@ class _AddFamily:
 
     def run_shape(self, size: int) -> RunShape:
         """That of runs of frames of `size` bytes, for which there is a `shape`."""
-        known = self._run_shapes.get(size)
+        known = _run_shapes.get((self._layout, size))
         if known is None:
-            if len(self._run_shapes) >= MAX_RUN_SHAPES:
-                self._run_shapes.clear()
-            known = self._run_shapes[size] = self._make_run_shape(size)
+            if len(_run_shapes) >= MAX_RUN_SHAPES:
+                _run_shapes.clear()
+            known = _run_shapes[self._layout, size] = self._make_run_shape(size)
         return known
 
     def _make_run_shape(self, size: int) -> RunShape:

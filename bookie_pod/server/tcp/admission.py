@@ -21,9 +21,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie_pod.storage.engines.interface import LedgerStorage
+
+PARKED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of adds that wait in connections, over all of them, at which those read nothing more."""
 
 
 class JournalLoad(Protocol):
@@ -55,6 +58,7 @@ class WriteAdmission:
         journals: Sequence[JournalLoad],
         *,
         adds_in_progress_max: int = 0,
+        parked_bytes_max: int = PARKED_BYTES_MAX,
     ) -> None:
         self._storage = storage
         self._journals = journals
@@ -73,6 +77,7 @@ class WriteAdmission:
         self.parked_adds = 0
         """Adds that wait in connections, over all of them."""
         self.parked_bytes = 0
+        self.parked_bytes_max = parked_bytes_max
         self.hot = True
         storage.on_space(self._on_space)
 

@@ -29,7 +29,6 @@ from bookie_pod.server.tcp.requests import AddRequest, Reply
 from bookie_protocol.errors import BookieReadOnly, PodkeeperError, TooManyRequests
 
 CONNECTION_BYTES_MAX: Final = 1024 * 1024
-TOTAL_BYTES_MAX: Final = 64 * 1024 * 1024
 TURN_BYTES: Final = 64 * 1024
 """Bytes of adds that one connection hands to a journal before it is the turn of the next."""
 _ADD_OVERHEAD: Final = 256
@@ -96,7 +95,7 @@ class ParkedAdds:
             self._timer = self._loop.call_at(deadline, self._expire)
         if (
             self._bytes > CONNECTION_BYTES_MAX
-            or self._admission.parked_bytes > TOTAL_BYTES_MAX
+            or self._admission.parked_bytes > self._admission.parked_bytes_max
             or self._adds >= self._adds_left()
         ):
             self._on_change(True)

@@ -219,9 +219,9 @@ async def test_bytes_stop_the_connection_until_half_of_them_are_gone(rig: Server
 
 
 async def test_bytes_over_all_connections_stop_whoever_comes_last(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig,
 ) -> None:
-    monkeypatch.setattr(parked_adds, "TOTAL_BYTES_MAX", 1000)
+    rig.admission.parked_bytes_max = 1000
     fill(rig, 0)
     first, second = Parking(rig), Parking(rig)
     first.park(2, 0, 900)
