@@ -122,7 +122,9 @@ def destruction_job(cluster: ClusterView, context: BuildContext, config_name: st
 
 
 def _job_container(cluster: ClusterView, context: BuildContext, arguments: Sequence[str]) -> dict[str, Any]:
-    made = container(cluster, context, arguments, [], {"requests": {"cpu": "50m", "memory": "64Mi"}})
+    # Where a quota wants limits for everything nothing else has what bookies need to be made at all.
+    resources = cluster.spec.pod.resources or {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    made = container(cluster, context, arguments, [], resources)
     made["terminationMessagePath"] = commands.TERMINATION_LOG
     made["volumeMounts"] += shared_extras(cluster)[1]
     return made

@@ -28,7 +28,7 @@ _HISTORY = 3
 
 
 def bookie_sets(cluster: ClusterView, context: BuildContext, config_name: str) -> tuple[BookieSet, ...]:
-    return tuple(_bookie_set(cluster, context, share, config_name) for share in shares(cluster.spec))
+    return tuple(_bookie_set(cluster, context, share, config_name) for share in shares(cluster))
 
 
 def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> BookieSet:

@@ -109,6 +109,8 @@ class Keeper:
         finally:
             self._kept.pop(key, None)
             self._gauge.set(len(self._kept))
+            if kept.woken.is_set() and not self._stopping:  # it was made anew while the last pass found it gone
+                self.wake(*key)
 
     async def _pass_or_wait(self, key: tuple[str, str], kept: _Kept) -> float | None:
         """Seconds until the next pass; None: the cluster is gone."""

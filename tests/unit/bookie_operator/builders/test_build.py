@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import json
 from typing import Any
 
@@ -119,6 +120,21 @@ def test_bookies_are_spread_over_zones(zones: list[Any], replicas: int, expected
     assert [(each.zone, each.replicas) for each in desired.stateful_sets] == expected
     assert len(desired.bookie_ids) == replicas
     assert len({each.template_hash for each in desired.stateful_sets}) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({}, {"a": 2, "b": 1, "c": 1}),
+        ({"demo-bookie-a": 1, "demo-bookie-b": 1, "demo-bookie-c": 2}, {"a": 1, "b": 1, "c": 2}),
+    ],
+)
+def test_the_order_of_zones_moves_no_bookie(recorded: dict[str, int], expected: dict[str, int]) -> None:
+    for order in itertools.permutations("abc"):
+        zones = {"zones": [{"name": name} for name in order]}
+        view = cluster({**MINIMAL, "placement": zones, "replicas": 4}, recorded=recorded)
+        found = {each.zone: each.replicas for each in build(view, BuildContext()).sets}
+        assert found == expected, order
 
 
 def test_the_budget_is_there_for_each_number_of_evictions() -> None:

@@ -111,6 +111,28 @@ async def test_a_cluster_that_is_gone_is_kept_no_longer_and_may_come_again() -> 
             assert count == turn
 
 
+async def test_one_that_is_made_anew_while_its_end_is_found_is_kept() -> None:
+    looking, again, kept = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    passes = 0
+
+    async def one_pass(context: object, name: str, namespace: str) -> float | None:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            looking.set()
+            await again.wait()
+            return None
+        kept.set()
+        return 3600.0
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        found.wake("a", "x")
+        await looking.wait()
+        found.wake("a", "x")
+        again.set()
+        await kept.wait()
+
+
 async def test_who_does_not_lead_makes_no_pass_until_it_does() -> None:
     leads = False
     passed = asyncio.Event()
