@@ -55,6 +55,10 @@ class BlockingStreams:
         """The stream as it is now."""
         return self._thread.run(self._streams.manifest, name)
 
+    def settings(self, name: str) -> StreamSettings:
+        """Those of a stream, which takes one read however long its list is."""
+        return self._thread.run(self._streams.settings, name)
+
     def names(self) -> frozenset[str]:
         """The names of all streams."""
         return self._thread.run(self._streams.names)

@@ -222,7 +222,7 @@ async def test_lost_answers_of_the_metadata_service(cluster):
     store = cluster.metadata.ledgers
     write, lost = store.write, []
 
-    async def losing(metadata, version, *, timeout=None):
+    async def losing(metadata, version, *, session_id=None, timeout=None):
         store.lose_next_answer = True
         lost.append(metadata.state)
         return await write(metadata, version)
