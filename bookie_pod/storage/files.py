@@ -45,6 +45,7 @@ class DiskUsage:
 _SHORT: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR, errno.ENOSPC, errno.EDQUOT}
 )
+_SHORT_WORDS: Final = tuple(os.strerror(number) for number in sorted(_SHORT))
 
 
 def storage_fault(what: str, error: OSError) -> StorageFault:
@@ -54,6 +55,13 @@ def storage_fault(what: str, error: OSError) -> StorageFault:
     """
     kind = ResourcesShort if error.errno in _SHORT else StorageFault
     return kind(f"{what}: {error}")
+
+
+def storage_fault_of_library(what: str, error: Exception | str) -> StorageFault:
+    """As `storage_fault`, for a library that gives the operating system's words and not its number."""
+    text = str(error)
+    kind = ResourcesShort if any(words in text for words in _SHORT_WORDS) else StorageFault
+    return kind(f"{what}: {text}")
 
 
 class File(Protocol):

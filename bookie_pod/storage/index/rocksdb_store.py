@@ -37,7 +37,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault_of_library
 from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
@@ -111,7 +111,7 @@ class RocksStore:
             raise self._fault("open", error) from error
 
     def _fault(self, what: str, error: Exception | str) -> StorageFault:
-        return StorageFault(f"RocksDB in {self._path}: {what} failed: {error}")
+        return storage_fault_of_library(f"RocksDB in {self._path}: {what} failed", error)
 
     def _call(self, what: str, operation: Callable[[Rdict], _T]) -> _T:
         """Run an operation that changes nothing; again, if the database was reopened under it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_options import CHECKSUMS, Compression, RocksOptions
 from bookie_pod.storage.index.rocksdb_store import SCAN_CHUNK, RocksStore, RocksStores
 from bookie_pod.storage.index.store import StoreKind
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 
 def _key(number: int) -> bytes:
@@ -304,3 +305,13 @@ def test_other_options_open_the_same_data(checksum: str, compression: Compressio
     store = RocksStore(path, replace(unusual, checksum="kxxHash", compression=Compression.LZ4, format_version=5))
     assert len(list(store.scan())) == 100
     store.close()
+
+
+def test_too_few_descriptors_are_no_damage(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(ResourcesShort):
+            RocksStore(str(tmp_path / "db"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
