@@ -16,6 +16,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
 from bookie_pod.node.bookie_id import derive_bookie_id
 from bookie_pod.node.metadata import read_credentials
+from bookie_pod.node.ownership import check_distinct
 from bookie_pod.node.start_errors import required_metadata_uri
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.http.tls import server_context
@@ -37,6 +38,7 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
     if (path := config.metadata.zk_auth_credentials_path) is not None:
         yield lambda: read_credentials(path)
     yield lambda: derive_bookie_id(options.address_options(config, config.network.bookie_port))
+    yield lambda: check_distinct(options.bookie_directories(config))
     yield lambda: options.storage_settings(config)
     yield lambda: options.journal_options(config)
     yield lambda: options.tcp_options(config)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.config.load import load_config
 from bookie_pod.node.cookies import BookieDirectories
+from bookie_pod.node.dry_start import refusals
 from bookie_pod.node.ownership import DirectoryInUse, check_distinct, hold_directories
 from bookie_protocol.errors import InvalidConfiguration
 
@@ -84,3 +86,13 @@ def test_a_directory_inside_a_bookies_files_is_refused(folders: list[str], tmp_p
     with pytest.raises(InvalidConfiguration, match="lies inside"):
         check_distinct(BookieDirectories((f"{tmp_path}/l/current/j",), (f"{tmp_path}/l",)))
     check_distinct(BookieDirectories((f"{tmp_path}/l/j",), (f"{tmp_path}/l",)))
+
+
+def test_config_check_refuses_what_a_start_would(tmp_path: Path) -> None:
+    file = tmp_path / "bk.conf"
+    file.write_text(
+        f"journalDirectories={tmp_path}/j\nledgerDirectories={tmp_path}/l,{tmp_path}/x/../l\n"
+        "metadataServiceUri=zk+null://127.0.0.1:1/ledgers\nallowLoopback=true\n"
+    )
+    (line,) = refusals(load_config(str(file)))
+    assert "are the same directory" in line
