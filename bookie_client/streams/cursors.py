@@ -100,9 +100,13 @@ class StreamCursors:
             await self._records.delete(_record(name, cursor_id))
 
     async def delete_all(self, name: str) -> None:
-        """Of a stream that is being deleted."""
+        """Of a stream that is being deleted; those of a later one of its name are left alone."""
         for each in await self._ids(name):
-            await self.delete(name, each)
+            with suppress(MetadataNotFound, MetadataVersionConflict):
+                version = (await self._records.read(_record(name, each))).version
+                if not (await self._store.read(name, even_deleting=True)).manifest.is_deleting:
+                    return
+                await self._records.delete(_record(name, each), version)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

@@ -353,3 +353,24 @@ async def test_ledgers_that_another_stream_lists_are_left_to_it(streams, three, 
     await streams._store.update("other", lambda each: published(each, shared, None, replacing=False, now_ms=1))
     assert await streams.delete("s") == (0, 3, 4)
     assert len(await read_all(streams, "other")) == 20
+
+
+async def test_a_slow_deletion_leaves_the_cursors_of_the_next_stream(streams, three, fifty):
+    await streams.move_cursor("s", "c", fifty.earliest)
+    other = Streams(streams._client, password=b"secret")
+    ids = streams._cursors._ids
+
+    async def slow(name):
+        found = await ids(name)
+        await other.delete("s")
+        await other.create("s", TEN)
+        async with other.writer("s") as writer:
+            await writer.append_many([b"y"] * 20)
+        await other.move_cursor("s", "c", (await other.manifest("s")).earliest)
+        return found
+
+    streams._cursors._ids = slow
+    with pytest.raises(MetadataVersionConflict):
+        await streams.delete("s")
+    assert set(await other.cursors("s")) == {"c"}
+    assert len(await read_all(other)) == 20

@@ -19,6 +19,7 @@ from pyspark_bookie.source import selection
 from pyspark_bookie.source.archived import holds_listed
 from pyspark_bookie.source.looking import listed_snapshot
 from pyspark_bookie.source.planning import PlanLimits, plan
+from pyspark_bookie.source.positions import EARLIEST, Positions
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from pyspark_bookie.source.streaming import ledger_tails
@@ -277,8 +278,9 @@ async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_arc
         del three.bookie(bookie).ledgers[ledger.ledger_id]
     assert await view(tails, client, discover=False) == {ledger.ledger_id: (20, True)}
     assert await view(tails, client) == {ledger.ledger_id: (20, True)}
+    anew = await following(ledgers=str(ledger.ledger_id), tiers="bookies")._view_now(client, True)
     with pytest.raises(PodkeeperSparkError, match=f"ledger {ledger.ledger_id} does not exist"):
-        await view(following(ledgers=str(ledger.ledger_id), tiers="bookies"), client)
+        anew.begin(Positions(EARLIEST))
 
 
 # --- a list is held against what there is -----------------------------------------------------------------------
