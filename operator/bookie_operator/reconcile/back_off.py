@@ -14,6 +14,8 @@ from typing import Final
 
 FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
+_SPREAD: Final = 1.2
+_LONGEST_S: Final = MOST_S * _SPREAD
 
 
 @dataclass
@@ -38,13 +40,16 @@ class BackOff:
     def waiting(self, key: tuple[str, str], action: object, now: float) -> Failure | None:
         """What this action waits for; None: it may be tried."""
         failure = self._failures.get(key)
-        return failure if failure is not None and failure.action == action and now < failure.not_before else None
+        if failure is None or failure.action != action:
+            return None
+        # A clock that was set back makes nobody wait longer than any failure does.
+        return failure if now < failure.not_before <= now + _LONGEST_S else None
 
     def failed(self, key: tuple[str, str], action: object, message: str, now: float, *, needs_person: bool) -> Failure:
         """Seconds double with each failure of the same action, with up to a fifth more so that clusters spread."""
         before = self._failures.get(key)
         count = before.count + 1 if before is not None and before.action == action else 1
-        delay = min(MOST_S, FIRST_S * 2 ** min(count - 1, 10)) * self._draw.uniform(1.0, 1.2)
+        delay = min(MOST_S, FIRST_S * 2 ** min(count - 1, 10)) * self._draw.uniform(1.0, _SPREAD)
         failure = Failure(action, count, now + delay, message, needs_person)
         self._failures[key] = failure
         return failure

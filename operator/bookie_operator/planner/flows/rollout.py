@@ -48,6 +48,8 @@ from bookie_operator.planner.flows import rollout_steps as steps
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.world.model import World
 
+MOST_AT_ONCE: Final = 100
+"""Pods of one operation for a task: their names and UIDs stand in one saved value, which has a bound."""
 _MOST_KEYS: Final = 5
 _LONGEST_KEY: Final = 64
 _RESTAGED: Final = frozenset({"Choose", "Audit", "Stop", "Await", "Autorecovery", "RestoreDelay"})
@@ -71,11 +73,13 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *, everyone: bool) -> Decision:
-    """For a task: through the same gates. A pod that has another UID already is left alone.
+    """For a task: through the same gates. A pod that has another UID already is left alone. Of many pods some: the task
+    asks again for those that are left.
 
     `everyone`: the task is about all bookies, though `pods` may be those that are left.
     """
-    found = {name: pod.uid for name in pods if (pod := view.pod(world, name)) is not None}
+    there = [(name, pod.uid) for name in pods if (pod := view.pod(world, name)) is not None]
+    found = dict(there[:MOST_AT_ONCE])
     if not found:
         return Wait("BookieUnavailable", f"waits for pods {', '.join(pods)}")
     if world.cluster.spec.update.strategy is UpdateStrategy.MANUAL and state.outdated(world, desired):

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import UpdateTask
-from bookie_operator.planner.decision import Act, Wait
+from bookie_operator.planner.decision import Act, Record, Wait
+from bookie_operator.planner.flows import rollout, rollout_state, tasks
 from bookie_operator.planner.plan import plan
+from bookie_operator.world.model import TaskView
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 
@@ -193,3 +196,27 @@ def test_an_earlier_clusters_task_counts_for_nothing() -> None:
     assert isinstance(decision, Act)
     assert isinstance(decision.action, UpdateTask)
     assert decision.action.phase == "Failed"
+
+
+def test_a_restart_of_a_thousand_bookies_fits_into_a_status() -> None:
+    sim = resting()
+    world, count = sim.world(), 1000
+    assert world.facts is not None
+    pods = tuple(
+        replace(world.pods[0], name=f"c-bookie-{number}", ordinal=number, uid=f"{number:036}")
+        for number in range(count)
+    )
+    ids = frozenset(sim.desired().bookie_id(pod.name) for pod in pods)
+    (one,) = world.stateful_sets
+    task = TaskView("restart", "uid", TaskType.RESTART, (), "Running", sim.now)
+    world = replace(
+        world,
+        pods=pods,
+        stateful_sets=(replace(one, replicas=count),),
+        facts=replace(world.facts, writable=ids),
+        tasks=(task,),
+    )
+    begun = tasks.begin(world, sim.desired())
+    assert isinstance(begun, Record)
+    assert len(rollout_state.read(begun.operation.saved[rollout_state.RESTART])) == rollout.MOST_AT_ONCE
+    Operation.model_validate(begun.operation.model_dump())
