@@ -29,7 +29,7 @@ from bookie_client.placement.policy import (
     Placement,
     ReplacementRequest,
 )
-from bookie_client.placement.search import Kind, Rule, fill
+from bookie_client.placement.search import Effort, Kind, Rule, fill
 from bookie_client.placement.shortage import no_ensemble, no_spare
 from bookie_client.placement.topology import Location, Topology
 from bookie_protocol.errors import NotEnoughBookies
@@ -85,9 +85,11 @@ class RuleBasedPlacement(ABC):
         quorums, cluster = request.quorums, request.cluster
         levels = self.levels(quorums, cluster, replacing=False)
         empty = [None] * quorums.ensemble
+        effort = Effort()
         for candidates in self._pools(cluster, frozenset()):
             for level in levels:
-                chosen = fill(empty, range(quorums.ensemble), candidates, level.rule, request.random, cluster.weights)
+                positions = range(quorums.ensemble)
+                chosen = fill(empty, positions, candidates, level.rule, request.random, cluster.weights, effort)
                 if chosen is not None:
                     ensemble = tuple(chosen[position] for position in range(quorums.ensemble))
                     return Placement(ensemble, self.check(ensemble, quorums, cluster), level.relaxed)
@@ -98,9 +100,10 @@ class RuleBasedPlacement(ABC):
     def replacement(self, request: ReplacementRequest) -> Placement:
         wanted = _positions(request)
         levels = self.levels(request.quorums, request.cluster, replacing=True)
+        effort = Effort()
         for count in range(len(wanted), 0, -1):
-            for holes in islice(combinations(wanted, count), MAX_SUBSETS):
-                placement = self._refill(request, holes, levels)
+            for holes in islice(combinations(wanted, count), MAX_SUBSETS if effort.left else 1):
+                placement = self._refill(request, holes, levels, effort)
                 if placement is not None:
                     return placement
         return self._unchanged(request)
@@ -110,11 +113,15 @@ class RuleBasedPlacement(ABC):
         levels = self.levels(request.quorums, request.cluster, replacing=True)[:1]
         others = [position for position in range(len(request.ensemble)) if position not in failed]
         request.random.shuffle(others)
+        effort = Effort()
         for count in range(len(others) + 1):
             for moved in islice(combinations(others, count), MAX_SUBSETS):
+                if not effort.left:
+                    return self.replacement(request)
+                effort.spend(len(request.ensemble))
                 if self._hopeless(request, levels[0].rule, {*failed, *moved}):
                     continue
-                placement = self._refill(request, sorted((*failed, *moved)), levels)
+                placement = self._refill(request, sorted((*failed, *moved)), levels, effort)
                 if placement is not None and placement.report.adherence is not Adherence.FAIL:
                     return placement
         return self.replacement(request)
@@ -181,12 +188,14 @@ class RuleBasedPlacement(ABC):
             for position, bookie in enumerate(request.ensemble)
         ]
 
-    def _refill(self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level]) -> Placement | None:
+    def _refill(
+        self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level], effort: Effort
+    ) -> Placement | None:
         cluster = request.cluster
         labels = self._labels(request, holes)
         for candidates in self._pools(cluster, _taken(request)):
             for level in levels:
-                chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights)
+                chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights, effort)
                 if chosen is not None:
                     ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(request.ensemble))
                     unfilled = {p: self._no_spare(request) for p in _positions(request) if p not in holes}

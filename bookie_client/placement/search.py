@@ -7,7 +7,9 @@ kind of bookie; bookies of one kind (same place, same standing) are interchangea
 Invariants
 - A bookie is used once. What was already there is never touched.
 - The same arguments and seed give the same result; nothing depends on the order of sets or dicts.
-- At most `MAX_STEPS` bookies are tried. Giving up then means "not found", as a dead end does.
+- At most `MAX_STEPS` bookies are tried, and half of what is left of the caller's `Effort`, which bounds all searches
+  for one answer together; but always as many as there are positions. Giving up then means "not found", as a dead end
+  does.
 
 Pure; any thread.
 """
@@ -22,6 +24,8 @@ from typing import Final, NamedTuple, Protocol
 from bookie_client.placement.topology import Location
 
 MAX_STEPS: Final = 2000
+MAX_EFFORT: Final = 4000
+"""Steps of all searches for one answer: the process that asks, and serves others, does nothing else meanwhile."""
 
 Labels = Sequence[Location | None]
 """The place of the member at each position; None: nobody is chosen yet."""
@@ -47,6 +51,16 @@ class Rule(Protocol):
         ...
 
 
+class Effort:
+    """What all searches for one answer may take together, in steps."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EFFORT
+
+    def spend(self, steps: int) -> None:
+        self.left = max(0, self.left - steps)
+
+
 class NoRule:
     """Everybody is welcome."""
 
@@ -64,6 +78,7 @@ def fill(
     rule: Rule,
     random: Random,
     weights: Mapping[str, float],
+    effort: Effort,
 ) -> dict[int, str] | None:
     """A bookie for each position of `holes`; None when the rule cannot be obeyed.
 
@@ -72,8 +87,11 @@ def fill(
     """
     if sum(map(len, candidates.values())) < len(holes):
         return None
-    search = _Search(list(labels), holes, candidates, rule, random, weights)
-    return search.chosen if search.fill(0) else None
+    steps = max(len(holes), min(MAX_STEPS, effort.left // 2))
+    search = _Search(list(labels), holes, candidates, rule, random, weights, steps)
+    found = search.fill(0)
+    effort.spend(steps - search.steps_left)
+    return search.chosen if found else None
 
 
 class _Search:
@@ -85,6 +103,7 @@ class _Search:
         rule: Rule,
         random: Random,
         weights: Mapping[str, float],
+        steps: int,
     ) -> None:
         self._labels = labels
         self._holes = holes
@@ -92,7 +111,7 @@ class _Search:
         self._rule = rule
         self._random = random
         self._weights = weights
-        self._steps = MAX_STEPS
+        self.steps_left = steps
         self.chosen: dict[int, str] = {}
 
     def fill(self, index: int) -> bool:
@@ -105,8 +124,8 @@ class _Search:
             for kind, free in self._free.items()
             if free
         }
-        while untried and self._steps > 0:
-            self._steps -= 1
+        while untried and self.steps_left > 0:
+            self.steps_left -= 1
             kind, bookie = self._draw(untried)
             del untried[kind]
             self._labels[position] = kind.label

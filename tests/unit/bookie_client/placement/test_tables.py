@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from bookie_client.distribution import Quorums
+from bookie_client.placement import search
 from bookie_client.placement.local_bookie import LocalBookiePlacement
 from bookie_client.placement.policy import Adherence
 from bookie_client.placement.rack_aware import RackAwarePlacement
@@ -253,7 +254,8 @@ def test_ledgers_whose_quorums_no_region_rule_fits_are_repaired_as_well_as_can_b
         assert placement.relaxed[0] == "an ack quorum may lie in fewer than 2 regions"
         assert placement.report.adherence is FAIL
         assert len({bookie[0] for bookie in placement.ensemble}) == 2
-    assert policy.objection(tuple(ensemble), 1, "w-1", Quorums(*quorums), cluster) is None
+    objection = policy.objection(tuple(ensemble), 1, "w-1", Quorums(*quorums), cluster)
+    assert objection is None if quorums != (3, 2, 1) else "on /w/r0, /w/r1 only, 2 regions" in objection
 
 
 def test_one_region_is_rack_aware():
@@ -390,3 +392,20 @@ def test_a_long_refusal_is_cut():
         choose(RackAwarePlacement(enforce=True), cluster, (3, 3, 2))
     assert len(str(refused.value)) < 1000
     assert "and 88 more" in str(refused.value)
+
+
+@pytest.mark.parametrize("policy", [RegionAwarePlacement(regions_to_write="ew"), ZoneAwarePlacement(enforce=False)])
+def test_the_work_for_one_answer_is_bounded(policy, monkeypatch):
+    """Also where no rule can be met, over all levels and all sets of positions: the event loop waits for it."""
+    looks, objection = 0, search._Search._draw
+
+    def counting(self, untried):
+        nonlocal looks
+        looks += 1
+        return objection(self, untried)
+
+    monkeypatch.setattr(search._Search, "_draw", counting)
+    cluster = cluster_of({f"e-{i}": f"/e/r{i % 9}" for i in range(20)})
+    request = replacing(cluster, [f"e-{i}" for i in range(13)], [0, 1], (13, 9, 7))
+    policy.mend(request)
+    assert looks <= 2 * search.MAX_EFFORT + 1000
