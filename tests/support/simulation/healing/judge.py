@@ -7,7 +7,7 @@
 | H3 marks | a mark goes only when whoever it names, and whose filling was begun, is repaired |
 | H4 locks | copies are exchanged only under the ledger's lock, which ends with its session; nobody holds another's |
 | H5 needless | a copy that is there, on a bookie that is registered, is replaced only if the placement asks for it |
-| H6 cookies | the cookie of a bookie that something names is not deleted |
+| H6 cookies | the cookie of a bookie that something names is not deleted, and none is named afterwards |
 | H7 open | the last segment of an open ledger is its writer's |
 | H8 undo | a cookie goes only while its decommission says so, and stays where that was undone |
 | H9 recover | a closed ledger that is said to be restored does not name the lost bookie |
@@ -172,6 +172,9 @@ class HealingJudge:
     def metadata_changed(
         self, history: History, ledger: LedgerHistory, host: str, before: LedgerMetadata, after: LedgerMetadata
     ) -> None:
+        for bookie_id in after.all_bookies() - before.all_bookies():
+            if history.bookies[bookie_id].is_retired:
+                history.violated("H6 cookies", ledger, f"{host} named {bookie_id}, whose cookie is deleted")
         same_end = (before.state, before.last_entry_id, before.length) == (
             after.state,
             after.last_entry_id,
