@@ -4,7 +4,7 @@ Invariants
 - Only what was seen twice is marked, and only what the bookie itself said or gave: LOST copies are the auditor's, who
   waits for the delay that protects restarts; what is UNREACHABLE is never marked. NAMED is what a person asked for.
 - A ledger whose mark names the bookies already is left as it is, and so is one that somebody has locked: a worker is at
-  it, and will look at all of it.
+  it. Where both is so the worker may have looked too early: the mark is renewed, so that it outlives its round.
 - An ensemble that breaks the placement policy is marked with no bookie named.
 
 Event loop only. Raises `MetadataUnavailable`.
@@ -50,9 +50,12 @@ async def mark(service: MetadataService, ledger_id: int, missing: Collection[str
     marks = service.under_replication
     try:
         found = await marks.read(ledger_id)
+        is_locked = await marks.locked_by(ledger_id) is not None
         if found is not None and set(missing) <= set(found.replicas):
+            if is_locked:
+                await marks.renew(ledger_id)
             return Marked.ALREADY
-        if await marks.locked_by(ledger_id) is not None:
+        if is_locked:
             return Marked.LOCKED
         await marks.mark(ledger_id, sorted(missing), ctime_ms=int(time.time() * 1000))
     except MetadataUnavailable:

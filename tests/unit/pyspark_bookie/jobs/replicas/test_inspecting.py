@@ -128,3 +128,12 @@ def test_findings_come_back_from_their_rows_and_are_spooled_to_a_file():
         harmless.add([finding(1, Verdict.EXTRA)])
         assert not harmless.has_faults
         assert harmless.table().num_rows == 1
+
+
+async def test_a_mark_that_stands_outlives_the_round_of_a_worker_that_looked_before(models):
+    marks = models.service.under_replication
+    await marks.mark(7, ["a"], ctime_ms=1)
+    lock = await marks.lock(7)
+    assert await mark(models.service, 7, ["a"]) is Marked.ALREADY
+    await marks.mark_replicated(lock)
+    assert (await marks.read(7)).replicas == ("a",)
