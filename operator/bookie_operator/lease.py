@@ -72,6 +72,9 @@ class LeaderElection:
         except KubernetesError as exc:
             _log.warning("the lease could not be renewed", lease=self._name, error=str(exc))
             held = False
+        except Exception:  # such as credentials that cannot be read just now: whoever gives up leads never again
+            _log.exception("the lease could not be renewed", lease=self._name)
+            held = False
         if held:
             self._renewed_at = sent
         if self.leading != self._led:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import signal
 import socket
@@ -37,6 +38,7 @@ from bookie_operator.status.events import Events
 
 _log = structlog.get_logger(__name__)
 _CONNECTIONS: Final = 64
+_LEASE_THREADS: Final = 1
 _DEFINED_S: Final = 5.0
 
 
@@ -86,7 +88,10 @@ async def run_operator(
             kubernetes, session, Events(kubernetes, identity), OperatorMetrics(), options.settings
         )
         if options.lease_namespace:
-            election = LeaderElection(kubernetes, options.lease_namespace, options.lease_name, identity)
+            # With a thread and a connection of its own: the Lease never waits behind the passes over many clusters.
+            lane = Kubernetes(Transport(copy.copy(configuration), workers=_LEASE_THREADS))
+            stack.push_async_callback(lane.close)
+            election = LeaderElection(lane, options.lease_namespace, options.lease_name, identity)
             context.leading = lambda: election.leading
             await stack.enter_async_context(_electing(election))
         keeper = Keeper(context)

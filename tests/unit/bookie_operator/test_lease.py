@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
+
+import pytest
 
 from bookie_operator.api.kinds import LEASE
 from bookie_operator.api.kubernetes import Kubernetes
@@ -55,6 +58,18 @@ async def test_who_cannot_renew_stops_before_another_one_begins() -> None:
         assert 1000.0 < stopped <= 1010.0
         assert 1015.0 < began <= 1020.0
         assert server.store.get(LEASE, "here", "operator")["spec"]["leaseTransitions"] == 1
+
+
+async def test_what_nobody_expects_costs_a_turn_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_alone() as (kubernetes, _):
+        clock = Clock()
+        one = candidate(kubernetes, "one", clock)
+        with monkeypatch.context() as broken:
+            broken.setattr(kubernetes, "find", Mock(side_effect=ValueError("the token cannot be read")))
+            await one.turn()
+        assert not one.leading
+        await one.turn()
+        assert one.leading
 
 
 async def test_a_process_that_hangs_does_not_lead_when_it_goes_on() -> None:
