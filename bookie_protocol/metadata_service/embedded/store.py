@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import struct
 import time
@@ -40,6 +41,11 @@ from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat
 
 FORMAT: Final = b"podkeeper embedded metadata 1"
 _FORMAT_KEY: Final = b"format"
+_OURS: Final = re.compile(
+    r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|\d+\.(log|sst|dbtmp|blob)"
+    r"|rocksdict-config\.json|lost\+found"
+)
+"""What RocksDB makes in its folder, also when its first start is interrupted; and what a new volume has."""
 _ID: Final = struct.Struct(">q")
 assert _ID.size == 8
 
@@ -74,6 +80,15 @@ class NodeStore:
         options.set_keep_log_file_num(2)
         try:
             os.makedirs(folder, exist_ok=True)
+            foreign = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
+        except OSError as error:
+            raise MetadataUnavailable(f"cannot open the embedded metadata store in {folder}: {error}") from error
+        if foreign:
+            raise MetadataUnavailable(
+                f"{folder} is no folder of an embedded metadata store, it holds {foreign[0]!r}: correct"
+                " metadataServiceUri, or name an empty folder"
+            )
+        try:
             self._db = Rdict(folder, options)
         except Exception as error:  # the binding knows no narrower type
             raise MetadataUnavailable(

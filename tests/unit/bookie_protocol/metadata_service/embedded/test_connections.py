@@ -125,3 +125,11 @@ async def test_a_start_that_is_cancelled_leaves_no_task() -> None:
         async with asyncio.timeout(0.2):
             await tree.connect()
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    service = await connect(network, 10)
+    assert not await service.cluster.exists()
+    await service.close()

@@ -229,3 +229,18 @@ async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypat
     with pytest.raises(MetadataUnavailable, match="restart its owner"):
         await thread.post(lambda s: s.exists("/a"))
     await thread.stop()
+
+
+def test_a_folder_with_somebodys_files_becomes_no_store(tmp_path: Path) -> None:
+    """A mistyped URI must not put a database among them."""
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(MetadataUnavailable, match=r"it holds 'letter\.txt'"):
+        NodeStore(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    volume = tmp_path / "volume"
+    (volume / "lost+found").mkdir(parents=True)
+    for _ in range(3):
+        store = NodeStore(str(volume))
+        store.create("/a", bytes(10_000), 0, False)
+        store.delete("/a", -1)
+        store.close()
