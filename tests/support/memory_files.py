@@ -164,6 +164,8 @@ class MemoryFile:
             return len(self._inode.data)
 
     def close(self) -> None:
+        if self._files.faults.dead:
+            return  # a process that is gone closes nothing, and its finalizers are not to raise
         with self._files._operation("close", self._path):
             if not self._closed:
                 self._closed = True
