@@ -301,7 +301,9 @@ class Connection(asyncio.Protocol):
     @property
     def must_wait(self) -> bool:
         """Whether nothing more is to be made for this client now. Any thread."""
-        return bool(self._stalls & Stall.SLOW_RECEIVER) or self.share.is_full
+        share = self.share
+        # Whoever holds little is never full: that is nearly everybody, for each read from a disk.
+        return self._paused_since is not None or (share.held + share.making > SMALL and share.is_full)
 
     def postpone(self, again: Callable[[], None]) -> None:
         """Call `again` when there may be room for an answer."""

@@ -18,8 +18,8 @@ from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
 
-GUESS_BYTES: Final = 16 * 1024
-"""What a read counts before its size is known."""
+WORTH_BYTES: Final = 4096
+"""Smaller answers are not worth counting: a connection has a bounded number of reads under way."""
 
 _LATER: Final = object()
 
@@ -30,29 +30,41 @@ def run(
     work: Callable[[], Any],
     done: Callable[[Any, BaseException | None], None],
     reply: Reply,
-    most: int = GUESS_BYTES,
+    most: int = 0,
 ) -> None:
     """Run `work` on the ledger's lane, then `done(result, error)` on the event loop. `most`: bytes that the result may
-    have, as far as that is known. Raises TooManyRequests."""
+    have, if that is known before. Raises TooManyRequests."""
     counted = 0
 
     def on_lane() -> Any:
+        """If the work raises, what was reserved for it goes back on the loop."""
         nonlocal counted
         if reply.gone:
             raise BookieUnavailable("the connection that asked is closed")
         if reply.must_wait:
             return _LATER
-        counted = most
-        reply.making(counted)
+        if most >= WORTH_BYTES:
+            counted = most
+            reply.making(most)
         result = work()
         nbytes = _size(result)
-        reply.making(nbytes - counted)
-        counted = nbytes
+        if nbytes < WORTH_BYTES:
+            nbytes = 0
+        if nbytes != counted:
+            counted, before = nbytes, counted
+            reply.making(nbytes - before)
         return result
 
     def on_loop(result: Any, error: BaseException | None) -> None:
         nonlocal counted
         if result is _LATER:
+
+            def again() -> None:
+                try:
+                    lanes.run(ledger_id, on_lane, on_loop)
+                except TooManyRequests as refused:
+                    done(None, refused)
+
             reply.postpone(again)
             return
         try:
@@ -62,19 +74,13 @@ def run(
                 counted, given = 0, counted
                 reply.making(-given)
 
-    def again() -> None:
-        try:
-            lanes.run(ledger_id, on_lane, on_loop)
-        except TooManyRequests as error:
-            done(None, error)
-
     lanes.run(ledger_id, on_lane, on_loop)
 
 
 def _size(result: Any) -> int:
-    """Bytes of the entries that it holds."""
+    """Bytes of the entries that it holds: one entry with what else is told of it, several, or one."""
+    if isinstance(result, tuple):
+        result = result[0]
     if isinstance(result, bytes):
         return len(result)
-    if isinstance(result, (list, tuple)):
-        return sum(map(_size, result))
-    return 0
+    return sum(map(len, result)) if isinstance(result, list) else 0

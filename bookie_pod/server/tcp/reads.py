@@ -166,7 +166,7 @@ class Reads:
         work: Callable[[], Any],
         answer: Answer,
         reply: Reply,
-        most: int = lane_work.GUESS_BYTES,
+        most: int = 0,
     ) -> None:
         """Fence now, read on a high-priority lane, answer when both are done."""
         try:
