@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.storage.journal import LogMark
 from tests.support.frames import (
     LAST,
     NO_KEY,
@@ -177,7 +178,7 @@ def journals_are_trimmed(bookie: ServeProcess, tmp_path: Path) -> None:
         below = []
         for index in (0, 1):
             marks = [
-                struct.unpack(">qq", (tmp_path / name / "current" / f"lastMark.{index}").read_bytes())[0]
+                LogMark.from_bytes((tmp_path / name / "current" / f"lastMark.{index}").read_bytes()).journal_id
                 for name in ("l0", "l1")
             ]
             ids = [int(path.stem, 16) for path in (tmp_path / f"j{index}" / "current").glob("*.txn")]
