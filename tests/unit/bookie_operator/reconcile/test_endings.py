@@ -212,17 +212,12 @@ def volume_is_lost(fake: FakeCluster) -> None:
     fake.store.replace(CLAIM, NAMESPACE, "ledger-0-demo-bookie-1", lost, "status")
 
 
-def one_that_serves_is_to_be_replaced(fake: FakeCluster) -> None:
-    fake.ask("mistake", "Replace", bookies=["demo-bookie-1"])
-
-
 @pytest.mark.parametrize(
     ("reason", "trouble"),
     [
         ("StorageClassNotExpandable", class_cannot_grow),
         ("ImagePullFailed", image_is_gone),
         ("BookieLost", volume_is_lost),
-        ("BookieServes", one_that_serves_is_to_be_replaced),
     ],
 )
 async def test_what_needs_a_person_before_anything_began_is_one_event(
