@@ -7,7 +7,8 @@ ledger is checked first, and whoever denies entries that were confirmed, or give
 any other: then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until somebody who knows is
 back.
 
-Replication workers, decommissions, `recover` and the Spark jobs close ledgers in this way and in no other.
+Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this way and
+in no other.
 
 Event loop only.
 

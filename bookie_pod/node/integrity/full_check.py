@@ -32,7 +32,7 @@ from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.preboot import key_of, ledgers_of
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
-from bookie_protocol.errors import CouldNotTell, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
 from bookie_protocol.metadata_service.interface import LedgerStore
 
@@ -146,7 +146,7 @@ class DataIntegrityCheck:
         try:
             await replicas.recover(ledger_id)
             self.state.ledgers_recovered += 1
-        except NoSuchLedger:
+        except LedgerDeleted:
             return
         except PodkeeperError as error:
             # It is not closed when its turn to be copied comes, and counts as failed there.
@@ -166,7 +166,7 @@ class DataIntegrityCheck:
                 await self._copy(replicas, metadata, some)
             self._leave_limbo(ledger_id)
             self.state.ledgers_checked += 1
-        except NoSuchLedger:
+        except LedgerDeleted:
             return
         except PodkeeperError as error:
             self.state.ledgers_failed += 1

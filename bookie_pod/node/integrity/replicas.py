@@ -23,6 +23,8 @@ import structlog
 
 from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
+from bookie_client.replication.check import LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -69,16 +71,19 @@ class Replicas:
         await self._client.close()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises NoSuchLedger, MetadataUnavailable."""
+        """Raises LedgerDeleted, MetadataUnavailable."""
         return await self._client.metadata(ledger_id)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence the ledger, find its end without this bookie's word, close it. Raises RecoveryFailed, NoSuchLedger."""
-        return await self._client.recover(ledger_id, password=None)
+        """Fence the ledger, find its end without the word of this bookie, or of another that lost data, and close it.
+
+        Raises RecoveryFailed, LedgerDeleted.
+        """
+        return await close_checked(self._client, await LedgerChecker(self._client).check(ledger_id))
 
     async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
-        """Each of these entries from whichever bookie has it, in order. Raises NoSuchLedger, or what opening the ledger
-        raises."""
+        """Each of these entries from whichever bookie has it, in order. Raises LedgerDeleted, or what opening the
+        ledger raises."""
         wanted = iter(entry_ids)
         async with self._client.open(ledger_id, password=None) as ledger:
             reader, metadata = replicas(ledger), ledger.metadata

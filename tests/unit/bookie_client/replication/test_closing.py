@@ -7,6 +7,7 @@ import pytest
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_pod.autorecovery.decommission.moving import ClientMover
+from bookie_pod.node.integrity.replicas import Replicas
 from bookie_protocol.errors import RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
@@ -21,6 +22,12 @@ async def drain(client, ledger_id):
     await ClientMover(client).recover(ledger_id)
 
 
+async def integrity_check(client, ledger_id):
+    replicas = Replicas(client.metadata_service, "the one that lost its disks")
+    replicas._client = client
+    await replicas.recover(ledger_id)
+
+
 async def spark(client, ledger_id):
     going = (await client.metadata(ledger_id)).last_ensemble[0]
     options = RecoveryOptions(include_open=True)
@@ -29,7 +36,7 @@ async def spark(client, ledger_id):
     raise RecoveryFailed(outcome.detail)
 
 
-@pytest.mark.parametrize("close", [worker, drain, spark])
+@pytest.mark.parametrize("close", [worker, drain, integrity_check, spark])
 async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk(models, close):
     """Five entries were acknowledged by the first two bookies; the first is away, the second lost its disk."""
     await models.add(*"abc")

@@ -21,6 +21,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieReadOnly,
     BookieUnavailable,
+    LedgerDeleted,
     LedgerStateUnknown,
     MetadataNotFound,
     MetadataUnavailable,
@@ -67,6 +68,8 @@ class Cluster:
         self.end = 3
         """Last entry that a recovery finds; -2: recoveries fail."""
         self.fetched: list[tuple[int, int]] = []
+        self.denied: set[int] = set()
+        """Ledgers of which a bookie that was asked has nothing."""
 
     async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
         if self.down:
@@ -80,13 +83,15 @@ class Cluster:
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         if ledger_id not in self.ledgers:
-            raise NoSuchLedger(str(ledger_id))
+            raise LedgerDeleted(str(ledger_id))
         if self.end == -2:
             raise RecoveryFailed("too few bookies")
         self.ledgers[ledger_id] = self.ledgers[ledger_id].closed(self.end, 1)
         return self.ledgers[ledger_id]
 
     async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+        if ledger_id in self.denied:
+            raise NoSuchLedger(str(ledger_id))
         for entry_id in entry_ids:
             await asyncio.sleep(0)
             self.fetched.append((ledger_id, entry_id))
@@ -247,10 +252,14 @@ def _full(rig: Rig) -> None:
     rig.writable = False
 
 
+def _denied(rig: Rig) -> None:
+    rig.cluster.denied.add(1)
+
+
 @pytest.mark.parametrize(
     ("broken", "failed"),
-    [(_nobody_has_it, {1}), (_no_recovery, {2}), (_full, {1, 2})],
-    ids=["nobody", "recovery", "full"],
+    [(_nobody_has_it, {1}), (_no_recovery, {2}), (_full, {1, 2}), (_denied, {1})],
+    ids=["nobody", "recovery", "full", "a bookie's word is no deletion"],
 )
 async def test_a_ledger_that_failed_stays_in_limbo_and_is_tried_again(broken: Breaking, failed: set[int]) -> None:
     rig = Rig(CLOSED, OPEN)
@@ -262,6 +271,7 @@ async def test_a_ledger_that_failed_stays_in_limbo_and_is_tried_again(broken: Br
     assert rig.check.state.ledgers_failed == len(failed)
     assert rig.check.state.last_error
     rig.cluster.unreachable.clear()
+    rig.cluster.denied.clear()
     rig.cluster.end, rig.writable = 3, True
     again = await rig.check.check()
     assert (again, rig.flagged) == (True, False)
