@@ -18,9 +18,9 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import KEY, VALUE
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
-from bookie_protocol.errors import V2Code
+from bookie_protocol.errors import V3Status
 from tests.support.bookie_process import free_port
-from tests.support.frames import v2_code, v2_read
+from tests.support.frames import v3_read, v3_status
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.serve_process import PROGRAM, ServeProcess, SyncClient
@@ -77,7 +77,7 @@ def check(client: BlockingClient, ledger_id: int, count: int) -> None:
 
 def code(bookie: ServeProcess, ledger_id: int, entry_id: int) -> int:
     with SyncClient(bookie.port) as client:
-        return v2_code(client.ask(v2_read(ledger_id, entry_id)))
+        return v3_status(client.ask(v3_read(ledger_id, entry_id)))
 
 
 def lose(bookie: ServeProcess, ledger_id: int, lost_ledger: int) -> None:
@@ -139,25 +139,25 @@ def test_lost_rows_and_a_lost_ledger_come_back_under_load(bookie: ServeProcess) 
     lose(bookie, first, second)
     bookie.settings["indexRebuildRateByBytes"] = "2000000"
     bookie.start()
-    assert code(bookie, first, 0) == V2Code.ENOENTRY, "this is what is to be repaired"
-    assert code(bookie, second, 0) == V2Code.ENOLEDGER
+    assert code(bookie, first, 0) == V3Status.ENOENTRY, "this is what is to be repaired"
+    assert code(bookie, second, 0) == V3Status.ENOLEDGER
 
     load = Load(uri)
     with subprocess.Popen(
         [PROGRAM, "index", "rebuild", "--url", url(bookie), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as command:
         until_true(lambda: state(bookie)["phase"] == "entry logs", PATIENCE_S)
-        assert code(bookie, first, 0) == V2Code.EUNKNOWNLEDGERSTATE
-        assert code(bookie, first, 10 * ENTRIES) == V2Code.EUNKNOWNLEDGERSTATE
-        assert code(bookie, first, 2) == V2Code.EOK
+        assert code(bookie, first, 0) == V3Status.EUNKNOWNLEDGERSTATE
+        assert code(bookie, first, 10 * ENTRIES) == V3Status.EUNKNOWNLEDGERSTATE
+        assert code(bookie, first, 2) == V3Status.EOK
         out, err = command.communicate(timeout=PATIENCE_S)
     added = load.stop()
     assert (command.returncode, err) == (0, b"")
     (found,) = json.loads(out)
     assert (found["outcome"], found["restoredLedgers"], found["danglingRows"]) == ("done", 1, 0)
     assert found["changedRows"] >= ENTRIES // 3 + ENTRIES // 30
-    assert code(bookie, first, 10 * ENTRIES) == V2Code.ENOENTRY
-    assert code(bookie, deleted, 0) in (V2Code.ENOLEDGER, V2Code.EOK), "until it is collected"
+    assert code(bookie, first, 10 * ENTRIES) == V3Status.ENOENTRY
+    assert code(bookie, deleted, 0) in (V3Status.ENOLEDGER, V3Status.EOK), "until it is collected"
     for _ in range(2):
         with BlockingClient(uri) as client:
             check(client, first, ENTRIES)
@@ -189,7 +189,7 @@ def test_it_can_be_interrupted_and_a_kill_leaves_the_old_index(bookie: ServeProc
     assert command.returncode == 130
     assert b"stopped" in out
     assert state(bookie)["outcome"] == "stopped"
-    assert code(bookie, first, 0) == V2Code.ENOENTRY
+    assert code(bookie, first, 0) == V3Status.ENOENTRY
 
     building = bookie.work / "ledgers" / "current" / "rebuilt.building"
     assert not building.exists()
@@ -200,7 +200,7 @@ def test_it_can_be_interrupted_and_a_kill_leaves_the_old_index(bookie: ServeProc
     bookie.settings["indexRebuildRateByBytes"] = "0"
     bookie.start()
     assert not building.exists()
-    assert code(bookie, first, 2) == V2Code.EOK
+    assert code(bookie, first, 2) == V3Status.EOK
     assert asked(bookie, "api/v1/bookie/index_rebuild", "PUT") == {"triggered": True}
     until_true(lambda: state(bookie)["outcome"] == "done", PATIENCE_S)
     assert "index_rebuild_RUNNING 0\n" in asked(bookie, "metrics")

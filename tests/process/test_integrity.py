@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_protocol.errors import LedgerClosed, LedgerFenced, V2Code
+from bookie_protocol.errors import LedgerClosed, LedgerFenced, V2Code, V3Status
 from tests.support.bookie_process import free_port
-from tests.support.frames import v2_add, v2_code, v2_read
+from tests.support.frames import v2_add, v2_code, v3_read, v3_status
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.serve_process import ServeProcess, SyncClient
@@ -80,9 +80,9 @@ def known_damage(bookie: ServeProcess) -> list[tuple[int, int]]:
 
 
 def code(bookie: ServeProcess, ledger_id: int, entry_id: int) -> int:
-    """The answer's code to a read of this entry on this bookie."""
+    """The status of a read of this entry on this bookie, over version 3, which tells limbo from faults."""
     with SyncClient(bookie.port) as client:
-        return v2_code(client.ask(v2_read(ledger_id, entry_id)))
+        return v3_status(client.ask(v3_read(ledger_id, entry_id)))
 
 
 def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: ServeCluster) -> None:
@@ -94,21 +94,21 @@ def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: Se
 
     until_true(lambda: known_damage(bookie) == [(ledger_id, 17)], PATIENCE_S)
     assert bookie.logged("the scrubber found damage")
-    assert code(bookie, ledger_id, 17) == V2Code.EIO
-    assert code(bookie, ledger_id, 16) == V2Code.EOK
+    assert code(bookie, ledger_id, 17) == V3Status.EIO
+    assert code(bookie, ledger_id, 16) == V3Status.EOK
     check(cluster.uri, ledger_id)
 
     bookie.kill()
     bookie.settings["localScrubInterval"] = "1000000"
     bookie.settings["localScrubRepair"] = "true"
     bookie.start()
-    assert code(bookie, ledger_id, 17) == V2Code.EIO, "what is known to be damaged is refused from the start"
+    assert code(bookie, ledger_id, 17) == V3Status.EIO, "what is known to be damaged is refused from the start"
 
     bookie.stop()
     bookie.settings["localScrubInterval"] = "1"
     bookie.settings |= {"prometheusStatsHttpEnable": "true", "prometheusStatsHttpPort": str(free_port())}
     bookie.start()
-    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EOK, PATIENCE_S)
+    until_true(lambda: code(bookie, ledger_id, 17) == V3Status.EOK, PATIENCE_S)
     until_true(lambda: bookie.logged("damaged entries were fetched from other bookies"), PATIENCE_S)
     cluster.kill("bookie-2")
     check(cluster.uri, ledger_id)
@@ -128,18 +128,18 @@ def test_a_flipped_bit_is_refused_at_the_first_read_and_mended_without_a_scrub(c
     bookie.settings |= {"localScrubInterval": "0", "localScrubRepair": "true"}
     cluster.bookies["bookie-2"].pause()  # so that nobody mends it yet
     bookie.start()
-    assert code(bookie, ledger_id, 17) == V2Code.EIO
+    assert code(bookie, ledger_id, 17) == V3Status.EIO
     assert bookie.logged("a read found damage")
-    assert [code(bookie, ledger_id, each) for each in (16, 18)] == [V2Code.EOK] * 2
-    assert code(bookie, ledger_id, 17) == V2Code.EIO
+    assert [code(bookie, ledger_id, each) for each in (16, 18)] == [V3Status.EOK] * 2
+    assert code(bookie, ledger_id, 17) == V3Status.EIO
     cluster.bookies["bookie-2"].resume()
-    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EOK, PATIENCE_S)
+    until_true(lambda: code(bookie, ledger_id, 17) == V3Status.EOK, PATIENCE_S)
     cluster.kill("bookie-2")
     check(cluster.uri, ledger_id)
 
 
 CHECKING = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCookies": "true"}
-UNKNOWN = V2Code.EUNKNOWNLEDGERSTATE
+UNKNOWN = V3Status.EUNKNOWNLEDGERSTATE
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
             assert code(bookie, writer.ledger_id, 5) == UNKNOWN
             assert code(bookie, writer.ledger_id, -1) == UNKNOWN
         for entry_id in (0, ENTRIES - 1):
-            assert code(bookie, closed, entry_id) in (UNKNOWN, V2Code.EOK), "never a denial"
+            assert code(bookie, closed, entry_id) in (UNKNOWN, V3Status.EOK), "never a denial"
         cluster.bookies["bookie-2"].resume()
         until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
         with pytest.raises((LedgerFenced, LedgerClosed)):
@@ -182,9 +182,9 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
 
     cluster.kill("bookie-2")
     for ledger_id in (closed, writer.ledger_id):
-        assert code(bookie, ledger_id, 0) == V2Code.EOK
+        assert code(bookie, ledger_id, 0) == V3Status.EOK
         check(cluster.uri, ledger_id)
-    assert code(bookie, closed, ENTRIES) == V2Code.ENOENTRY, "now it knows"
+    assert code(bookie, closed, ENTRIES) == V3Status.ENOENTRY, "now it knows"
     bookie.stop()
     bookie.settings["dataIntegrityStampMissingCookies"] = "false"
     bookie.start()
@@ -211,16 +211,16 @@ def test_one_ledger_directory_fails_and_the_others_go_on(tmp_path: Path, come_ba
             until_true(lambda: v2_code(client.ask(v2_add(entry(11, 1)))) == V2Code.EIO, PATIENCE_S)
             assert v2_code(client.ask(v2_add(entry(10, 1)))) == V2Code.EOK
             assert v2_code(client.ask(v2_add(entry(13, 0)))) == V2Code.EIO
-            assert code(bookie, 11, 5) == V2Code.EIO, "no denial"
-            assert code(bookie, 10, 5) == V2Code.ENOENTRY
+            assert code(bookie, 11, 5) == V3Status.EIO, "no denial"
+            assert code(bookie, 10, 5) == V3Status.ENOENTRY
         assert not (directories[1] / "current").exists(), "nothing is written where its disk was"
         bookie.kill()
         if come_back:
             (tmp_path / "away").rename(directories[1] / "current")
         bookie.start()
-        assert [code(bookie, 10, each) for each in (0, 1)] == [V2Code.EOK] * 2
-        assert code(bookie, 11, 0) == V2Code.EOK, "what was acknowledged is on the disk, or in the journal"
-        assert code(bookie, 13, 0) in (V2Code.ENOLEDGER, V2Code.ENOENTRY), "what was refused is nowhere"
+        assert [code(bookie, 10, each) for each in (0, 1)] == [V3Status.EOK] * 2
+        assert code(bookie, 11, 0) == V3Status.EOK, "what was acknowledged is on the disk, or in the journal"
+        assert code(bookie, 13, 0) in (V3Status.ENOLEDGER, V3Status.ENOENTRY), "what was refused is nowhere"
 
 
 @pytest.fixture
@@ -264,9 +264,9 @@ def test_what_one_of_two_ledger_directories_held_is_never_denied_and_comes_from_
         shutil.rmtree(bookie.work / "disk1")
         until_true(lambda: bookie.logged("a ledger directory failed, the others go on"), PATIENCE_S)
         for ledger_id in gone:
-            until_true(lambda each=ledger_id: code(bookie, each, 0) == V2Code.EIO, PATIENCE_S)
-            assert code(bookie, ledger_id, ENTRIES) == V2Code.EIO, "no denial"
-        assert [code(bookie, each, 0) for each in kept] == [V2Code.EOK] * 2
+            until_true(lambda each=ledger_id: code(bookie, each, 0) == V3Status.EIO, PATIENCE_S)
+            assert code(bookie, ledger_id, ENTRIES) == V3Status.EIO, "no denial"
+        assert [code(bookie, each, 0) for each in kept] == [V3Status.EOK] * 2
         bookie.kill()
         assert "mount it" in bookie.refused()[1]
 
@@ -276,7 +276,7 @@ def test_what_one_of_two_ledger_directories_held_is_never_denied_and_comes_from_
         for ledger_id in gone:
             assert [code(bookie, ledger_id, each) for each in (0, ENTRIES - 1, -1)] == [UNKNOWN] * 3
         for ledger_id in kept:
-            assert [code(bookie, ledger_id, each) for each in (0, ENTRIES - 1)] == [V2Code.EOK] * 2
+            assert [code(bookie, ledger_id, each) for each in (0, ENTRIES - 1)] == [V3Status.EOK] * 2
         two_disks.bookies["bookie-2"].resume()
         until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
         for writer in writers:
@@ -285,7 +285,7 @@ def test_what_one_of_two_ledger_directories_held_is_never_denied_and_comes_from_
 
     two_disks.kill("bookie-2")
     for ledger_id in ledgers:
-        assert code(bookie, ledger_id, 0) == V2Code.EOK
+        assert code(bookie, ledger_id, 0) == V3Status.EOK
         check(two_disks.uri, ledger_id)
     for ledger_id in closed:
-        assert code(bookie, ledger_id, ENTRIES) == V2Code.ENOENTRY, "now it knows"
+        assert code(bookie, ledger_id, ENTRIES) == V3Status.ENOENTRY, "now it knows"
