@@ -85,8 +85,8 @@ class UnderReplication(Protocol):
         """
         ...
 
-    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> None:
-        """See that a mark outlives a repair under way, which may have looked too early; no mark is fine."""
+    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> bool:
+        """See that a mark outlives a repair under way, which may have looked too early; False: there is no mark."""
         ...
 
     async def count(self, *, timeout: float | None = None) -> int:

@@ -79,13 +79,13 @@ class Marker:
     async def mark(self, ledger_id: int, replicas: Collection[str]) -> Marked:
         """Mark these copies as missing; none: the ledger breaks the placement policy."""
         try:
-            found = await self._marks.read(ledger_id)
-            is_named = found is not None and set(replicas) <= set(found.replicas)
+            # The lock first: whoever takes it from now on looks after the bookie has left. A mark that goes between two
+            # of these questions goes with a look from before.
             is_locked = await self._marks.locked_by(ledger_id) is not None
-            if is_named:
-                if is_locked:
-                    await self._marks.renew(ledger_id)
-                return Marked.ALREADY
+            found = await self._marks.read(ledger_id)
+            if found is not None and set(replicas) <= set(found.replicas):
+                is_kept = not is_locked or await self._marks.renew(ledger_id)
+                return Marked.ALREADY if is_kept else Marked.LOCKED
             if is_locked:
                 return Marked.LOCKED
             await self._mark(ledger_id, replicas)

@@ -43,8 +43,8 @@ class TreeUnderReplication:
     ) -> None:
         await self._marks.mark(ledger_id, missing_replicas, ctime_ms, timeout)
 
-    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> None:
-        await self._marks.renew(ledger_id, timeout)
+    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> bool:
+        return await self._marks.renew(ledger_id, timeout)
 
     async def count(self, *, timeout: float | None = None) -> int:
         return await self._marks.count(timeout)

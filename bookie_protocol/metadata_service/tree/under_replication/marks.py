@@ -58,12 +58,19 @@ class Marks:
                     return
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
-    async def renew(self, ledger_id: int, timeout: float | None) -> None:
-        """Give the mark another version, by writing what it says anew."""
+    async def renew(self, ledger_id: int, timeout: float | None) -> bool:
+        """Give the mark another version, by writing what it says anew; False: it is gone."""
         path = self._base.mark(ledger_id)
-        with suppress(MetadataVersionConflict, MetadataNotFound):  # renewed by somebody else, or gone
-            node = await self._tree.get(path, timeout=timeout)
-            await self._tree.set(path, node.data, node.stat.version, timeout=timeout)
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                node = await self._tree.get(path, timeout=timeout)
+                await self._tree.set(path, node.data, node.stat.version, timeout=timeout)
+                return True
+            except MetadataVersionConflict:
+                continue  # somebody's change may be older than the repair: what we read may have been older still
+            except MetadataNotFound:
+                return False
+        raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
     async def count(self, timeout: float | None) -> int:
         """Few are looked at one by one: a directory may be left without its mark, and people wait for a zero."""

@@ -64,6 +64,28 @@ async def test_who_does_not_count_as_lost_for_a_moment_waits_on(rig: AuditorRig,
     assert (await rig.marked(), marker.deferred) == ({1: ("b0:1",)}, 0)
 
 
+@pytest.mark.parametrize("question", ["locked_by", "read", "renew"])
+async def test_a_mark_that_goes_with_an_earlier_look_is_made_again(
+    rig: AuditorRig, said: Said, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookie was back when a worker looked, and left again before the worker took the mark away: right before the
+    auditor asks this."""
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    await rig.marks.mark(1, ["b0:1"], ctime_ms=None)
+    lock = await rig.marks.lock(1)
+    ask = getattr(rig.marks, question)
+
+    async def later(ledger_id: int) -> object:
+        monkeypatch.undo()
+        await rig.marks.mark_replicated(lock)
+        return await ask(ledger_id)
+
+    monkeypatch.setattr(rig.marks, question, later)
+    await marker.mark_lost(1, ["b0:1"])
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({1: ("b0:1",)}, 0)
+
+
 async def test_who_is_back_is_not_marked(rig: AuditorRig, said: Said) -> None:
     marker = Marker(rig.service, FastClock(), store_time=False, known=said)
     lock = await rig.marks.lock(1)
