@@ -62,7 +62,6 @@ def replay_journals(
             sink,
             ReplayOptions(skip_invalid_records=skip_invalid_records),
             _Progress(index),
-            damaged_marks=bool(marks[index].damaged),
         )
         for index, folder in enumerate(journal_folders)
     ]

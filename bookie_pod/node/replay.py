@@ -68,8 +68,8 @@ class ReplayIntoStorage:
             ledger_id=ledger_id,
             reason=str(error),
         )
-        record = self._storage.ledger(ledger_id)
-        if record is not None and not record.limbo:
+        record = self._storage.ledger(ledger_id) or LedgerRecord(b"")  # it has been here, at least
+        if not record.limbo:
             self._storage.set_ledger(ledger_id, dataclasses.replace(record, limbo=True))
 
     def on_deletion(self, ledger_id: int) -> None:

@@ -7,6 +7,8 @@
 
 Invariants
 - A copy whose check does not match does not count, nor does one that is too short.
+- A copy that is older than one with a check is a leftover of a directory that took no marks meanwhile: full, read-only,
+  failing. Only of copies without a check nobody knows whether the newest is right.
 - A mark that is written never goes back, and is replaced by a rename, so that a crash leaves the old or the
   new one. (The reference overwrites in place; it reads ours as its own.)
 
@@ -81,16 +83,14 @@ class MarkFiles:
         self._directories = list(ledger_directories)
         self._name = mark_file_name(journal_index, journal_count)
         self._written = LogMark()
-        self.damaged: list[str] = []
-        """Copies that `copies` could make nothing of."""
 
     def copies(self) -> list[LogMark]:
-        """The marks of all directories that have a sound one, each once, the oldest first; see `damaged`.
+        """The sound marks that may be the right one, each once, the oldest first.
 
         Raises `StorageFault` if a file is there and cannot be read: it may hold the only one.
         """
         found: set[LogMark] = set()
-        self.damaged = []
+        certain = LogMark()
         for directory in self._directories:
             path = f"{directory}/{self._name}"
             try:
@@ -101,11 +101,12 @@ class MarkFiles:
                 raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
             mark = parse_mark(self._name, data)
             if mark is None:
-                self.damaged.append(path)
                 _log.warning("mark file is damaged, ignored", path=path, length=len(data))
-            else:
-                found.add(mark)
-        return sorted(found)
+                continue
+            found.add(mark)
+            if len(data) > _MARK.size:
+                certain = max(certain, mark)
+        return sorted(mark for mark in found if mark >= certain)
 
     def read(self) -> LogMark:
         """The greatest mark found; (0, 0) if there is none. Raises as `copies`."""

@@ -3,8 +3,10 @@
 Invariants
 - Every file is surveyed before the first record is handed out: a journal that cannot be replayed whole leaves the
   storage as it was.
-- The mark stands where a record begins in a file that is there, or nothing is replayed. Of several marks the oldest one
-  that does is taken: too much is replayed sooner than too little.
+- The mark stands where a record begins in a file that is there, or nothing is replayed. Of several that may be right
+  the oldest one that does is taken: too much is replayed sooner than too little.
+- Without any mark all that is there is replayed. A bookie has one before it has a journal, be it (0, 0), so the marks
+  went with the disks that held them, and what was trimmed before is no loss of the journal.
 - A file says which one was written before it, and where that one's records end. One that is missing, or that ends
   earlier, is damage, and what is behind that end is nothing. Files that do not say it (of the reference, of earlier
   releases) follow each other by number, and only the newest that holds records may end in a torn tail, as the journal
@@ -86,13 +88,11 @@ class ReplayEnd:
     after: LogMark
 
 
-def _choose_mark(
-    directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions, *, damaged: bool
-) -> LogMark:
+def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions) -> LogMark:
     """The mark to replay a journal from: the oldest of `marks` (ascending) that stands where a record begins.
 
-    If there is none, but there are `damaged` ones, everything that is there is replayed: what was deleted was below a
-    mark. The same with `skip_invalid_records` if no mark stands anywhere.
+    If there is none, everything that is there is replayed: what was deleted was below a mark. The same with
+    `skip_invalid_records` if no mark stands anywhere.
     """
     present = list_journals(files, directory)
     for mark in marks:
@@ -100,7 +100,9 @@ def _choose_mark(
             return mark
     everything = LogMark(present[0], 0) if present else LogMark()
     if not marks:
-        return everything if damaged else LogMark()
+        if present:
+            _log.warning("no mark is there, all journals are replayed", directory=directory)
+        return everything
     newest = marks[-1]
     if newest.journal_id in present:
         path = journal_path(directory, newest.journal_id)
@@ -131,17 +133,15 @@ def replay_journal(
     sink: ReplaySink,
     options: ReplayOptions | None = None,
     progress: Progress | None = None,
-    *,
-    damaged_marks: bool = False,
 ) -> ReplayEnd:
     """Hand every sound record at or above the oldest of `marks` (ascending) that is right to `sink`.
 
-    No mark, or (0, 0): from the first file that ever was. `damaged_marks`: there are others, which nobody can read.
+    (0, 0): from the first file that ever was. No mark: from the first that is there.
 
     Raises `JournalMissing`, `JournalDamaged`, or `StorageFault` if a file cannot be read; whatever the sink raises.
     """
     options = options or ReplayOptions()
-    began = mark = after = _choose_mark(directory, marks, files, options, damaged=damaged_marks)
+    began = mark = after = _choose_mark(directory, marks, files, options)
     ids = [journal_id for journal_id in list_journals(files, directory) if journal_id >= mark.journal_id]
     surveys = _Judge(directory, mark, options).judged([_survey(files, directory, each, mark) for each in ids])
     total = sum(survey.end - survey.start for survey in surveys)

@@ -57,7 +57,7 @@ def survey_journal(file: File, journal_id: int, start: int = 0) -> JournalSurvey
 def may_start_at(file: File, journal_id: int, offset: int) -> bool:
     """Whether a mark may stand at this offset: where the first record begins, where a group or, without group checks,
     a record ends, or where a replay stopped, which is at the end of the file or, with the reference, one word behind
-    the last record."""
+    the last record. A replay that looks at no checks (the reference's, that of an earlier release) reads torn tails."""
     surveyed = SurveyedFile(file, journal_id)
     window = surveyed.window
     if offset >= window.size:
@@ -68,11 +68,16 @@ def may_start_at(file: File, journal_id: int, offset: int) -> bool:
         return offset == 0
     if offset <= header.length:
         return True
-    judge = (UncheckedSurvey if header.checks is Checks.NONE else CheckedSurvey)(surveyed, header)
-    if judge.ends_group(offset):
-        return True
+    judges: list[CheckedSurvey | UncheckedSurvey] = []
+    if header.checks is not Checks.NONE:
+        judges.append(CheckedSurvey(surveyed, header))
+    if header.checks is Checks.NONE or surveyed.only_zeros_from(offset):
+        judges.append(UncheckedSurvey(surveyed, header))
     word = offset - LENGTH.size
-    return surveyed.only_zeros_from(word) and (word == header.length or judge.ends_group(word))
+    follows = surveyed.only_zeros_from(word)
+    return any(
+        judge.ends_group(offset) or (follows and (word == header.length or judge.ends_group(word))) for judge in judges
+    )
 
 
 def read_records(file: File, journal_id: int, start: int = 0, *, skip_invalid: bool = False) -> Iterator[JournalRecord]:

@@ -21,7 +21,7 @@ from bookie_pod.storage.journal.format import (
     key_record,
 )
 from bookie_pod.storage.journal.marks import MarkFiles
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import JournalMissing, StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie, small_options
 
@@ -104,6 +104,22 @@ def test_replaying_twice_changes_nothing(bookie: MemoryBookie, storage: DbLedger
     assert storage.ledger(2) == LedgerRecord(KEY, fenced=True)
 
 
+def test_a_directory_that_took_no_mark_neither_begins_a_replay_nor_hides_a_lost_journal(
+    bookie: MemoryBookie, storage: DbLedgerStorage
+) -> None:
+    journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    replay(bookie, storage)
+    stale = bookie.files.read_bytes("/l1/lastMark.0")
+    journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 1)))
+    assert replay(bookie, storage).keys == {2}
+    bookie.files.write_bytes_synced("/l1/lastMark.0", stale)
+    assert replay(bookie, storage).keys == set(), "nothing comes again"
+    bookie.files.write_bytes_synced("/l1/lastMark.0", stale)
+    bookie.files.unlink(f"{JOURNALS[0]}/{sorted(bookie.files.listdir(JOURNALS[0]))[-1]}")
+    with pytest.raises(JournalMissing):
+        replay(bookie, storage)
+
+
 def test_records_of_a_ledger_that_was_deleted_are_skipped(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
     journal(
         bookie,
@@ -144,6 +160,7 @@ def test_another_key_concerns_its_ledger_alone(bookie: MemoryBookie, storage: Db
     assert list(storage.entry_ids(2)) == [7]
     assert storage.ledger(4) == LedgerRecord(KEY, limbo=True)
     assert list(storage.entry_ids(4)) == [0]
+    assert storage.ledger(6) == LedgerRecord(b"", limbo=True), "nobody may be told that there is no such ledger"
     assert storage.ledger(8) == LedgerRecord(KEY)
     assert storage.read(8, 0) == entry(8, 0)
     assert marks(bookie)[0] > LogMark()

@@ -153,15 +153,28 @@ def test_a_mark_that_does_not_stand_where_a_record_begins_is_damage(data: bytes,
 def test_the_oldest_mark_that_stands_counts() -> None:
     files = files_with((8, checked_file(8, record(7, 0))), (9, checked_file(9, *GROUPS, previous=8, continues=1024)))
 
-    def began(*marks: LogMark, damaged: bool = False) -> LogMark:
-        return replay_journal(DIRECTORY, marks, files, Replayed(), damaged_marks=damaged).began
+    def began(*marks: LogMark) -> LogMark:
+        return replay_journal(DIRECTORY, marks, files, Replayed()).began
 
     assert began(LogMark(7, 512), LogMark(8, 1024), LogMark(9, 1536)) == LogMark(8, 1024), "the oldest file is trimmed"
     assert began(LogMark(8, 800), LogMark(9, 1024), LogMark(9, 1 << 30)) == LogMark(9, 1024)
-    assert began(damaged=True) == LogMark(8, 0), "everything that is there"
-    assert began() == LogMark()
+    assert began() == LogMark(8, 0), "everything that is there"
+    assert began(LogMark()) == LogMark()
     with pytest.raises(JournalMissing, match=r"c\.txn is missing, and the last mark \(offset 512\)"):
-        began(LogMark(12, 512), damaged=True)
+        began(LogMark(12, 512))
+
+
+def test_a_mark_may_stand_where_a_reader_without_checks_stopped_in_a_torn_tail() -> None:
+    """The reference, or an earlier release, replayed a file of a process that had been killed, and wrote nothing."""
+    whole = checked_file(9, *GROUPS)
+    torn = whole + record(7, 3) + record(7, 4)[:30]
+    files = files_with((9, torn))
+    read_as = len(whole) + len(record(7, 3)) + len(record(7, 4))
+    for offset in (read_as, read_as + 4):
+        assert entries(files, LogMark(9, offset)) == []
+    for offset in (len(whole) + 2, read_as - 2, read_as + 2, read_as + 8, read_as + 512):
+        with pytest.raises(JournalDamaged, match="no record begins at"):
+            replayed(files, LogMark(9, offset))
 
 
 def test_progress_is_told_in_bytes() -> None:
@@ -449,10 +462,17 @@ def test_a_file_that_is_missing_is_damage_wherever_it_was() -> None:
     assert entries(chained()) == ALL
     for journal_id in (7, 8):
         with pytest.raises(JournalMissing, match=rf"{journal_id}\.txn is missing, and /journal/current/"):
-            replayed(chained(journal_id))
+            replayed(chained(journal_id), LogMark())
     assert entries(chained(8), skip=True) == [(7, 14), (7, 15), (7, 18), (7, 19)]
     assert entries(chained(7), LogMark(8, 512)) == ALL[2:], "it was trimmed"
     assert entries(chained(7), LogMark(8, 0)) == ALL[2:]
+
+
+def test_all_that_is_there_is_replayed_if_all_marks_went_with_the_disks_that_held_them() -> None:
+    """What was below them may have been trimmed; a bookie that starts for the first time leaves a mark of (0, 0)."""
+    assert entries(chained(7)) == ALL[2:]
+    with pytest.raises(JournalMissing, match=r"8\.txn is missing, and /journal/current/9\.txn"):
+        replayed(chained(8))
 
 
 @pytest.mark.parametrize("left", [0, 512, 1024])
