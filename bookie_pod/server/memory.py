@@ -7,7 +7,8 @@ Invariants
 - Nobody has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is left
   to everybody, whatever the others hold, so that a modest client goes on beside greedy ones.
 - A client that is asked to wait goes on when it, or somebody else, has given memory back.
-- When more is held than there is, those lose their connection for whom nothing has moved for longest.
+- When more is held than there is, those lose their connection for whom nothing has moved for longest: a frame that has
+  not come to its end, or answers that are not taken, however few of them.
 
 Threads: event loop, but for `Share.make` and `Share.is_full`, which any thread may call.
 """
@@ -19,7 +20,9 @@ from collections.abc import Callable
 from typing import Final
 
 SMALL: Final = 64 * 1024
-"""Bytes that a client may hold in any case."""
+"""Bytes that a client may hold in any case, as long as something moves."""
+LONG_S: Final = 10.0
+"""For how long nothing moves until a client is in the way even if it holds little: there may be very many of them."""
 
 
 class MemoryGovernor:
@@ -46,13 +49,18 @@ class MemoryGovernor:
     def total(self) -> int:
         return self.held + self.making
 
-    def relieve(self) -> None:
-        """Cut off those who have moved nothing for longest, until no more is held than there is."""
+    def relieve(self, now: float) -> None:
+        """Cut off those who have moved nothing for longest, until no more is held than there is. `now`: as
+        `time.perf_counter` has it."""
         excess = self.total - self.limit
         if excess <= 0:
             return
-        stuck = [share for share in self._shares if share.stuck_since is not None and share.held > SMALL]
-        for share in sorted(stuck, key=lambda share: share.stuck_since or 0.0):
+        stuck = [
+            (since, share)
+            for share in self._shares
+            if (since := share.stuck_since) is not None and (share.held > SMALL or since <= now - LONG_S)
+        ]
+        for _, share in sorted(stuck, key=lambda each: each[0]):
             excess -= share.held
             self.cut_off += 1
             share.end()

@@ -25,6 +25,8 @@ DIFFERENT = {
     # The reference's Db engine leaves this unanswered; here the list of entries is served (checked in its own test).
     "v3_get_list_of_entries": None,
 }
+REFERENCE_FRAME_BYTES = "5242880"
+"""What was recorded had the reference's default, which is below that of this bookie."""
 DISK_SPACE = {"v3_get_bookie_info", "v3_get_bookie_info_total", "v3_get_bookie_info_free"}
 
 
@@ -35,7 +37,8 @@ def load(name: str) -> dict[str, Any]:
 
 @pytest.fixture(params=KNOWN_ENGINES, ids=short_name)
 async def bookie(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedBookie]:
-    async with ServedBookie(tmp_path, {"ledgerStorageClass": request.param}) as served:
+    settings = {"ledgerStorageClass": request.param, "nettyMaxFrameSizeBytes": REFERENCE_FRAME_BYTES}
+    async with ServedBookie(tmp_path, settings) as served:
         yield served
 
 

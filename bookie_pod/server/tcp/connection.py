@@ -48,9 +48,13 @@ JOIN_MAX: Final = 64 * 1024
 
 READS_IN_FLIGHT_MAX: Final = 1024
 READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
+_HEADER_TAG: Final = b"\x0a"
+"""What every request of version 3 begins with."""
 _EXPECTED_READ_BYTES: Final = 16 * 1024
 LOST_PER_TURN: Final = 1000
 """Of `on_lost`, how many are called in one turn of the loop."""
+POSTPONED_MAX: Final = 1024
+"""Reads that were put aside, at which no more requests are taken."""
 POSTPONED_PER_TURN: Final = 16
 """Reads that were put aside, how many are begun at once."""
 FRAME_S: Final = 60.0
@@ -89,8 +93,13 @@ class Connection(asyncio.Protocol):
         self._flush_due = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._slow_receiver = SlowReceiver(self)
-        self._paused_since: float | None = None
-        """When the transport had too much that the client does not take."""
+        self._paused = False
+        """The transport has too much that the client does not take."""
+        self._written = 0
+        """Bytes of answers, ever."""
+        self._awaited = 0
+        """So many of them are waited for to be taken; then for all that were written meanwhile."""
+        self._awaited_since = 0.0
         self.share = context.memory.share(self._cut_off)
         self._postponed: deque[Callable[[], None]] = deque()
         """Reads that were not begun, because there was no room for their answers."""
@@ -226,18 +235,22 @@ class Connection(asyncio.Protocol):
         """Hold back an incomplete frame, or everything while stalled."""
         if len(data) >= 4:
             length = _LENGTH.unpack_from(data)[0]
-            self.check_length(length)
-            self._need = length + 4
+            self.check_length(length, data, 0)
+            self._need = length + 4 if len(data) > 4 else 5
         else:
             self._need = 4
         self._rest = [data]
         self._rest_bytes = len(data)
         self._rest_since = self.received_at
 
-    def check_length(self, length: int) -> None:
-        """Raise ProtocolViolation for a length word that no frame may have."""
+    def check_length(self, length: int, data: bytes, pos: int) -> None:
+        """Raise ProtocolViolation for a length word, that at `pos`, which no frame may have."""
         longest = self.context.options.max_frame_bytes - 4
-        if not 0 < length <= (longest if self.speaks_v2 else longest + V3_HEAD_BYTES):
+        if 0 < length <= longest:
+            return
+        # Before a client has said which version it speaks, the first byte of its frame does.
+        has_head = not self.speaks_v2 and data[pos + 4 : pos + 5] in (b"", _HEADER_TAG)
+        if not (has_head and 0 < length <= longest + V3_HEAD_BYTES):
             raise ProtocolViolation(
                 f"frame length {length} is outside 1 to {longest} (nettyMaxFrameSizeBytes counts the length word too)"
             )
@@ -303,20 +316,27 @@ class Connection(asyncio.Protocol):
         """Whether nothing more is to be made for this client now. Any thread."""
         share = self.share
         # Whoever holds little is never full: that is nearly everybody, for each read from a disk.
-        return self._paused_since is not None or (share.held + share.making > SMALL and share.is_full)
+        return self._paused or (share.held + share.making > SMALL and share.is_full)
 
     def postpone(self, again: Callable[[], None]) -> None:
         """Call `again` when there may be room for an answer."""
         self._postponed.append(again)
+        if len(self._postponed) >= POSTPONED_MAX:
+            self.stall(Stall.READS_PUT_ASIDE)
+        self._count_held()
         if self.closed or not self.must_wait:
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Begin a few of the reads that were put aside; all of them once nobody waits for them any more."""
+        if self._postponed:
+            self._count_held()
         for _ in range(len(self._postponed) if self.closed else min(POSTPONED_PER_TURN, len(self._postponed))):
             if self.must_wait and not self.closed:
-                return
+                break
             self._postponed.popleft()()
+        if len(self._postponed) <= POSTPONED_MAX // 2:
+            self.unstall(Stall.READS_PUT_ASIDE)
 
     def _give_back(self, reserved: int) -> None:
         self._reads -= 1
@@ -329,9 +349,11 @@ class Connection(asyncio.Protocol):
 
     # --- memory ---------------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, asleep: float = 0.0) -> None:
         """Every now and then: what the client does not take counts, and a frame that does not come to its end is given
-        up. `now`: as `time.perf_counter` has it."""
+        up. `now`: as `time.perf_counter` has it; `asleep`: for how long nothing was received though it may have come,
+        in seconds."""
+        self._rest_since = min(now, self._rest_since + asleep)
         self._count_held()
         if self._postponed:
             self._go_on()
@@ -342,14 +364,17 @@ class Connection(asyncio.Protocol):
         unsent = 0
         if self.transport is not None and not self.closed:
             unsent = self.transport.get_write_buffer_size()
-        share = self.share
+        share, now = self.share, time.perf_counter()
         share.hold(self._rest_bytes + unsent - share.held)
-        if self._paused_since is not None:
-            share.stuck_since = self._paused_since
+        if self._written - unsent >= self._awaited:
+            self._awaited, self._awaited_since = self._written, now
+        sends = self._rest_since if self._rest_bytes and not self._stalls else None
+        if not unsent:
+            share.stuck_since = sends
         else:
-            share.stuck_since = self._rest_since if self._rest_bytes and not self._stalls else None
+            share.stuck_since = self._awaited_since if sends is None else min(sends, self._awaited_since)
         if share.held > SMALL and self.context.memory.total > self.context.memory.limit:
-            self.context.loop.call_soon(self.context.memory.relieve)
+            self.context.loop.call_soon(self.context.memory.relieve, now)
 
     def _cut_off(self) -> None:
         """There is not memory enough for all, and this client has done nothing for longest."""
@@ -384,6 +409,7 @@ class Connection(asyncio.Protocol):
             return
         pieces, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
+        self._written += size
         if len(pieces) == 1:
             self.transport.write(pieces[0])
         elif size <= JOIN_MAX:
@@ -393,12 +419,12 @@ class Connection(asyncio.Protocol):
             self._count_held()
 
     def pause_writing(self) -> None:
-        self._paused_since = time.perf_counter()
+        self._paused = True
         self._slow_receiver.full()
         self._count_held()
 
     def resume_writing(self) -> None:
-        self._paused_since = None
+        self._paused = False
         self._slow_receiver.drained()
         self._count_held()
         self._go_on()

@@ -18,5 +18,7 @@ class Stall(IntFlag):
     """`maxReadsInProgressLimit` is reached."""
     HANDSHAKE = 16
     """An authentication step or the TLS handshake is under way."""
+    READS_PUT_ASIDE = 64
+    """Too many reads wait until there is room for their answers."""
     STOPPING = 32
     """The bookie is stopping; never lifted."""

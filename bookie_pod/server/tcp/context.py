@@ -27,6 +27,8 @@ V2_HEAD_BYTES: Final = 28
 """Of an add of version 2, before its entry: no entry is longer than what fits behind it into a frame."""
 V3_HEAD_BYTES: Final = 128
 """More than the head of any add of version 3: an entry that version 2 let in can be copied over version 3."""
+ASLEEP_S: Final = 5.0
+"""Between two looks at the connections, at which the time counts for no client: see `look_at_connections`."""
 LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
@@ -109,6 +111,7 @@ class ServerContext:
         """False until the bookie has replayed its journals, and again while it stops."""
         self.connections: set[Connection] = set()
         self.connection_errors = 0
+        self._looked_at = time.perf_counter()
         self.complaints = FewLines(_log)
         """What clients did that is worth a line."""
         self.connections_refused = 0
@@ -126,9 +129,12 @@ class ServerContext:
     def look_at_connections(self) -> None:
         """To be called every now and then: see `Connection.look`."""
         now = time.perf_counter()
+        passed, self._looked_at = now - self._looked_at, now
+        # A process that was stopped, or a machine that was: what clients sent meanwhile has still to be received.
+        asleep = passed if passed > ASLEEP_S else 0.0
         for conn in tuple(self.connections):
-            conn.look(now)
-        self.memory.relieve()
+            conn.look(now, asleep)
+        self.memory.relieve(now)
         self.complaints.look()
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> None:

@@ -127,7 +127,7 @@ def _ingest_tail(conn: Connection, data: bytes, pos: int, end: int) -> int:
     """The frames that are shorter than a hot add at the end of the buffer, and the check of the next length."""
     while end - pos >= 4 and not conn.stalled and not conn.closed:
         length = _LENGTH.unpack_from(data, pos)[0]
-        conn.check_length(length)
+        conn.check_length(length, data, pos)
         after = pos + 4 + length
         if after > end:
             break

@@ -54,7 +54,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
             start = pos + 4
             after = start + length
             if after > end or not 0 < length <= max_length:
-                conn.check_length(length)
+                conn.check_length(length, data, pos)
                 if after > end:
                     break
                 admit_hot = False  # longer than a frame of version 2 may be: so may be its entry

@@ -64,8 +64,8 @@ class TcpListener:
 
     def _look(self) -> None:
         assert self._context is not None
-        self._context.look_at_connections()
         self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._context.look_at_connections()
 
     def connect(self, client: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
         """A connection of this process itself, like those over the port but without the kernel between; the client's

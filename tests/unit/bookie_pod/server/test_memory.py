@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie_pod.server.memory import SMALL, MemoryGovernor, Share
+from bookie_pod.server.memory import LONG_S, SMALL, MemoryGovernor, Share
 
 MB = 1 << 20
 
@@ -41,14 +41,29 @@ def test_those_go_first_for_whom_nothing_moved_for_longest() -> None:
     clients[4].share.stuck_since = None  # does its part
     small = Client(governor)
     small.share.hold(SMALL)
-    small.share.stuck_since = 0.0
-    governor.relieve()
+    small.share.stuck_since = 1.0
+    governor.relieve(10.0)
     assert [client.cut_off for client in clients] == [0, 0, 1, 1, 0]
     assert small.cut_off == 0
     assert governor.total <= governor.limit
     assert governor.cut_off == 2
-    governor.relieve()
+    governor.relieve(10.0)
     assert governor.cut_off == 2
+
+
+def test_many_who_hold_little_go_before_one_who_sends() -> None:
+    governor = MemoryGovernor(10 * MB)
+    many = [Client(governor) for _ in range(200)]
+    for client in many:
+        client.share.hold(SMALL)
+        client.share.stuck_since = 0.0
+    sender = Client(governor)
+    sender.share.hold(MB)
+    sender.share.stuck_since = LONG_S
+    governor.relieve(LONG_S + 1)
+    assert sender.cut_off == 0
+    assert governor.total <= governor.limit
+    assert sum(client.cut_off for client in many) == governor.cut_off == 56
 
 
 def test_who_is_gone_holds_nothing_and_hears_it_once() -> None:
@@ -58,5 +73,5 @@ def test_who_is_gone_holds_nothing_and_hears_it_once() -> None:
     client.share.stuck_since = 0.0
     client.share.end()
     client.share.end()
-    governor.relieve()
+    governor.relieve(1.0)
     assert (governor.total, client.cut_off) == (0, 1)

@@ -39,6 +39,22 @@ async def test_a_frame_above_the_limit_is_refused_even_if_it_came_whole(add: Cal
     rig.close()
 
 
+@pytest.mark.parametrize("first", [4, 5, 12])
+async def test_only_what_begins_as_version_3_may_be_longer_by_its_head(first: int) -> None:
+    """However its first bytes come, and before anything tells what the client speaks."""
+    rig = ServerRig(TcpOptions(max_frame_bytes=1024))
+    for frame, closes in ((v2_add(entry(1, 0, bytes(972))), True), (v3_add(entry(1, 0, bytes(960))), False)):
+        assert len(frame) > 1024
+        conn, transport = rig.connect()
+        conn.data_received(frame[:first])
+        conn.data_received(frame[first : first + 8])
+        assert transport.closing == closes
+    conn.data_received(frame[first + 8 :])
+    await answers(rig, transport, 1)
+    assert rig.storage.cached(1, 0) is not None
+    rig.close()
+
+
 async def test_a_fault_of_ours_closes_that_connection_only(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     conn, transport = rig.connect()
     other, other_transport = rig.connect()

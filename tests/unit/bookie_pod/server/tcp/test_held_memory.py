@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from bookie_pod.server.tcp import connection
 from bookie_pod.server.tcp.connection import Connection
-from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_read_lac
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import PaperTransport, ServerRig, answers
 
 KB, MB = 1 << 10, 1 << 20
@@ -40,6 +41,10 @@ class Slow(PaperTransport):
         self.unsent += nbytes
         if self.unsent > self.limits["high"] and not above:
             self.conn.pause_writing()
+
+    def abort(self) -> None:
+        super().abort()
+        self.conn.context.loop.call_soon(self.conn.connection_lost, None)
 
     def take(self) -> None:
         self.taken += self.unsent
@@ -159,3 +164,75 @@ async def test_what_the_bookie_keeps_back_has_none(rig: ServerRig) -> None:
     conn.data_received(v2_read(1, 1)[:7])
     conn.look(conn.received_at + connection.FRAME_S + 1)
     assert not transport.closing
+
+
+async def test_those_who_leave_a_little_untaken_go_before_one_who_sends(rig: ServerRig) -> None:
+    """Each holds less than makes the bookie stop reading from it, and all of them more than there is."""
+    silent = [slow(rig) for _ in range(40)]
+    for conn, transport in silent:
+        conn.send(bytes(2 * SIZE))
+        await rig.settle()
+        assert transport.unsent < transport.limits["high"]
+        rig.context.look_at_connections()
+        await rig.settle()
+    sender, sending = rig.connect()
+    whole = v2_add(entry(2, 0, bytes(2 * MB)))
+    sender.data_received(whole[:-10])
+    sender.data_received(whole[-10:-5])
+    rig.context.look_at_connections()
+    assert rig.context.memory.total <= LIMIT
+    assert not sending.aborted
+    gone = [transport.aborted for _, transport in silent]
+    assert gone == sorted(gone, reverse=True)
+    assert 0 < sum(gone) < 40
+
+
+async def test_who_takes_its_answers_slowly_goes_after_those_who_take_none(rig: ServerRig) -> None:
+    honest, taking = slow(rig)
+    honest.send(bytes(2 * SIZE))
+    await rig.settle()
+    silent, silent_transport = slow(rig)
+    silent.send(bytes(2 * SIZE))
+    await rig.settle()
+    rig.context.look_at_connections()
+    honest.send(bytes(2 * SIZE))
+    await rig.settle()
+    taking.unsent -= 2 * SIZE  # there is always something left, but what was asked for first is taken
+    rig.context.look_at_connections()
+    rig.context.memory.limit = 3 * SIZE
+    rig.context.look_at_connections()
+    assert (taking.aborted, silent_transport.aborted) == (False, True)
+
+
+async def test_a_client_that_must_wait_is_not_read_for_ever(rig: ServerRig) -> None:
+    """Reads of the LAC count for no limit of reads in progress."""
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(1, 0)))
+    await answers(rig, transport, 1)
+    transport.unsent = 2 * SIZE
+    conn.data_received(v3_read_lac(1))
+    rig.context.look_at_connections()
+    others = rig.context.memory.share(lambda: None)
+    others.hold(LIMIT - 3 * SIZE)
+    sent = 0
+    while not conn.stalled and sent < 10_000:
+        conn.data_received(v3_read_lac(1) * 100)
+        sent += 100
+        await rig.settle()
+    assert sent <= 1200
+    others.end()
+    transport.unsent = 0
+    await rig.settle(lambda: len(transport.frames) == sent + 2 or rig.context.look_at_connections())
+    assert not conn.stalled
+
+
+async def test_a_frame_is_not_late_because_the_bookie_slept(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v2_read(1, 1)[:7])
+    rig.context.look_at_connections()
+    clock = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + 10 * connection.FRAME_S)
+    rig.context.look_at_connections()
+    assert not transport.closing
+    conn.data_received(v2_read(1, 1)[7:])
+    await rig.settle(lambda: transport.frames)
