@@ -60,6 +60,17 @@ async def upgraded(port: int, context: ssl.SSLContext) -> RawClient:
     return client
 
 
+def test_there_is_one_layer_of_tls(tmp_path: Path, certificates: Certificates) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            client = await upgraded(bookie.port, certificates.client_context())
+            assert v3_status(await client.ask(v3_start_tls())) == pb.EBADREQ
+            assert v3_status(await client.ask(v3_add(entry(1, 0)))) == 0
+            await client.close()
+
+    on_uvloop(run)
+
+
 def test_after_the_upgrade_both_versions_are_served(tmp_path: Path, certificates: Certificates) -> None:
     async def run() -> None:
         async with ServedBookie(tmp_path, certificates.settings()) as bookie:

@@ -40,6 +40,7 @@ class ConnectionSecurity:
         self._authentication = ServerAuthentication(conn.context.auth, Peer(conn.peer))
         self._refused = False
         self._lacks_tls = conn.context.options.tls_required
+        self._encrypted = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -105,8 +106,9 @@ class ConnectionSecurity:
     # --- TLS ------------------------------------------------------------------------------------------------
 
     def start_tls(self, request: pb.Request) -> None:
-        """Answer in plain text, then upgrade; EBADREQ if this bookie has no TLS."""
-        if self._context.tls is None:
+        """Answer in plain text, then upgrade; EBADREQ if this bookie has no TLS, or the connection has it already: each
+        layer of it costs memory that nobody counts."""
+        if self._context.tls is None or self._encrypted:
             self._conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
             return
         response = new_response(request, V3Status.EOK)
@@ -132,7 +134,7 @@ class ConnectionSecurity:
             conn.connection_lost(None)
             return
         conn.secured(secured)
-        self._lacks_tls = False
+        self._encrypted, self._lacks_tls = True, False
         shown = secured.get_extra_info("ssl_object")
         peer = Peer(conn.peer)
         if shown is not None:
