@@ -32,7 +32,8 @@ def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (answer.status, await answer.text()) == (200, "OK")
         with pytest.raises(ServerStartFailed, match="is in use"):
             await start_http(HttpConfig(server_port=server.port, server_host="127.0.0.1"), FakeNode(), Registry())
-        monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 0)
+        for bound in ("MAX_CONNECTIONS", "PROBE_CONNECTIONS"):
+            monkeypatch.setattr(server_module, bound, 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
         writer.close()
