@@ -3,7 +3,8 @@
 Invariants
 - All bookkeeping is per *position* (index in the ensemble); the bookie at a position may be exchanged.
 - The schedule depends on the entry id only and does not restart at a segment boundary.
-- `MAX_ENSEMBLE` >= E >= Qw >= Qa >= 1: the schedule, and what placement looks at, grow with the square of it.
+- E >= Qw >= Qa >= 1. New ledgers have ensembles of at most `MAX_ENSEMBLE`: the schedule, and what placement looks at,
+  grow with the square of it. Larger ones that somebody else made are read and repaired like all others.
 
 Pure and immutable; any thread may use it.
 
@@ -20,6 +21,19 @@ from bookie_protocol.errors import BadRequest
 MAX_ENSEMBLE: Final = 200
 
 
+class _LongSchedule:
+    """Write sets that are made when they are asked for; all of a large ensemble would fill the memory."""
+
+    __slots__ = ("_ensemble", "_write")
+
+    def __init__(self, ensemble: int, write: int) -> None:
+        self._ensemble = ensemble
+        self._write = write
+
+    def __getitem__(self, start: int) -> tuple[int, ...]:
+        return tuple((start + i) % self._ensemble for i in range(self._write))
+
+
 @dataclass(frozen=True, slots=True)
 class Quorums:
     """Ensemble size, write quorum and ack quorum of a ledger, and the striping that follows from them."""
@@ -27,7 +41,7 @@ class Quorums:
     ensemble: int
     write: int
     ack: int
-    _write_sets: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _write_sets: tuple[tuple[int, ...], ...] | _LongSchedule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ensemble >= self.write >= self.ack >= 1:
@@ -35,12 +49,11 @@ class Quorums:
                 f"quorums do not fit: ensemble {self.ensemble}, write quorum {self.write}, ack quorum {self.ack}; "
                 "needed is ensemble >= write quorum >= ack quorum >= 1"
             )
-        if self.ensemble > MAX_ENSEMBLE:
-            raise BadRequest(
-                f"an ensemble of {self.ensemble} bookies is too large: at most {MAX_ENSEMBLE} are possible"
-            )
-        sets = tuple(tuple((start + i) % self.ensemble for i in range(self.write)) for start in range(self.ensemble))
-        object.__setattr__(self, "_write_sets", sets)
+        schedule = _LongSchedule(self.ensemble, self.write)
+        short = self.ensemble <= MAX_ENSEMBLE
+        object.__setattr__(
+            self, "_write_sets", tuple(map(schedule.__getitem__, range(self.ensemble))) if short else schedule
+        )
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Positions that hold the entry, in the order in which they are asked."""

@@ -11,14 +11,14 @@ import secrets
 from typing import TypeVar
 
 from bookie_client.context import ClientContext
-from bookie_client.distribution import Quorums
+from bookie_client.distribution import MAX_ENSEMBLE, Quorums
 from bookie_client.placement.policy import EnsembleRequest, Placement
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.fault_domains import check_domains
 from bookie_client.writing.new_ledger import NewLedger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import digest_manager
-from bookie_protocol.errors import BadVersion, MetadataExists, NotEnoughBookies
+from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists, NotEnoughBookies
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
@@ -62,7 +62,9 @@ async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Place
     wanted = new.quorums
     cluster = await context.cluster_view()
     smallest = wanted.write if context.options.opportunistic_striping else wanted.ensemble
-    largest = min(wanted.ensemble, max(smallest, len(cluster.writable)))
+    if smallest > MAX_ENSEMBLE:
+        raise BadRequest(f"an ensemble of {smallest} bookies is too large: at most {MAX_ENSEMBLE} are possible")
+    largest = min(wanted.ensemble, max(smallest, len(cluster.writable)), MAX_ENSEMBLE)
     for size in range(largest, smallest - 1, -1):
         quorums = Quorums(size, wanted.write, wanted.ack)
         request = EnsembleRequest(

@@ -33,6 +33,12 @@ def test_a_write_set_is_what_its_positions_hold(quorums, entry):
     assert write_set[0] == entry % quorums.ensemble
 
 
+def test_a_ledger_of_more_bookies_than_new_ones_may_have_is_read_and_repaired_as_it_is():
+    large = Quorums(30_000, 3, 2)
+    assert large.write_set(29_999) == (29_999, 0, 1)
+    assert large.write_set(60_001) == (1, 2, 3)
+
+
 @given(quorums())
 def test_copies_are_spread_evenly(quorums):
     held = [sum(quorums.holds(p, e) for e in range(quorums.ensemble)) for p in range(quorums.ensemble)]

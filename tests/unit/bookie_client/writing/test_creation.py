@@ -103,9 +103,19 @@ async def test_any_number_of_taken_ids_is_passed_over(three):
 
 
 @pytest.mark.parametrize("quorums", [(100_000, 2, 2), (201, 201, 201), (2**31, 2**31, 2**31)])
-def test_a_huge_ensemble_is_refused_before_anything_is_computed(quorums):
-    with pytest.raises(BadRequest, match="at most 200"):
-        NewLedger(**dict(zip(("ensemble", "write_quorum", "ack_quorum"), quorums, strict=True)))
+async def test_a_huge_ensemble_is_refused_before_anything_is_computed(three, quorums):
+    new = dict(zip(("ensemble", "write_quorum", "ack_quorum"), quorums, strict=True))
+    async with three.client() as client:
+        began = process_time()
+        with pytest.raises(BadRequest, match="at most 200"):
+            await client.create(**new)
+        assert process_time() - began < 1
+
+
+async def test_with_opportunistic_striping_a_huge_ensemble_means_all_bookies(three):
+    async with three.client(opportunistic_striping=True) as client:
+        ledger = await client.create(ensemble=2**31 - 1, write_quorum=2, ack_quorum=2)
+        assert three.stored(ledger.ledger_id).ensemble_size == 3
 
 
 async def test_the_largest_ensemble_costs_little_where_there_are_few_bookies(three):
