@@ -419,3 +419,9 @@ class JournalDamaged(StartupError):
 
 class JournalMissing(StartupError):
     """The journal file that the last mark points to does not exist."""
+
+
+def public_kind(error: PodkeeperError) -> type[PodkeeperError]:
+    """The kind by whose name users know an error, in answers and codes: a ledger that does not exist is `NoSuchLedger`,
+    whoever said so."""
+    return NoSuchLedger if isinstance(error, NoSuchLedger) else type(error)

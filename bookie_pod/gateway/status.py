@@ -40,6 +40,7 @@ from bookie_protocol.errors import (
     QuorumLost,
     TooManyRequests,
     Unauthorized,
+    public_kind,
 )
 
 DOMAIN: Final = "podkeeper"
@@ -78,10 +79,11 @@ def code_of(error: PodkeeperError) -> grpc.StatusCode:
 
 def status_of(error: PodkeeperError) -> grpc.Status:
     """Code, message and details of an error."""
+    kind = public_kind(error)
     info = ErrorInfo(
-        reason=type(error).__name__,
+        reason=kind.__name__,
         domain=DOMAIN,
-        metadata={"client_code": str(error.client.value), "client_code_name": error.client.name},
+        metadata={"client_code": str(kind.client.value), "client_code_name": kind.client.name},
     )
     details = Any()
     details.Pack(info)

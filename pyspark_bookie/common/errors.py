@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from bookie_protocol.errors import LedgerDeleted, MetadataUnavailable, NoSuchLedger, PodkeeperError, Unauthorized
+from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, Unauthorized, public_kind
 
 OPTION: Final = "OPTION"
 SCHEMA: Final = "SCHEMA"
@@ -45,9 +45,8 @@ class PodkeeperSparkError(Exception):
 
 
 def code_of(error: PodkeeperError) -> str:
-    """`NoSuchLedger` is NO_SUCH_LEDGER, whoever said so."""
-    kind = NoSuchLedger if isinstance(error, LedgerDeleted) else type(error)
-    return _WORD_START.sub("_", kind.__name__).upper()
+    """`NoSuchLedger` is NO_SUCH_LEDGER."""
+    return _WORD_START.sub("_", public_kind(error).__name__).upper()
 
 
 def named(text: str, what: str) -> str:
