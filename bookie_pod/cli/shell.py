@@ -83,7 +83,8 @@ def _autorecovery(given: Given) -> Iterator[Words]:
 def _bookieformat(given: Given) -> Iterator[Words]:
     if given.nonInteractive and not given.force:
         raise InvalidConfiguration("bookieformat: -nonInteractive removes nothing without -force")
-    yield ["disk", "format", *(["--yes"] if given.force else [])]
+    # As there: without -nonInteractive it is asked whatever else is given.
+    yield ["disk", "format", *(["--yes"] if given.nonInteractive else [])]
     if given.deleteCookie:
         yield ["cluster", "cookie", "delete", _own_id(), "--force"]
 
@@ -108,17 +109,20 @@ def _metaformat(given: Given) -> Iterator[Words]:
     if given.nonInteractive and not given.force:
         yield ["cluster", "init", _own_uri(), "--if-absent"]  # a cluster that there is stays as it is
         return
-    yield ["cluster", "format", _own_uri(), *(["--confirm", "--force"] if given.force else [])]
+    yield ["cluster", "format", _own_uri(), *(["--confirm", "--force"] if given.nonInteractive else [])]
 
 
 def _nuke(given: Given) -> Iterator[Words]:
-    root = given.zkledgersrootpath or "/" + _own_uri().partition("://")[2].partition("/")[2]
+    if given.zkledgersrootpath is None:
+        raise InvalidConfiguration(
+            "nukeexistingcluster: -zkledgersrootpath says which root is to go, so that it is no other"
+        )
     instance = [f"--instance-id={given.instanceid}"] if given.instanceid else []
     yield [
         "cluster",
         "nuke",
         _own_uri(),
-        f"--root={root}",
+        f"--root={given.zkledgersrootpath}",
         *instance,
         *(["--confirm", "--force"] if given.force else []),
     ]

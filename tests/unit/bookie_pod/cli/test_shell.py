@@ -52,6 +52,7 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("autorecovery -enable", "cluster autorecovery enable"),
         ("autorecovery -d", "cluster autorecovery disable"),
         ("bookieformat -nonInteractive -force", "disk format --yes"),
+        ("bookieformat -force", "disk format"),
         ("bookieformat -nonInteractive -force -deleteCookie", "disk format --yes; cluster cookie delete b1 --force"),
         ("bookiesanity --entries 3", "bench write --ensemble=1 --write-quorum=1 --ack-quorum=1 --entries=3"),
         ("cookie_create -cf /c b2:3181", "cluster cookie create --cookie-file=/c b2:3181"),
@@ -70,7 +71,8 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("lostbookierecoverydelay -s 60", "cluster lost-delay set 60"),
         ("metaformat -nonInteractive", f"cluster init {URI} --if-absent"),
         ("metaformat -n -f", f"cluster format {URI} --confirm --force"),
-        ("nukeexistingcluster -f -i x", f"cluster nuke {URI} --root=/prod/ledgers --instance-id=x --confirm --force"),
+        ("metaformat -f", f"cluster format {URI}"),
+        ("nukeexistingcluster -p /a -f -i x", f"cluster nuke {URI} --root=/a --instance-id=x --confirm --force"),
         ("readjournal -m -dir /j 17a", "disk readjournal --journal-dir=/j --payload=ascii 17a"),
         ("readledger -ledgerid 7 -fe 0 -le 9 -r", "ledger read 7 --first=0 --last=9 --recover"),
         ("readlog -l 7 -e 3 0", "disk readlog --ledger=7 --entry=3 0"),
@@ -95,6 +97,7 @@ _REQUIRED = {
     "cookie_update": "-cf /c",
     "deleteledger": "-l 7",
     "ledgermetadata": "-l 7",
+    "nukeexistingcluster": "-p /a",
     "readledger": "-l 7",
 }
 
@@ -115,6 +118,7 @@ def test_every_command_means_some_that_there_are(ran: list[list[str]], command: 
         (["listledgers", "--nonsense"], "bookie shell listledgers: unrecognized arguments: --nonsense; see"),
         (["cookie_get"], "the following arguments are required: bookie"),
         (["bookieformat", "-nonInteractive"], "-nonInteractive removes nothing without -force"),
+        (["nukeexistingcluster", "-f"], "-zkledgersrootpath says which root is to go"),
     ],
 )
 def test_what_is_refused(ran: list[list[str]], words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
