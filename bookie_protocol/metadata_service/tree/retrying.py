@@ -30,6 +30,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
     MetadataVersionConflict,
+    SessionEnded,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
 from bookie_protocol.metadata_service.options import DEFAULT_MAX_NODE_BYTES
@@ -193,12 +194,9 @@ class RetryingTree:
             stat = await self._tree.exists(path, timeout=left)
             if stat is None or stat.owner != session_id or self._tree.session_id != session_id:
                 return False
-            if self.session.state is not SessionState.CONNECTED:
-                # The deletion would wait for a connection, and that may be one of the next session.
-                raise ConnectionLost(f"the connection ended while {path} was looked at")
             try:
-                await self._tree.delete(path, timeout=left)
-            except MetadataNotFound:
+                await self._tree.delete(path, session_id=session_id, timeout=left)
+            except (MetadataNotFound, SessionEnded):
                 return False
             return True
 

@@ -10,6 +10,8 @@ Invariants
 - Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
 - The session has its id from the moment it is CONNECTED until the next one is, whatever the connection does meanwhile:
   the id says whose a node is, not whether anybody can be asked.
+- A write is handed over only in the session that the loop knows of. kazoo's thread may be a session ahead: after a
+  pause of the process it has a new one before the loop hears of the old one's end.
 
 Threads: event loop only, but for the two listeners, which hop.
 
@@ -155,6 +157,7 @@ class ZooKeeperTree:
         timeout: float,
     ) -> str:
         def request() -> Any:
+            self._check_session(path)
             acl = OPEN_ACL_UNSAFE if open_to_all else None
             return self._client.create_async(path, data, acl=acl, ephemeral=ephemeral, sequence=sequential)
 
@@ -162,6 +165,7 @@ class ZooKeeperTree:
 
     async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
         def request() -> Any:
+            self._check_session(nodes[0][0])
             transaction = self._client.transaction()
             for path, data in nodes:
                 transaction.create(path, data)
@@ -194,7 +198,7 @@ class ZooKeeperTree:
 
     async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
         def request() -> Any:
-            check_session(path, session_id, self.session_id)  # kazoo fails what it holds when the session ends
+            self._check_session(path, session_id)
             return self._client.set_async(path, data, version)
 
         return int((await self._call(path, request, timeout)).version)
@@ -203,7 +207,7 @@ class ZooKeeperTree:
         self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
     ) -> None:
         def request() -> Any:
-            check_session(path, session_id, self.session_id)
+            self._check_session(path, session_id)
             return self._client.delete_async(path, version)
 
         await self._call(path, request, timeout)
@@ -245,6 +249,13 @@ class ZooKeeperTree:
             ) from None
         except KazooException as error:
             raise self._translate(path, error) from error
+
+    def _check_session(self, path: str, wanted: int | None = None) -> None:
+        """To be called right before a write is handed to kazoo, which fails what it holds when its session ends."""
+        check_session(path, wanted, self.session_id)
+        identity = self._client.client_id
+        if identity is None or identity[0] != self.session_id:
+            raise ConnectionLost(f"{path}: the session with ZooKeeper at {self._hosts} is another one by now, or rests")
 
     def _translate(self, path: str, error: Exception) -> Exception:
         for kind, (ours, meaning) in _DEFINITE.items():

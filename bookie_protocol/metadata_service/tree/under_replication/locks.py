@@ -11,6 +11,7 @@ Invariants
   and so is one that could not be given back: its session would keep it from everybody.
 - A lock of our own session that nobody here holds is nobody's: it is removed, and the ledger locked anew.
 - A lock is given back once: one that the same session took since is another one.
+- A lock during whose making the session changed is nobody's: it may have gone with the old one.
 
 Threads: event loop only.
 
@@ -27,6 +28,7 @@ from random import Random
 from typing import Final
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.metadata_service.tree.nodes import check_session
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
@@ -103,8 +105,10 @@ class Locks:
         path = self._base.lock(ledger_id)
         self._refuse_own(ledger_id)
         self._unsettled.add(ledger_id)
+        session_id = self._tree.session_id
         try:
             await self._create_or_replace(path, timeout)
+            check_session(path, session_id, self._tree.session_id)
         except MetadataExists:
             self._unsettled.discard(ledger_id)
             raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
@@ -112,7 +116,7 @@ class Locks:
             self._abandon(ledger_id, self._tree.session_id, times=2)
             raise
         self._unsettled.discard(ledger_id)
-        lock = self._held[ledger_id] = LedgerLock(ledger_id, mark_version, self._tree.session_id)
+        lock = self._held[ledger_id] = LedgerLock(ledger_id, mark_version, session_id)
         return lock
 
     def _refuse_own(self, ledger_id: int) -> None:

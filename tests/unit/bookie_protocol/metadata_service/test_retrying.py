@@ -18,6 +18,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
     MetadataVersionConflict,
+    SessionEnded,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
@@ -28,6 +29,7 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from tests.support.until import until
 
 ROOT = "/ledgers"
 
@@ -270,7 +272,7 @@ async def test_a_deletion_that_was_not_carried_out_is_not_reported_as_done(
         return stat
 
     monkeypatch.setattr(lossy, "exists", ending, raising=False)
-    with pytest.raises(MetadataUnavailable, match="the connection ended"):
+    with pytest.raises(MetadataUnavailable, match="no answer"):
         await service.tree.delete_own(path, mine, timeout=0.01)
     settled = service.tree.abandon(path, mine)
     monkeypatch.undo()
@@ -288,6 +290,53 @@ async def test_a_lock_of_this_session_that_nobody_holds_is_taken_over(rig: Rig) 
     assert await locks.lock(1)
     with pytest.raises(MetadataExists, match="this very process"):
         await locks.lock(1)
+
+
+async def test_nobody_elses_node_is_deleted_when_the_session_ends_behind_the_look(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, lossy = rig
+    path, mine, exists = f"{ROOT}/mine", service.tree.session_id, lossy.exists
+    await service.tree.create(path, ephemeral=True)
+
+    async def ending(asked: str, **options: Any) -> Any:
+        stat = await exists(asked, **options)
+        await next_session(lossy)
+        await lossy.create(path, b"another's", timeout=5)
+        return stat
+
+    monkeypatch.setattr(lossy, "exists", ending, raising=False)
+    assert not await service.tree.delete_own(path, mine)
+    monkeypatch.undo()
+    assert await service.tree.exists(path) is not None
+
+
+async def test_a_lock_whose_session_ended_before_its_maker_heard_of_it_is_none(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be held in the name of a session that has no such node."""
+    service, lossy = rig
+    locks, create = service.under_replication, lossy.create
+    await locks.release(await locks.lock(1))
+
+    async def ending(*arguments: Any, **options: Any) -> Any:
+        path = await create(*arguments, **options)
+        await next_session(lossy)
+        return path
+
+    monkeypatch.setattr(lossy, "create", ending)
+    with pytest.raises(SessionEnded):
+        await locks.lock(1)
+    monkeypatch.undo()
+    assert await locks.locks() == {}
+
+
+async def next_session(lossy: LossyTree) -> None:
+    """Of the tree, after the end of the present one."""
+    ended = lossy.session_id
+    await lossy._tree._transport._owner.expire(ended)  # type: ignore[attr-defined]
+    lossy._tree._in_doubt.set()
+    await until(lambda: lossy.session_id != ended)
 
 
 async def test_all_votes_of_lost_answers_are_taken_back(rig: Rig) -> None:
