@@ -127,7 +127,8 @@ class LoopThread:
         if self.is_inherited:
             return
         if self._door.close():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with suppress(RuntimeError):  # something else has just ended it
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._finalizer.detach()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -153,7 +154,8 @@ def _serve(loop: asyncio.AbstractEventLoop, door: _Door, at_end: Callable[[], Aw
         if at_end is not None:
             steps.insert(0, partial(_clean_up, at_end))
         for step in steps:
-            with suppress(SystemExit, KeyboardInterrupt):  # of somebody's call-back; the others are still to be told
+            # Of somebody's call-back, or told to stop once more: the others are still to be told.
+            with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
                 loop.run_until_complete(step())
         asyncio.set_event_loop(None)
         loop.close()

@@ -45,6 +45,26 @@ def test_whatever_ends_the_loop_everybody_who_waits_is_told(how):
     loop.stop()
 
 
+def test_being_stopped_once_more_while_it_ends_keeps_nobody_waiting():
+    under_way = threading.Event()
+
+    async def stops():
+        asyncio.get_running_loop().stop()  # as when its owner is forgotten just now
+        await asyncio.Event().wait()
+
+    async def for_ever():
+        under_way.set()
+        await asyncio.Event().wait()
+
+    loop = LoopThread("loop", stops)
+    with ThreadPoolExecutor(1) as threads:
+        innocent = threads.submit(loop.run, for_ever)
+        assert under_way.wait(30)
+        loop.stop()
+        with pytest.raises(RuntimeError, match="this client was closed"):
+            innocent.result(30)
+
+
 class ClosingThread:
     """Closed between the look whether it is and the first call; somebody else queues meanwhile."""
 
