@@ -80,10 +80,11 @@ class NodeStore:
         options.set_keep_log_file_num(2)
         try:
             os.makedirs(folder, exist_ok=True)
-            foreign = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
+            names = sorted(os.listdir(folder))
         except OSError as error:
             raise MetadataUnavailable(f"cannot open the embedded metadata store in {folder}: {error}") from error
-        if foreign:
+        foreign = [name for name in names if not _OURS.fullmatch(name)]
+        if foreign and "CURRENT" not in names:  # a store that stands may have company: it has to open all the same
             raise MetadataUnavailable(
                 f"{folder} is no folder of an embedded metadata store, it holds {foreign[0]!r}: correct"
                 " metadataServiceUri, or name an empty folder"

@@ -244,3 +244,4 @@ def test_a_folder_with_somebodys_files_becomes_no_store(tmp_path: Path) -> None:
         store.create("/a", bytes(10_000), 0, False)
         store.delete("/a", -1)
         store.close()
+        (volume / ".nfs0000000000000001").write_text("what a file system, or a backup, leaves there")
