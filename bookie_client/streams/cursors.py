@@ -102,17 +102,26 @@ class StreamCursors:
     async def delete_all(self, name: str) -> None:
         """Of a stream that is being deleted; those of a later one of its name are left alone."""
         for each in await self._ids(name):
-            with suppress(MetadataNotFound, MetadataVersionConflict):
-                version = (await self._records.read(_record(name, each))).version
-                if not (await self._store.read(name, even_deleting=True)).manifest.is_deleting:
-                    return
-                await self._records.delete(_record(name, each), version)
+            while True:  # as often as a move that began before is quicker
+                with suppress(MetadataVersionConflict):
+                    if not await self._delete_of_deleted(name, each):
+                        return
+                    break
 
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _ids(self, name: str) -> list[str]:
         prefix = f"{check_stream_name(name)}:"
         return sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
+
+    async def _delete_of_deleted(self, name: str, cursor_id: str) -> bool:
+        """False: the stream is another one by now. Raises `MetadataVersionConflict`."""
+        with suppress(MetadataNotFound):
+            version = (await self._records.read(_record(name, cursor_id))).version
+            if not (await self._store.read(name, even_deleting=True)).manifest.is_deleting:
+                return False
+            await self._records.delete(_record(name, cursor_id), version)
+        return True
 
     async def _found_or_made(self, wanted: StreamCursor) -> Versioned[StreamCursor]:
         try:

@@ -8,7 +8,8 @@ Invariants
 - Versions of a name never come again while anybody may remember them: the head of a deleted stream stays for a day,
   empty, and a stream that is made anew goes on with its versions. So a change that was begun before the deletion, by
   a process that slept since, loses its compare-and-set against the next stream of the name. A grave, a record of its
-  own, tells that the name is none.
+  own, tells that the name is none; it counts for what is shown, and for no decision, because a process that slept may
+  dig one for a stream that lives.
 - A change whose answer was lost is found when the head is read again, because changes are functions of what they find:
   "done already" is one of their results.
 
@@ -60,10 +61,13 @@ from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREA
 MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
 MAX_HEAD_BYTES: Final = 256 * 1024
-CACHED_SEGMENTS: Final = 256
-"""Of the streams that were read last, and all of the last one: a part of its list would be of no use."""
+CACHED_RECORDS: Final = 256
+"""Heads and segments of the streams that were read last, and all of the last one: a part of its list would be of no
+use."""
 GRAVE_MS: Final = 24 * 3600 * 1000
 """How long a process may sleep in the middle of a change."""
+LEVELLED_TOGETHER: Final = 16
+"""Graves that one deletion looks at: more than it digs, so that they become no more and no more than these are read."""
 _RETRY_SECONDS: Final = 0.2
 _FIRST_PAUSE: Final = 0.002
 _MAX_PAUSE: Final = 0.5
@@ -92,6 +96,10 @@ class _Seen:
 
     head: bytes
     stream: StoredStream
+
+    @property
+    def records(self) -> int:
+        return 1 + len(self.stream.loaded.ledgers) + len(self.stream.loaded.retired)
 
 
 class ManifestStore:
@@ -147,7 +155,7 @@ class ManifestStore:
         """The streams that have these ledgers (None: any), half deleted ones included. Raises `MetadataUnavailable`,
         and `MetadataDamaged` when one of the lists cannot be read: it might be that one."""
         found: dict[int, frozenset[str]] = {}
-        for name in sorted(await self.names()):
+        for name in sorted(await self._heads.names()):
             with suppress(NoSuchStream):
                 owned = (await self.read(name, even_deleting=True)).manifest.owned_ids
                 for each in owned if among is None else owned.intersection(among):
@@ -255,29 +263,44 @@ class ManifestStore:
                 await self.read(name, even_deleting=True)
                 raise
         await self._drop(name, segments)  # they were listed before: none is of a stream that was made since
-        with suppress(MetadataExists):
-            await self._graves.create(name, encode_document({"deleted_ms": now_ms}))
-        with suppress(NoSuchStream):
-            await self.head(name)
-            await self._open_grave(name)  # it was made anew in between
+        await self.dig_grave(name, now_ms)
         await self._level(now_ms)
+
+    async def dig_grave(self, name: str, now_ms: int) -> None:
+        """Tell that there is no stream of a name whose head is left, if nobody told so."""
+        with suppress(MetadataNotFound):
+            if not decode_head(name, (await self._heads.read(check_stream_name(name))).value).is_gone:
+                return
+            with suppress(MetadataExists):
+                await self._graves.create(name, encode_document({"deleted_ms": now_ms}))
+            with suppress(NoSuchStream):
+                await self.head(name)
+                await self._open_grave(name)  # it was made anew in between
 
     async def _open_grave(self, name: str) -> None:
         with suppress(MetadataNotFound):
             await self._graves.delete(name)
 
     async def _level(self, now_ms: int) -> None:
-        """Remove the heads that nobody can remember any more, and their graves."""
-        for name in await self._graves.names():
-            with suppress(MetadataNotFound, MetadataVersionConflict):
-                grave = await self._graves.read(name)
-                if json.loads(grave.value)["deleted_ms"] + GRAVE_MS > now_ms:
-                    continue
-                with suppress(MetadataNotFound):
-                    stored = await self._heads.read(name)
-                    if decode_head(name, stored.value).is_gone:
-                        await self._heads.delete(name, stored.version)
-                await self._graves.delete(name, grave.version)
+        """Remove heads that nobody can remember any more, and their graves. Whatever keeps from that keeps from no
+        deletion."""
+        try:
+            names = sorted(await self._graves.names())
+            for name in random.sample(names, min(len(names), LEVELLED_TOGETHER)):
+                with suppress(MetadataNotFound, MetadataVersionConflict):
+                    await self._level_one(name, now_ms)
+        except MetadataError as error:
+            _log.warning("what deleted streams left stays for now", error=str(error))
+
+    async def _level_one(self, name: str, now_ms: int) -> None:
+        grave = await self._graves.read(name)
+        if _deleted_ms(name, grave.value) + GRAVE_MS > now_ms:
+            return
+        with suppress(MetadataNotFound):
+            stored = await self._heads.read(name)
+            if decode_head(name, stored.value).is_gone:
+                await self._heads.delete(name, stored.version)
+        await self._graves.delete(name, grave.version)
 
     async def _raise_again(self, name: str, data: bytes) -> int:
         """A stream in place of one that was deleted. Raises `StreamExists`."""
@@ -339,9 +362,7 @@ class ManifestStore:
         if seen is None or (seen.stream.manifest.version, seen.head) != (stored.version, stored.value):
             seen = _Seen(stored.value, await self._put_together(name, stored, seen))
         self._seen[name] = seen
-        while len(self._seen) > 1 and sum(len(each.stream.head.segment_ids) for each in self._seen.values()) > (
-            CACHED_SEGMENTS
-        ):
+        while len(self._seen) > 1 and sum(each.records for each in self._seen.values()) > CACHED_RECORDS:
             self._seen.popitem(last=False)
         return seen.stream
 
@@ -376,6 +397,13 @@ def _record(name: str, segment_id: str) -> str:
 
 def _new_id() -> str:
     return secrets.token_hex(8)
+
+
+def _deleted_ms(name: str, grave: bytes) -> int:
+    try:
+        return int(json.loads(grave)["deleted_ms"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise MetadataDamaged(f"the record that stream {name} was deleted cannot be read: {error!r}") from error
 
 
 def _check_not_deleting(name: str, head: Head) -> None:

@@ -44,10 +44,17 @@ from bookie_client.streams.rolling import RollingLedger
 from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.writer import StreamWriter
 from bookie_client.writing.window import Window
-from bookie_protocol.errors import CouldNotTell, PodkeeperError, StreamExists, StreamInUse, StreamPositionGone
+from bookie_protocol.errors import (
+    CouldNotTell,
+    NoSuchStream,
+    PodkeeperError,
+    StreamExists,
+    StreamInUse,
+    StreamPositionGone,
+)
 
 SWEPT_TOGETHER: Final = 1_000
-"""Ledgers that one publication deletes at most."""
+"""Ledgers that one publication deletes at most, or twice as many as it adds: they must not become ever more."""
 
 _log = get_logger(__name__)
 
@@ -113,7 +120,11 @@ class Streams:
         A deletion that was interrupted is finished by calling it again. Raises `StreamInUse` when a writer has a ledger
         open and `force` is not set.
         """
-        stored = await self._store.read(name, even_deleting=True)
+        try:
+            stored = await self._store.read(name, even_deleting=True)
+        except NoSuchStream:
+            await self._store.dig_grave(name, self._now_ms())
+            raise
         if stored.manifest.open_ledger is not None and not stored.manifest.is_deleting:
             if not force:
                 raise StreamInUse(
@@ -175,7 +186,7 @@ class Streams:
 
         manifest, is_new = await self._store.update_by(name, decide)
         if is_new:
-            await self._tidy(manifest)
+            await self._tidy(manifest, max(SWEPT_TOGETHER, 2 * len(given)))
         return result_of(manifest, ledgers, is_new=is_new)
 
     async def seal(self, name: str) -> Manifest:
@@ -276,16 +287,16 @@ class Streams:
 
         await self._store.update_by(name, decide)
 
-    async def _tidy(self, manifest: Manifest) -> None:
+    async def _tidy(self, manifest: Manifest, at_most: int) -> None:
         """What a writer does when it rolls over, for streams that have none; of very much a part. It costs nothing when
         there is nothing to be removed."""
         name, now_ms = manifest.name, self._now_ms()
         try:
             if retained(manifest, None, now_ms) is not None:
                 await self._with_cursors(name, lambda each, passed: retained(each, passed, now_ms))
-                await self._sweep(name, SWEPT_TOGETHER)
+                await self._sweep(name, at_most)
             elif due(manifest, now_ms):
-                await self._sweep(name, SWEPT_TOGETHER)
+                await self._sweep(name, at_most)
         except PodkeeperError as error:
             _log.warning("ledgers of a stream were not removed yet", stream=name, error=str(error))
 

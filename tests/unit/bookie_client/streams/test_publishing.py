@@ -345,6 +345,15 @@ async def test_retention_counts_for_a_stream_without_writers(client, streams, th
     assert set(three.metadata.ledgers.stored) == {kept.ledger_id, new.ledger_id}
 
 
+async def test_wide_overwrites_leave_no_more_and_more_behind(client, streams, three, monkeypatch):
+    monkeypatch.setattr("bookie_client.streams.streams.SWEPT_TOGETHER", 1)
+    await streams.configure("s", StreamSettings(**SETTINGS, deletion_lag_seconds=0.0))
+    for batch in range(4):
+        ledgers = [await written(client, b"%d" % n) for n in range(3)]
+        await streams.publish("s", ledgers, Txn("q", batch, 3), replace=True)
+        assert len(three.metadata.ledgers.stored) <= 6
+
+
 async def test_a_batch_is_published_though_what_is_due_cannot_be_deleted(client, streams, three, clock):
     await streams.configure("s", StreamSettings(**SETTINGS, deletion_lag_seconds=0.0))
     first, second = await written(client, b"a"), await written(client, b"b")

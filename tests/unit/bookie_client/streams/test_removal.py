@@ -374,3 +374,97 @@ async def test_a_slow_deletion_leaves_the_cursors_of_the_next_stream(streams, th
         await streams.delete("s")
     assert set(await other.cursors("s")) == {"c"}
     assert len(await read_all(other)) == 20
+
+
+async def test_a_cursor_that_moves_while_its_stream_is_deleted_goes_with_it(streams, fifty):
+    await streams.move_cursor("s", "c", fifty.position_at(10))
+    mover = Streams(streams._client, password=b"secret")
+    begun, deleting = asyncio.Event(), asyncio.Event()
+    found = mover._cursors._found_or_made
+    read = streams._store.read
+
+    async def held(wanted):
+        stored = await found(wanted)
+        begun.set()
+        await deleting.wait()
+        return stored
+
+    async def read_after_the_move(name, **options):
+        stored = await read(name, **options)
+        if stored.manifest.is_deleting and not deleting.is_set():
+            deleting.set()
+            await moving
+        return stored
+
+    mover._cursors._found_or_made = held
+    moving = asyncio.create_task(mover.move_cursor("s", "c", fifty.position_at(40)))
+    await begun.wait()
+    streams._cursors._store = _Reading(streams._store, read_after_the_move)
+    await streams.delete("s")
+    assert (await moving).ordinal == 40
+    await streams.create("s", TEN)
+    assert await streams.cursors("s") == {}
+
+
+class _Reading:
+    def __init__(self, store, read):
+        self.read = read
+        self.update = store.update
+
+
+async def test_a_grave_that_was_dug_for_a_stream_that_lives_hides_it_from_no_decision(streams, three, fifty):
+    """As by a deletion that died after another stream of the name had been made."""
+    await three.metadata.records("stream-grave").create("s", b'{"deleted_ms":1}')
+    assert set(await streams._store.listing([2])) == {2}
+
+
+async def test_a_deletion_that_died_before_the_grave_is_finished_by_the_next_one(streams, three, clock):
+    graves = streams._store._graves
+
+    class Away(type(graves)):
+        async def create(self, name, data):
+            raise MetadataUnavailable("no answer")
+
+    graves.__class__ = Away
+    with pytest.raises(MetadataUnavailable):
+        await streams.delete("s")
+    graves.__class__ = Away.__base__
+    assert await streams.names() == {"s"}
+    with pytest.raises(NoSuchStream, match="there is no stream s"):
+        await streams.delete("s")
+    assert await streams.names() == frozenset()
+    clock.now += GRAVE_MS / 1000
+    await streams.create("other")
+    await streams.delete("other")
+    assert {name for _, name in three.metadata.all_records.stored} == {"other"}
+
+
+async def test_however_many_streams_were_deleted_one_more_costs_the_same(streams, three, clock, monkeypatch):
+    monkeypatch.setattr("bookie_client.streams.store.LEVELLED_TOGETHER", 3)
+    read = []
+    kind = type(streams._store._graves)
+    really = kind.read
+
+    async def counted(self, name, **options):
+        read.append(self._kind)
+        return await really(self, name, **options)
+
+    monkeypatch.setattr(kind, "read", counted)
+    for index in range(20):
+        await streams.create(f"t{index}")
+        read.clear()
+        await streams.delete(f"t{index}")
+        assert read.count("stream-grave") <= 3
+    clock.now += GRAVE_MS / 1000
+    for index in range(40):
+        await streams.create(f"u{index}")
+        await streams.delete(f"u{index}")
+    left = {name for kind, name in three.metadata.all_records.stored if kind == "stream-grave"}
+    assert left == {f"u{index}" for index in range(40)}
+
+
+@pytest.mark.parametrize("grave", [b"", b"{}", b'{"deleted_ms":"x"}', b'{"deleted_ms":1e999}'])
+async def test_a_damaged_grave_keeps_no_stream_from_being_deleted(streams, three, grave):
+    await three.metadata.records("stream-grave").create("old", grave)
+    await streams.delete("s")
+    assert await streams.names() == frozenset()

@@ -232,7 +232,7 @@ async def test_a_head_is_read_without_its_list(three, store, small):
 
 async def test_a_list_that_did_not_change_costs_one_read_and_is_not_made_again(three, store, small, monkeypatch):
     """However long it is: an idle query looks five times a second."""
-    monkeypatch.setattr("bookie_client.streams.store.CACHED_SEGMENTS", 2)
+    monkeypatch.setattr("bookie_client.streams.store.CACHED_RECORDS", 2)
     await store.update("s", adding(0, 40))
     other = ManifestStore(three.metadata)
     first = await other.read("s")
@@ -246,7 +246,7 @@ async def test_a_list_that_did_not_change_costs_one_read_and_is_not_made_again(t
 
 
 async def test_what_is_kept_of_other_lists_is_bounded(three, store, small, monkeypatch):
-    monkeypatch.setattr("bookie_client.streams.store.CACHED_SEGMENTS", 12)
+    monkeypatch.setattr("bookie_client.streams.store.CACHED_RECORDS", 12)
     for name in ("s", "t", "u"):
         if name != "s":
             await store.create(Manifest(name, 0, 0, (), StreamSettings()))
@@ -256,6 +256,16 @@ async def test_what_is_kept_of_other_lists_is_bounded(three, store, small, monke
     reads = counted_reads(three, monkeypatch)
     assert len((await store.read("s")).manifest.ledgers) == 30
     assert len(reads) > 5
+
+
+async def test_short_lists_that_are_kept_are_bounded_too(three, store, monkeypatch):
+    """Whoever asks all streams must not have all of them in memory afterwards."""
+    monkeypatch.setattr("bookie_client.streams.store.CACHED_RECORDS", 5)
+    for index in range(20):
+        await store.create(Manifest(f"t{index}", 0, 0, (), StreamSettings()))
+        await store.update(f"t{index}", adding(3 * index, 3))
+    assert len(await store.listing(None)) == 60
+    assert len(store._seen) == 5
 
 
 def counted_reads(three, monkeypatch):
