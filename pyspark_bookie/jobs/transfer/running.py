@@ -174,7 +174,7 @@ class _Run:
         manifest = self._client.run(lambda client: Streams(client).create(stream, if_absent=True))
         new = _behind_listed(manifest, ledgers)
         manifest = self._client.run(lambda client: Streams(client).publish(stream, new)).manifest
-        if self._plan.cut is not None:
+        if self._plan.cut is not None and self._plan.cut[0] in self._there:  # which may have been left out
             source_id, entry = self._plan.cut
             cut = StreamPosition(self._there[source_id].target_id or 0, entry)
             if manifest.ledgers and manifest.ledgers[0].ledger_id == cut.ledger_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +152,14 @@ def test_what_was_truncated_within_a_ledger_stays_so(shelf: LedgerShelf) -> None
     shelf.run(lambda client: Streams(client).truncate("orders", StreamPosition(1003, 1)))
     drive(TransferringContext(shelf, *COPY))
     assert content(shelf, "copied") == [b"1003/1", b"1001/0", b"1001/1"]
+
+
+def test_a_copy_may_leave_out_the_ledger_within_which_the_stream_begins(shelf: LedgerShelf) -> None:
+    ages = {1003: round(time.time() * 1000), 1001: 1_700_000_000_000}
+    for each, created_ms in ages.items():
+        shelf.put(each, [b"%d/0" % each, b"%d/1" % each], custom={STREAM_KEY: b"orders"}, created_ms=created_ms)
+    shelf.run(lambda client: Streams(client).create("orders"))
+    shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(each, 2, 12) for each in ages]))
+    shelf.run(lambda client: Streams(client).truncate("orders", StreamPosition(1003, 1)))
+    assert drive(TransferringContext(shelf, *COPY, "--older-than", "1d")).exit is JobExit.OK
+    assert content(shelf, "copied") == [b"1001/0", b"1001/1"]
