@@ -40,7 +40,7 @@ MAX_TRANSACTIONS: Final = 500
 FORGOTTEN_AFTER_MS: Final = 30 * 24 * 3600 * 1000
 """An application that has not published for so long is forgotten when there are too many."""
 _TRIES: Final = 20
-_WITH_CUSTOM_METADATA: Final = 2
+WITH_CUSTOM_METADATA: Final = 2
 """The first format of ledger metadata that has room for whose a ledger is."""
 
 
@@ -191,7 +191,7 @@ async def _own_ledger(client: Client, stream: str, ledger: PublishedLedger) -> N
                 " have it: whichever is deleted first would take it from the other; copy it"
             )
         given = replace(stored.value, custom_metadata={**custom, STREAM_KEY: stream.encode()})
-        if given.format_version < _WITH_CUSTOM_METADATA:
+        if given.format_version < WITH_CUSTOM_METADATA:
             return
         with suppress(MetadataVersionConflict):
             await client.metadata_service.ledgers.write(given, stored.version)

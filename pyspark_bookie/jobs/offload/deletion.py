@@ -12,7 +12,9 @@ Invariants
 - Nothing is deleted of which the archive was not proved good in this very call.
 - Nobody counts on it when it goes: lists, cursors and the ledger itself are looked at before the proof, which may take
   minutes, and again behind it. All streams are asked, whatever the ledger says of itself; those that list nothing of
-  the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change.
+  the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change;
+  each time where metadata have no room for a name. Whoever was about to list it in the stream that it names fails:
+  that stream is changed before it is looked at last.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
 
 One thread.
@@ -21,12 +23,16 @@ One thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.streams.cursors import StreamCursors
 from bookie_client.streams.model import STREAM_KEY
+from bookie_client.streams.publishing import WITH_CUSTOM_METADATA
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
@@ -86,6 +92,7 @@ class Deleter:
         self._client = client
         self._ledger_ids = ledger_ids
         self._listed: dict[int, frozenset[str]] = {}
+        self._lists: ManifestStore | None = None
         self._files = files
         self._settings = settings
         self._throttle = throttle
@@ -130,6 +137,7 @@ class Deleter:
             if obstacle is not None:
                 return obstacle
             self._prove(record)
+            self._overtake(found.value)
             if (obstacle := self.obstacle(record)) is not None:
                 return obstacle
             try:
@@ -149,6 +157,8 @@ class Deleter:
         if _is_pulsars(metadata):
             return DeletionFate.OWNED
         named = text_of(metadata.custom_metadata.get(STREAM_KEY))
+        if metadata.format_version < WITH_CUSTOM_METADATA:
+            self._listed.pop(record.ledger_id, None)
         streams = self._listing(record.ledger_id).union([] if named is None else [named])
         found = (self._streams_obstacle(stream, record) for stream in sorted(streams))
         return next((each for each in found if each is not None), None)
@@ -156,16 +166,33 @@ class Deleter:
     def _listing(self, ledger_id: int) -> frozenset[str]:
         if ledger_id not in self._listed:
             among = {ledger_id, *self._ledger_ids}
-            found = self._client.run(lambda client: ManifestStore(client.metadata_service).listing(among))
+            found = self._client.run(lambda client: self._lists_of(client).listing(among))
             self._listed = {each: found.get(each, frozenset()) for each in among}
         return self._listed[ledger_id]
 
+    def _lists_of(self, client: Client) -> ManifestStore:
+        """One for all, because it knows what did not change of a long list."""
+        if self._lists is None:
+            self._lists = ManifestStore(client.metadata_service)
+        return self._lists
+
+    def _overtake(self, metadata: LedgerMetadata) -> None:
+        """Whoever has looked at this ledger to list it in its stream, and was not done, has to look again."""
+        named = text_of(metadata.custom_metadata.get(STREAM_KEY))
+
+        def change(manifest: Manifest) -> Manifest | None:
+            return None if metadata.ledger_id in manifest.owned_ids else replace(manifest, epoch=manifest.epoch + 1)
+
+        if named is not None:
+            with suppress(NotThere):  # nor can anything be added to one that is being deleted
+                self._client.run(lambda client: self._lists_of(client).update(named, change))
+
     def _streams_obstacle(self, stream: str, record: OffloadRecord) -> DeletionFate | None:
         try:
-            manifest, cursors = self._client.run(lambda client: _as_it_is(client, stream))
+            stored = self._client.run(lambda client: self._lists_of(client).read(stream, even_deleting=True))
         except NotThere:
             return None
-        ledger_id = record.ledger_id
+        ledger_id, manifest = record.ledger_id, stored.manifest
         listed = manifest.ledger(ledger_id)
         if listed is None:
             return DeletionFate.IN_STREAM if ledger_id in manifest.retired_ids else None
@@ -175,7 +202,12 @@ class Deleter:
         if not self._settings.keep_listed or not is_settled:
             return DeletionFate.IN_STREAM
         end = listed.first_ordinal + (listed.entries or 0)
-        return DeletionFate.UNREAD if any(each.ordinal < end for each in cursors) else None
+        cursors = self._client.run(lambda client: self._cursors_of(client, stream))
+        return DeletionFate.UNREAD if any(each.ordinal < end for each in cursors.values()) else None
+
+    async def _cursors_of(self, client: Client, stream: str) -> Mapping[str, StreamCursor]:
+        now_ms = partial(round, self._clock() * 1000)
+        return await StreamCursors(client.metadata_service, self._lists_of(client), now_ms).of(stream)
 
     def _prove(self, record: OffloadRecord) -> None:
         manifest = read_manifest(self._files, record.ledger_id, record.uuid)
@@ -185,14 +217,6 @@ class Deleter:
             raise EntryDamaged(f"the manifest of ledger {record.ledger_id} names other files: the ledger stays")
         if count_files(self._files, record.ledger_id, record.files, self._throttle) != record.counts:
             raise EntryDamaged(f"the files of ledger {record.ledger_id} are not what was written: the ledger stays")
-
-
-async def _as_it_is(client: Client, stream: str) -> tuple[Manifest, Sequence[StreamCursor]]:
-    """A stream, half deleted ones included, and its cursors."""
-    from bookie_client.streams import Streams
-
-    manifest = (await ManifestStore(client.metadata_service).read(stream, even_deleting=True)).manifest
-    return manifest, () if manifest.is_deleting else tuple((await Streams(client).cursors(stream)).values())
 
 
 def _is_pulsars(metadata: LedgerMetadata) -> bool:

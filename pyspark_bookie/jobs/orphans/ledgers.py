@@ -92,11 +92,11 @@ def kind_of(ownership: Ownership) -> str:
 async def _remove(
     client: Client, owners: Owners, metadata: LedgerMetadata, version: int, detail: str
 ) -> tuple[Fate, str]:
-    owners.forget()
-    now = await owners.of(metadata)
-    if now.standing is not Standing.ORPHAN:
-        return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
     try:
+        await owners.forget(metadata)
+        now = await owners.of(metadata)
+        if now.standing is not Standing.ORPHAN:
+            return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
         await client.metadata_service.ledgers.delete(metadata.ledger_id, version)
     except MetadataError as error:
         return Fate.KEPT, f"it was not removed: {error}"

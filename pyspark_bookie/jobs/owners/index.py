@@ -12,8 +12,8 @@ Invariants
   What could not be read, such as the manifest of a stream that is damaged, makes its ledgers UNKNOWN.
 - Any stream may list a ledger, whatever that says of itself, because older versions published such. All lists are read
   after the first ledger's metadata, and once for each piece of work: a stream lists a ledger anew only if that names
-  it, and what names none is changed then, so that it is not in the version that was judged. The list of the stream that
-  it names is read again (`forget`) before a deletion.
+  it, and what names none is changed then, so that it is not in the version that was judged. The stream that it names is
+  changed, and its list is read again (`forget`), before a deletion: who was about to list the ledger fails.
 - What a transfer has made, or is making, is its own until the stream has it: the transfer's record tells.
 - A ledger that was not made for a stream, and was given to one later, is nobody's orphan when that does not list it.
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -34,7 +35,7 @@ from bookie_client.client import Client
 from bookie_client.streams.managed_ledgers import managed_ledger
 from bookie_client.streams.model import APPLICATION, STREAM_KEY
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NotThere
+from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NoSuchStream, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
 from pyspark_bookie.common.together import bounded
@@ -100,8 +101,13 @@ class Owners:
         self._listing: Mapping[int, frozenset[str]] | str | None = None
         self._transfers: dict[str, frozenset[str]] = {}
 
-    def forget(self) -> None:
-        """Read the owners' own lists anew from now on."""
+    async def forget(self, metadata: LedgerMetadata) -> None:
+        """Read the owners' own lists anew from now on. Whoever has looked at this ledger to list it in its stream, and
+        was not done, has to look again. Raises `MetadataError`."""
+        stream = text_of(metadata.custom_metadata.get(STREAM_KEY))
+        if stream is not None:
+            with suppress(NoSuchStream):  # nor can anything be added to one that is being deleted
+                await self._store.update(stream, lambda each: replace(each, epoch=each.epoch + 1))
         self._streams.clear()
         self._topics.clear()
 

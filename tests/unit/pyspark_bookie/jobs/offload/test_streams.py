@@ -8,10 +8,18 @@ from dataclasses import replace
 import pytest
 
 from bookie_client import Client
-from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings, publishing
-from bookie_client.streams.store import ManifestStore
+from bookie_client.streams import (
+    Manifest,
+    PublishedLedger,
+    StreamPosition,
+    Streams,
+    StreamSettings,
+    encoding,
+    publishing,
+)
+from bookie_client.streams.store import ManifestStore, StoredStream
 from bookie_protocol.archive.record import OffloadRecord
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
@@ -193,6 +201,63 @@ def test_a_ledger_that_was_published_during_the_proof_stays(
     assert deleter.delete(7) is DeletionFate.IN_STREAM
     assert listed(shelf) == [7]
     assert shelf.metadata(7).is_closed
+
+
+def test_a_publication_that_slept_while_the_ledger_was_deleted_fails(shelf: LedgerShelf, target: str) -> None:
+    """It had looked at the ledger, and was about to list it."""
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    shelf.put(7, PAYLOADS, custom={"podkeeper/stream": b"orders"})
+    offloader(shelf, target).offload(7)
+    ledgers = [PublishedLedger(7, 2, 9)]
+
+    async def looked_at(client: Client) -> tuple[ManifestStore, StoredStream]:
+        store = ManifestStore(client.metadata_service)
+        stored = await store.read("orders")
+        await publishing.own_ledgers(client, "orders", ledgers)
+        return store, stored
+
+    store, stored = shelf.run(looked_at)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    assert deleter.delete(7) is DeletionFate.DELETED
+    changed = publishing.published(stored.manifest, ledgers, None, replacing=False, now_ms=1)
+    assert changed is not None
+    with pytest.raises(MetadataVersionConflict):
+        shelf.run(lambda _: store.replace(stored, changed))
+
+
+def test_a_ledger_that_cannot_name_its_stream_stays_if_it_was_published_meanwhile(
+    shelf: LedgerShelf, target: str
+) -> None:
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    for ledger_id in (7, 8):
+        shelf.put(ledger_id, PAYLOADS, format_version=1, created_ms=None)
+        offloader(shelf, target).offload(ledger_id)
+    settings, files = DeletionSettings(target, 0.0), Files(target, "--target")
+    deleter = Deleter(shelf, files, settings, Throttle(None), ledger_ids=(7, 8))
+    assert deleter.delete(7) is DeletionFate.DELETED
+    shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(8, 2, 9)]))
+    assert deleter.delete(8) is DeletionFate.IN_STREAM
+    assert shelf.metadata(8).is_closed
+
+
+def test_a_long_list_is_read_once_for_all_ledgers(
+    shelf: LedgerShelf, manifest: Manifest, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 1)
+    shelf.run(
+        lambda client: ManifestStore(client.metadata_service).update("orders", lambda each: replace(each, epoch=9))
+    )
+    for each in (3, 1, 2):
+        offloader(shelf, target).offload(each)
+    read: list[str] = []
+    segment = encoding.decode_segment
+    monkeypatch.setattr(
+        "bookie_client.streams.store.decode_segment", lambda name, data: read.append(name) or segment(name, data)
+    )
+    settings = DeletionSettings(target, 0.0, keep_listed=True)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None), ledger_ids=(3, 1, 2))
+    assert {deleter.delete(each) for each in (3, 1, 2)} == {DeletionFate.DELETED}
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize("keep_listed", [False, True])

@@ -8,9 +8,9 @@ import pytest
 
 from bookie_client.streams import Streams
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, PublishedLedger, StreamSettings
-from bookie_client.streams.publishing import published
+from bookie_client.streams.publishing import own_ledgers, published
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
 from pyspark_bookie.jobs.orphans.finding import Fate, table_of
 from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS
@@ -90,6 +90,23 @@ async def test_what_is_removed_is_only_what_was_asked_for(models):
         with pytest.raises(NoSuchLedger):
             await client.metadata(made["attempt"])
         assert {each async for each in client.list()} == set(made.values()) - {made["attempt"]}
+
+
+async def test_a_publication_that_slept_while_its_ledger_was_removed_fails(models):
+    """It had looked at the ledger, and was about to list it."""
+    await models.add("a", "b")
+    async with models.client() as client:
+        await Streams(client).create("orders", SETTINGS)
+        attempt = await of_stream(client, "orders", **SINK)
+        ledgers = [PublishedLedger(attempt, 1, len(b"payload"))]
+        store = ManifestStore(client.metadata_service)
+        stored = await store.read("orders")
+        await own_ledgers(client, "orders", ledgers)
+        assert (await searched(client, search(remove=True))).orphans[0].fate is Fate.REMOVED
+        with pytest.raises(MetadataVersionConflict):
+            await store.replace(stored, published(stored.manifest, ledgers, None, replacing=False, now_ms=1))
+        with pytest.raises(NoSuchLedger):
+            await Streams(client).publish("orders", ledgers)
 
 
 async def test_what_is_young_or_of_unknown_age_is_left_alone(models):
