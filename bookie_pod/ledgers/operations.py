@@ -113,7 +113,7 @@ class LedgerOperations:
         if self.write_data:
             with suppress(StorageFault):  # the journal has failed and the bookie is about to stop
                 self._journals[self.ledgers.journal_of(ledger_id)].append(
-                    JournalBatch.of(deletion_record(ledger_id), sync=False, on_done=_nothing)
+                    JournalBatch.of(deletion_record(ledger_id), sync=False, on_done=self._then(_nothing))
                 )
 
     def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> int:
@@ -127,7 +127,7 @@ class LedgerOperations:
             journaled += sum(map(len, lane.specials))
         lane.clear()  # first: `done` may come at once, and admit adds that waited into this same lane
         if pieces or self.write_data:
-            on_done = done if self.write_data else _nothing
+            on_done = done if self.write_data else self._then(_nothing)
             batch = JournalBatch(pieces, entries, journaled, sync, on_done)
             try:
                 self._journals[lane.journal].append(batch)
@@ -225,4 +225,4 @@ def _nobody() -> None:
 
 
 def _nothing(error: BaseException | None) -> None:
-    """A key record nobody waits for: a journal that fails ends the bookie by itself."""
+    """A record nobody waits for: a journal that fails ends the bookie by itself."""

@@ -258,6 +258,22 @@ async def test_without_data_in_the_journal_adds_are_answered_at_once() -> None:
     rig.close()
 
 
+@pytest.mark.parametrize("write_data", [True, False])
+async def test_whatever_took_room_in_a_journal_tells_that_it_is_there_again(write_data: bool) -> None:
+    """A burst of deletions, or of keys, fills a journal; the adds that wait then have nothing else to wait for."""
+    rig = ServerRig(write_data=write_data)
+    told: list[bool] = []
+    rig.operations.on_acknowledged = lambda: told.append(True)
+    if write_data:
+        rig.operations.forget(2, False)
+    else:
+        add(rig, 2, 0)
+    assert len(rig.journal.waiting) == 1
+    rig.journal.acknowledge()
+    assert told == [True]
+    rig.close()
+
+
 async def test_after_a_journal_failure_nothing_is_acknowledged(rig: ServerRig) -> None:
     rig.journal.error = StorageFault("gone")
     done = add(rig, 2, 0)
