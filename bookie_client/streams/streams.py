@@ -236,8 +236,7 @@ class Streams:
     async def apply_retention(self, name: str) -> tuple[int, ...]:
         """Delete the ledgers that the settings no longer keep and that every cursor has passed, and retired ones whose
         time has come; returns their ids. Writers do it when they roll over to their next ledger."""
-        await self._with_cursors(name, lambda manifest, passed: retained(manifest, passed, self._now_ms()))
-        return await self._sweep(name)
+        return await self._retain((await self._store.read(name)).manifest)
 
     async def retired(self, name: str) -> frozenset[int]:
         """Ids of ledgers that were taken out of the stream and are not deleted yet: they have an owner."""
@@ -288,17 +287,21 @@ class Streams:
         await self._store.update_by(name, decide)
 
     async def _tidy(self, manifest: Manifest, at_most: int) -> None:
-        """What a writer does when it rolls over, for streams that have none; of very much a part. It costs nothing when
-        there is nothing to be removed."""
-        name, now_ms = manifest.name, self._now_ms()
+        """What a writer does when it rolls over, for streams that have none; of very much a part."""
         try:
-            if retained(manifest, None, now_ms) is not None:
-                await self._with_cursors(name, lambda each, passed: retained(each, passed, now_ms))
-                await self._sweep(name, at_most)
-            elif due(manifest, now_ms):
-                await self._sweep(name, at_most)
+            await self._retain(manifest, at_most)
         except PodkeeperError as error:
-            _log.warning("ledgers of a stream were not removed yet", stream=name, error=str(error))
+            _log.warning("ledgers of a stream were not removed yet", stream=manifest.name, error=str(error))
+
+    async def _retain(self, manifest: Manifest, at_most: int | None = None) -> tuple[int, ...]:
+        """Apply retention to a stream that was just read. It costs nothing when there is nothing to be removed: idle
+        writers of many streams do it all the time, and to ask for cursors takes a list of the whole cluster's."""
+        name, now_ms = manifest.name, self._now_ms()
+        if retained(manifest, None, now_ms) is not None:
+            await self._with_cursors(name, lambda each, passed: retained(each, passed, now_ms))
+        elif not due(manifest, now_ms):
+            return ()
+        return await self._sweep(name, at_most)
 
     async def _sweep(self, name: str, at_most: int | None = None) -> tuple[int, ...]:
         """Delete the retired ledgers whose time has come."""

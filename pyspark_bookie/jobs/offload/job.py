@@ -201,7 +201,8 @@ class _Run:
         records = self._records(selected)
         going, waiting = due(records, settings, time.time())
         if self._context.dry_run:
-            deleter = Deleter(self._context.client(), self._files, settings, self._context.throttle())
+            client, throttle = self._context.client(), self._context.throttle()
+            deleter = Deleter(client, self._files, settings, throttle, ledger_ids=going)
             cut_off = {each for name in self._cut_streams for each in oldest(self._manifest_of(name), going)}
             for ledger_id in going:
                 obstacle = deleter.obstacle(records[ledger_id])

@@ -117,6 +117,18 @@ async def test_writers_apply_retention_when_they_begin_a_ledger(streams, three):
 # --- cursors --------------------------------------------------------------------------------------------------
 
 
+async def test_retention_that_removes_nothing_asks_for_no_cursors(streams, fifty, monkeypatch):
+    """That takes a list of all cursors of the cluster, and idle writers apply retention all the time."""
+    asked = []
+    of = streams._cursors.of
+    monkeypatch.setattr(streams._cursors, "of", lambda name: asked.append(name) or of(name))
+    assert await streams.apply_retention("s") == ()
+    assert asked == []
+    await streams.configure("s", replace(TEN, retention_bytes=40))
+    assert await streams.apply_retention("s") == (0,)
+    assert asked == ["s"]
+
+
 async def test_cursors_only_go_forwards(streams, fifty):
     first = await streams.move_cursor("s", "c", fifty.position_at(20))
     assert await streams.cursor("s", "c") == first

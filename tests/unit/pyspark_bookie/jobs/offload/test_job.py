@@ -8,6 +8,7 @@ import pytest
 
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings
 from bookie_client.streams.model import STREAM_KEY
+from bookie_client.streams.store import ManifestStore
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.instance import claim
 from pyspark_bookie.common.throttle import Throttle
@@ -57,6 +58,22 @@ def test_an_archive_of_another_cluster_is_left_alone(shelf: LedgerShelf, target:
     assert sorted(folder_of(target).rglob("*")) == before
     with pytest.raises(UsageError, match="its-predecessor"):
         drive(DriverContext(shelf, "orphans", "--kind", "offload-files", "--target", target, "--no-dry-run"))
+
+
+def test_a_dry_run_asks_all_streams_once(shelf: LedgerShelf, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for ledger_id in (1, 2, 3):
+        shelf.put(ledger_id, PAYLOADS)
+        offloader(shelf, target).offload(ledger_id)
+    asked: list[int] = []
+    listing = ManifestStore.listing
+    monkeypatch.setattr(
+        ManifestStore, "listing", lambda store, among: asked.append(len(among)) or listing(store, among)
+    )
+    words = ("--all", "--target", target, "--delete-after", "0s", "--dry-run")
+    result = drive(DriverContext(shelf, "offload", *words))
+    assert result.findings is not None
+    assert [row["what"] for row in result.findings.to_pylist()] == ["WOULD_DELETE"] * 3
+    assert asked == [3]
 
 
 def test_a_dry_run_claims_nothing(shelf: LedgerShelf, target: str) -> None:
