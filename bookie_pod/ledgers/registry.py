@@ -6,8 +6,9 @@ Invariants
 - The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal,
   an empty or all-zero one too.
 - No ledger with a negative id is made: such ids mean something else in entry logs and in the ledger index.
-- Deleting a fenced ledger is remembered for seven days, so that a late writer cannot create it anew. Copies, and the
-  adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being healed here.
+- That a deleted ledger was fenced is remembered for seven days (`FencedAndDeleted`), so that a late writer cannot make
+  it anew. Copies, and the adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being
+  healed here.
 - A ledger leaves limbo by `leave_limbo` alone. The storage may put one there by itself: what a state says of that never
   takes it out again.
 
@@ -18,21 +19,17 @@ Source: reference wire protocol, section 8; bookie behaviour, section 13.3.
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
 from bookie_protocol.keys import is_unknown_key
 
 STATES_MAX: Final = 500_000
-FENCED_AND_DELETED_MAX: Final = 100_000
-FENCED_AND_DELETED_S: Final = 7 * 24 * 3600.0
 
 
 class Ledgers:
@@ -45,7 +42,7 @@ class Ledgers:
         *,
         journaled_keys: set[int] | None = None,
         states_max: int = STATES_MAX,
-        clock: Callable[[], float] = time.monotonic,
+        fenced_and_deleted: FencedAndDeleted | None = None,
     ) -> None:
         self.storage = storage
         self.states: dict[int, LedgerState] = {}
@@ -53,9 +50,8 @@ class Ledgers:
         self._journaled_keys = journaled_keys or set()
         """Ledgers whose key record was replayed: they need none in this process's journal."""
         self._states_max = states_max
-        self._clock = clock
         self._hot: set[LedgerState] = set()
-        self._fenced_and_deleted: OrderedDict[int, float] = OrderedDict()
+        self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
         storage.on_swap(self._cool_down_all)
 
     def journal_of(self, ledger_id: int) -> int:
@@ -84,7 +80,7 @@ class Ledgers:
         if state is None:
             record = self.storage.ledger(ledger_id)
             if record is None:
-                was_fenced = self._was_fenced(ledger_id)
+                was_fenced = self.fenced_and_deleted.was_fenced(ledger_id)
                 if was_fenced and not recovery:
                     raise deleted(f"ledger {ledger_id} was fenced and then deleted on this bookie")
                 state = self._create(ledger_id, key, fenced=was_fenced)
@@ -125,10 +121,7 @@ class Ledgers:
         """The storage deleted this ledger; `fenced`: as its record said. See `LedgerOperations.forget`."""
         self._journaled_keys.discard(ledger_id)
         if fenced:
-            self._fenced_and_deleted[ledger_id] = self._clock() + FENCED_AND_DELETED_S
-            self._fenced_and_deleted.move_to_end(ledger_id)
-            while len(self._fenced_and_deleted) > FENCED_AND_DELETED_MAX:
-                self._fenced_and_deleted.popitem(last=False)
+            self.fenced_and_deleted.add(ledger_id)
         state = self.states.pop(ledger_id, None)
         if state is not None:
             state.cool_down()
@@ -162,19 +155,6 @@ class Ledgers:
         state.key = key
         state.key_journaled = False
         self.record(state)
-
-    def _was_fenced(self, ledger_id: int) -> bool:
-        """Whether the ledger was fenced and deleted lately; who asks renews the memory."""
-        expiry = self._fenced_and_deleted.get(ledger_id)
-        if expiry is None:
-            return False
-        now = self._clock()
-        if expiry < now:
-            del self._fenced_and_deleted[ledger_id]
-            return False
-        self._fenced_and_deleted[ledger_id] = now + FENCED_AND_DELETED_S
-        self._fenced_and_deleted.move_to_end(ledger_id)
-        return True
 
     def _remember(self, state: LedgerState) -> LedgerState:
         if len(self.states) >= self._states_max:

@@ -41,6 +41,7 @@ from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.metrics import JournalMetrics
@@ -164,7 +165,9 @@ def make_server(
     throttled: Callable[[int, float, bool], None] | None = None,
 ) -> ServerSide:
     """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS."""
-    ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys)
+    folders = options.current_folders(config.directories.ledger)
+    fenced = FencedAndDeleted(fenced_files(files, folders))
+    ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys, fenced_and_deleted=fenced)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
     storage.on_ledger_deleted(operations.forget)
     tcp_options = options.tcp_options(config)
@@ -192,7 +195,6 @@ def make_server(
     online = tuple({id(pool): pool for pool in (lanes, high_priority, long_poll)}.values())
     batch = _batch_lanes(config, under_pressure(journals, online), loop, metrics.batch_read_waited)
     reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes, batch)
-    folders = options.current_folders(config.directories.ledger)
     polls_max = min(WAITING_MAX, max(1000, memory.limit // 2 // POLL_BYTES))
     polls = LongPolls(ledgers, reads, long_poll, loop, polls_max)
     context.handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))

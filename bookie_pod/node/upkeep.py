@@ -68,7 +68,9 @@ async def make_upkeep(
         is_whole=elsewhere.is_whole,
     )
     busy = under_pressure(journals, lanes)
-    collection = make_collection(config, files, storage, blocking, registry, busy, blocking.close)
+    collection = make_collection(
+        config, files, storage, blocking, registry, busy, operations.ledgers.fenced_and_deleted, blocking.close
+    )
     integrity = Integrity(
         IntegrityParts(
             config=config,

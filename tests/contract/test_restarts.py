@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.gc.collection import make_collection
+from bookie_pod.storage.gc.fenced_deleted import NAME
+from bookie_protocol.wire.v2_layout import Flag
 from tests.support.frames import (
     LAST,
     NO_KEY,
@@ -27,7 +33,9 @@ from tests.support.frames import (
     v3_status,
     v3_write_lac,
 )
+from tests.support.gc_rig import DictatedMetadata
 from tests.support.served_bookie import RawClient, ServedBookie
+from tests.support.stored_disks import ENGINES
 
 LEDGERS = range(1, 9)
 
@@ -181,3 +189,73 @@ async def test_a_deleted_ledger_does_not_come_back(tmp_path: Path) -> None:
         assert v2_entry(await client.ask(v2_read(1, 1))) == entry(1, 1)
         assert v2_code(await client.ask(v2_read(1, 0))) == 2
     await bookie.stop()
+
+
+async def collect(bookie: ServedBookie, alive: int) -> None:
+    """A pass of garbage collection, of which the metadata service knows one ledger."""
+    collection = make_collection(
+        bookie.config,
+        bookie.files,
+        bookie.side.storage,
+        DictatedMetadata({alive: None}),
+        Registry(),
+        lambda: False,
+        bookie.server.context.operations.ledgers.fenced_and_deleted,
+    )
+    for collector in collection.collectors:
+        assert (await asyncio.to_thread(collector.run_pass)).errors == []
+
+
+@pytest.mark.parametrize("how", ["crash", "clean stop"])
+@pytest.mark.parametrize("engine", list(ENGINES))
+async def test_the_writer_of_a_fenced_and_collected_ledger_is_refused(tmp_path: Path, engine: str, how: str) -> None:
+    """For it the ledger is still open: an acknowledgement would promise what nobody will ever read."""
+    folders = f"{tmp_path}/l0,{tmp_path}/l1"
+    settings = {"ledgerStorageClass": ENGINES[engine], "ledgerDirectories": folders}
+    bookie = ServedBookie(tmp_path, settings)
+    await bookie.start()
+    async with await RawClient.connect(bookie.port) as client:
+        for ledger_id in range(1, 6):
+            assert v2_code(await client.ask(v2_add(entry(ledger_id, 0)))) == 0
+        for ledger_id in (1, 2):
+            assert v2_code(await client.ask(v2_fence(ledger_id))) == 0
+    await collect(bookie, alive=5)
+    for begins in range(3):
+        await (bookie.stop() if how == "clean stop" else bookie.crash())
+        await bookie.start()
+        async with await RawClient.connect(bookie.port) as client:
+            for ledger_id in (1, 2):
+                assert v2_code(await client.ask(v2_add(entry(ledger_id, 1)))) == 104
+            assert v2_code(await client.ask(v2_add(entry(3 + begins, 1)))) == 0  # those were not fenced
+            if begins:  # from here on it is there, fenced, as healing made it
+                assert v2_code(await client.ask(v2_add(entry(1, 0), flags=Flag.RECOVERY_ADD))) == 0
+    await bookie.crash()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
+async def test_without_what_is_remembered_of_fenced_ledgers_a_bookie_starts(tmp_path: Path, damage: str) -> None:
+    bookie = ServedBookie(tmp_path)
+    await bookie.start()
+    async with await RawClient.connect(bookie.port) as client:
+        for ledger_id in (1, 2):
+            assert v2_code(await client.ask(v2_add(entry(ledger_id, 0)))) == 0
+        assert v2_code(await client.ask(v2_fence(1))) == 0
+    await collect(bookie, alive=2)
+    await bookie.stop()
+    path = tmp_path / "ledgers/current" / NAME
+    data = path.read_bytes()
+    match damage:
+        case "missing":
+            path.unlink()
+        case "cut":
+            path.write_bytes(data[:-1])
+        case _:
+            path.write_bytes(data[:12] + bytes([data[12] ^ 1]) + data[13:])
+    with capture_logs() as logs:
+        await bookie.start()
+    told = [line for line in logs if line.get("path") == str(path)]
+    assert len(told) == (damage != "missing")
+    async with await RawClient.connect(bookie.port) as client:
+        assert v2_entry(await client.ask(v2_read(2, 0))) == entry(2, 0)
+        assert v2_code(await client.ask(v2_add(entry(1, 1)))) == 0
+    await bookie.crash()

@@ -13,6 +13,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.metadata import StillHeld
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reports import PassResult
@@ -143,6 +144,7 @@ class GcRig:
         self.now = 1_000_000_000_000
         self.storage: DbLedgerStorage | MemTableStorage
         self.gc: GarbageCollector
+        self.fenced: FencedAndDeleted
         self.open()
 
     def open(self) -> None:
@@ -150,11 +152,14 @@ class GcRig:
         if isinstance(self.storage, MemTableStorage):
             self.storage._background.request = _never
             self.storage.start(Checkpoints())
+        folders = list(self.bookie.directories)
+        self.fenced = FencedAndDeleted(fenced_files(self.bookie.files, folders), now_ms=lambda: self.now)
         self.gc = GarbageCollector(
             collected(self.storage)[0],
             self.metadata,
-            GcStateFile(self.bookie.files, self.bookie.directories[0]),
+            GcStateFile(self.bookie.files, folders[0]),
             self.options,
+            fenced=self.fenced,
             now_ms=lambda: self.now,
         )
 

@@ -37,6 +37,7 @@ from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
@@ -191,6 +192,7 @@ def make_collection(
     metadata: GcMetadata,
     registry: Registry,
     under_pressure: Callable[[], bool],
+    fenced: FencedAndDeleted,
     interrupt: Callable[[], None] = lambda: None,
 ) -> GarbageCollection:
     """The collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
@@ -210,6 +212,7 @@ def make_collection(
             GcStateFile(files, folders[index]),
             replace(settings, log_size_limit=part.logs.log_size_limit),
             index=index,
+            fenced=fenced,
             under_pressure=under_pressure,
             metrics=instruments,
         )

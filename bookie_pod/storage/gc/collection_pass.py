@@ -138,6 +138,7 @@ class CollectionPass:
         """Before the deletions become durable, so that no restart forgets that a ledger was another one once."""
         self._deleted.seal(max(self._storage.logs.log_ids(), default=-1))
         self._deleted.write()
+        self._ledgers.fenced.write()
 
     def _measure(self, result: PassResult) -> None:
         before = dict(self._usages.quarantined)

@@ -24,6 +24,7 @@ import structlog
 from bookie_pod.storage.gc.collection_pass import CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
@@ -61,6 +62,7 @@ class GarbageCollector:
         options: GcOptions,
         *,
         index: int = 0,
+        fenced: FencedAndDeleted | None = None,
         under_pressure: Callable[[], bool] = lambda: False,
         metrics: GcMetrics | None = None,
         now_ms: Callable[[], int] = _now_ms,
@@ -87,7 +89,12 @@ class GarbageCollector:
         metadata_rate = self._metadata_rate = Throttle(options.metadata_rate, self._stopped, by_bytes=False)
         self._deleted = state_file.deleted_ledgers()
         self._ledgers = LedgerCollector(
-            storage, metadata, lambda: metadata_rate.pay(1, 0), self._deleted, verify=options.verify_metadata
+            storage,
+            metadata,
+            lambda: metadata_rate.pay(1, 0),
+            self._deleted,
+            fenced or FencedAndDeleted(),
+            verify=options.verify_metadata,
         )
         self._usages = LogUsages(
             storage,

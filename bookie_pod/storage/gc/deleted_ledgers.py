@@ -6,11 +6,8 @@ ledger was deleted here. And: does an entry without a row belong to the ledger, 
 never get a row. Whoever gives rows to what an entry log holds asks `may_be_earlier_life` first: compaction, the
 scrubber, every rebuild of an index.
 
-Format
-    8 bytes    "PKGCDEL1"
-    16 bytes each: ledger id i64, upto i64, big-endian: logs up to this id may hold entries from before the deletion;
-                   bit 62 of `upto`: the ledger has come back since
-    4 bytes    CRC32C of all that is before it
+Rows of the file (`rows_file` says what is around them): ledger id, and `upto`: logs up to this id may hold entries from
+before the deletion; bit 62 of `upto`: the ledger has come back since.
 
 Invariants
 - The file is replaced whole and durably. Missing or damaged it is empty: then the metadata service is asked again.
@@ -22,21 +19,15 @@ Threads: the garbage collection thread; questions from any.
 
 from __future__ import annotations
 
-import posixpath
 import threading
 from collections.abc import Callable
-from struct import Struct
 from typing import Final
 
-import google_crc32c
 import numpy as np
-import structlog
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.packed_ids import CHUNK, Array, Mask, are_in, empty, place_of
-from bookie_protocol.errors import StorageFault
-
-_log = structlog.get_logger(__name__)
+from bookie_pod.storage.gc.rows_file import RowsFile
 
 NAME: Final = "gc-deleted-ledgers"
 MAGIC: Final = b"PKGCDEL1"
@@ -45,7 +36,6 @@ MAX_LEDGERS: Final = 1 << 20
 MayBeEarlierLife = Callable[[int, int], bool]
 """(ledger id, log id): whether that log may hold entries of an earlier ledger of this id."""
 
-_CRC: Final = Struct(">I")
 _RETURNED: Final = 1 << 62
 _ALL_LOGS: Final = _RETURNED - 1
 
@@ -54,8 +44,7 @@ class DeletedLedgers:
     """See the module. `folder` is the `current` folder that the file lies in."""
 
     def __init__(self, files: Files, folder: str, limit: int = MAX_LEDGERS) -> None:
-        self._files = files
-        self._path = posixpath.join(folder, NAME)
+        self._file = RowsFile(files, folder, NAME, MAGIC, "deleted ledgers unknown, will be asked for")
         self._limit = limit
         self._ids = empty()
         """Ascending."""
@@ -163,34 +152,14 @@ class DeletedLedgers:
     # --- the file -------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        try:
-            data = self._files.read_bytes(self._path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            _log.warning("deleted ledgers unknown, will be asked for", path=self._path, reason=str(error))
-            return
-        body, crc = data[: -_CRC.size], data[-_CRC.size :]
-        pairs = body[len(MAGIC) :]
-        if not body.startswith(MAGIC) or len(pairs) % 16 or _CRC.pack(google_crc32c.value(body)) != crc:
-            _log.warning("deleted ledgers unknown, will be asked for", path=self._path, reason="the file is damaged")
-            return
-        rows = np.frombuffer(pairs, ">i8").reshape(-1, 2)
-        order = np.argsort(rows[:, 0], kind="stable")
-        self._ids, self._upto = rows[order, 0].astype(np.int64), rows[order, 1].astype(np.int64)
+        ids, upto = self._file.read()
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._upto = ids[order], upto[order]
 
     def write(self) -> None:
         """Make what was told so far durable. `StorageFault`."""
         if not self._changed:
             return
         self._pack()
-        words = np.empty(1 + 2 * len(self._ids), ">i8")
-        words[0] = int.from_bytes(MAGIC)
-        words[1::2], words[2::2] = self._ids, self._upto
-        body = words.tobytes()
-        del words  # each of these may be 16 MB
-        try:
-            self._files.write_bytes_atomic(self._path, body + _CRC.pack(google_crc32c.value(body)))
-        except OSError as error:
-            raise StorageFault(f"cannot write {self._path}: {error}") from error
+        self._file.write(self._ids, self._upto)
         self._changed = False

@@ -35,6 +35,10 @@ class CollectedDirectory:
     def has_ledger(self, ledger_id: int) -> bool:
         return self._directory.ledgers.get(ledger_id) is not None
 
+    def is_fenced(self, ledger_id: int) -> bool:
+        record = self._directory.ledgers.get(ledger_id)
+        return record is not None and record.fenced
+
     def delete_ledger(self, ledger_id: int) -> None:
         self._directory.delete_ledger(ledger_id)
 
@@ -74,6 +78,10 @@ class CollectedEngine:
 
     def has_ledger(self, ledger_id: int) -> bool:
         return self._storage.cache.records.get(ledger_id) is not None
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        record = self._storage.cache.records.get(ledger_id)
+        return record is not None and record.fenced
 
     def delete_ledger(self, ledger_id: int) -> None:
         self._storage.delete_ledger(ledger_id)

@@ -10,6 +10,8 @@ Invariants
 - A ledger that is named in any ensemble together with this bookie is never deleted.
 - A ledger that lives elsewhere is deleted only under its lock, and only when every bookie that the metadata name is
   there with its copies: names alone may be those of bookies that have gone, or that never got them.
+- That a ledger was fenced is remembered durably (`FencedAndDeleted`) before it is deleted; if it cannot be, the ledger
+  stays.
 - No answer of a service that is not this bookie's cluster counts (`check_instance`, once in each pass).
 
 Threads: the garbage collection thread.
@@ -27,9 +29,10 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
+from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -62,10 +65,12 @@ class LedgerCollector:
         metadata: GcMetadata,
         pay: Callable[[], None],
         deleted: DeletedLedgers,
+        fenced: FencedAndDeleted,
         *,
         verify: bool,
     ) -> None:
         self.deleted = deleted
+        self.fenced = fenced
         self.doubt: str | None = None
         """Why the last search for deleted ledgers does not know of all of them. Any thread may read."""
         self._storage = storage
@@ -145,6 +150,7 @@ class LedgerCollector:
         self._delete_all(absent, result, verify=True)
 
     def _delete_all(self, ledger_ids: Sequence[int], result: LedgerCollection, *, verify: bool) -> None:
+        ledger_ids = self._with_fences_remembered(ledger_ids, result)
         if not verify:
             for ledger_id in ledger_ids:
                 self._delete(ledger_id, result)
@@ -154,6 +160,22 @@ class LedgerCollector:
                 self._delete(ledger_id, result)
             else:
                 result.kept_in_doubt += 1
+
+    def _with_fences_remembered(self, ledger_ids: Sequence[int], result: LedgerCollection) -> Sequence[int]:
+        """Those of them that may be deleted now. To remember one that turns out to stay does no harm."""
+        fenced = {ledger_id for ledger_id in ledger_ids if self._storage.is_fenced(ledger_id)}
+        if fenced:
+            try:
+                self.fenced.remember(fenced)
+            except StorageFault as error:
+                result.failed += len(fenced)
+                _log.error(
+                    "fenced ledgers cannot be deleted before it is durable that they were fenced, will be tried again",
+                    ledgers=len(fenced),
+                    reason=str(error),
+                )
+                return [ledger_id for ledger_id in ledger_ids if ledger_id not in fenced]
+        return ledger_ids
 
     def _paid(self, ledger_ids: Iterable[int]) -> Iterator[int]:
         for ledger_id in ledger_ids:
@@ -221,8 +243,9 @@ class LedgerCollector:
             if not self._metadata.is_whole_elsewhere(ledger_id) or not still_held():
                 result.kept_in_doubt += 1
                 return
-            _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
-            self._delete(ledger_id, result)
+            for deletable in self._with_fences_remembered([ledger_id], result):
+                _log.info("ledger deleted: no ensemble of it names this bookie", ledger=deletable)
+                self._delete(deletable, result)
 
     # --- ledgers that only entry logs know ------------------------------------------------------------------
 

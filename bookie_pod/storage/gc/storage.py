@@ -29,6 +29,10 @@ class CollectedStorage(Protocol):
 
     def has_ledger(self, ledger_id: int) -> bool: ...
 
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Whether it is here and fenced."""
+        ...
+
     def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger, in memory at once; durable with the next `flush`."""
         ...

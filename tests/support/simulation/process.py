@@ -18,6 +18,7 @@ from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.disk import VirtualJournal, VirtualLanes
@@ -42,7 +43,8 @@ class BookieProcess:
         self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options, bookie.slowness)
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
         self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
-        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
+        fenced = FencedAndDeleted(clock=loop.time)
+        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, fenced_and_deleted=fenced)
         operations = _ObservedOperations(ledgers, [self.journal])
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled

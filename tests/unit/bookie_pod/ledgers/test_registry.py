@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_pod.ledgers.registry import FENCED_AND_DELETED_S, Ledgers
+from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN
 from bookie_pod.ledgers.waiters import LacWaiter, LacWaiters
 from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.gc.fenced_deleted import REMEMBERED_S, FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
 from bookie_protocol.keys import is_unknown_key
@@ -164,28 +165,27 @@ def test_deletion_cools_wakes_and_forgets(storage: DbLedgerStorage) -> None:
 
 def test_fenced_and_deleted_is_remembered_for_seven_days_since_the_last_look(storage: DbLedgerStorage) -> None:
     clock = Clock()
-    ledgers = Ledgers(storage, 1, clock=clock)
+    ledgers = Ledgers(storage, 1, fenced_and_deleted=FencedAndDeleted(clock=clock))
     storage.on_ledger_deleted(ledgers.forget)
     storage.set_ledger(5, LedgerRecord(KEY, fenced=True))  # nobody asked for it since the start
     storage.delete_ledger(5)
     for error in (LedgerFenced, NoSuchLedger):
         with pytest.raises(error):
             ledgers.for_write(5, KEY, deleted=error)
-    clock.now += FENCED_AND_DELETED_S - 1
+    clock.now += REMEMBERED_S - 1
     with pytest.raises(LedgerFenced):
         ledgers.for_write(5, KEY, deleted=LedgerFenced)
-    clock.now += FENCED_AND_DELETED_S - 1
+    clock.now += REMEMBERED_S - 1
     with pytest.raises(NoSuchLedger):
         ledgers.for_read(5)
     with pytest.raises(LedgerFenced):
         ledgers.for_write(5, KEY, deleted=LedgerFenced)
-    clock.now += FENCED_AND_DELETED_S + 1
+    clock.now += REMEMBERED_S + 1
     assert not ledgers.for_write(5, KEY, deleted=LedgerFenced).fenced
 
 
-def test_the_memo_is_bounded_and_drops_the_oldest(storage: DbLedgerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_pod.ledgers.registry.FENCED_AND_DELETED_MAX", 2)
-    ledgers = Ledgers(storage, 1)
+def test_the_memory_is_bounded_and_drops_the_oldest(storage: DbLedgerStorage) -> None:
+    ledgers = Ledgers(storage, 1, fenced_and_deleted=FencedAndDeleted(limit=2))
     storage.on_ledger_deleted(ledgers.forget)
     for ledger_id in (1, 2):
         storage.set_ledger(ledger_id, LedgerRecord(KEY, fenced=True))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from bookie_pod.storage.gc.fenced_deleted import NAME as FENCED
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
@@ -279,6 +282,82 @@ def test_a_lock_that_cannot_be_taken_ends_the_search() -> None:
     rig.metadata.re_replication_lock = lock
     assert rig.gc.run_pass().ledgers_deleted == 0
     assert _left(rig) == {0, 1}
+
+
+# --- fenced ledgers -----------------------------------------------------------------------------------------
+
+
+def _fence(rig: GcRig, *ledger_ids: int) -> None:
+    for ledger_id in ledger_ids:
+        rig.storage.set_ledger(ledger_id, replace(rig.storage.ledger(ledger_id), fenced=True))
+
+
+def _on_disk(rig: GcRig) -> FencedAndDeleted:
+    """What is remembered after a power cut at this moment."""
+    return FencedAndDeleted(
+        fenced_files(rig.bookie.files.crash(random.Random(0)), rig.bookie.directories), now_ms=lambda: rig.now
+    )
+
+
+@pytest.mark.parametrize("options", [FAST, UNVERIFIED, OVER_REPLICATED], ids=["verified", "trusted", "elsewhere"])
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_that_a_ledger_was_fenced_is_durable_before_it_is_deleted(engine: str, options) -> None:
+    """A flush that has nothing to do with the collection may make the deletion durable at once."""
+    rig = GcRig(options, engine=engine)
+    rig.write(range(6), 2)
+    rig.now += 5
+    rig.metadata.ledgers[SOMEBODY_ELSES] = OTHER
+    _fence(rig, 1, 2, 4)
+    rig.delete(1, 3)
+    if options is OVER_REPLICATED:
+        rig.metadata.ledgers[4] = OTHER
+    else:
+        rig.delete(4)
+    known: dict[int, bool] = {}
+    delete = rig.gc._storage.delete_ledger
+
+    def watched(ledger_id: int) -> None:
+        known[ledger_id] = _on_disk(rig).was_fenced(ledger_id)
+        delete(ledger_id)
+
+    rig.gc._storage.delete_ledger = watched
+    rig.gc.run_pass()
+    assert known == {1: True, 3: False, 4: True}
+    assert not _on_disk(rig).was_fenced(2)
+
+
+@pytest.mark.parametrize("options", [FAST, OVER_REPLICATED], ids=["gone", "elsewhere"])
+def test_a_fenced_ledger_stays_as_long_as_no_disk_takes_that_it_was_fenced(options) -> None:
+    rig = _rig(4, options)
+    _fence(rig, 1)
+    if options is OVER_REPLICATED:
+        rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
+    else:
+        rig.delete(1, 2)
+    rig.bookie.files.faults.fail("write", "create", "overwrite", errno=28, path=f"{rig.bookie.directories[0]}/{FENCED}")
+    result = rig.gc.run_pass()
+    assert result.ledgers_deleted == 1
+    assert "deleting ledgers: 1 could not be deleted here" in result.errors
+    assert _left(rig) == {0, 1, 3}
+    rig.bookie.files.faults.clear()
+    rig.now += 5
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert _on_disk(rig).was_fenced(1)
+
+
+def test_a_fence_that_came_in_the_middle_is_durable_when_the_pass_has_ended() -> None:
+    rig = _rig(2)
+    rig.storage.on_ledger_deleted(lambda ledger_id, fenced: rig.fenced.add(ledger_id) if fenced else None)
+    rig.delete(1)
+    read = rig.metadata.read
+
+    def read_and_fence(ledger_id: int):
+        _fence(rig, ledger_id)
+        return read(ledger_id)
+
+    rig.metadata.read = read_and_fence
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert _on_disk(rig).was_fenced(1)
 
 
 # --- ids that come back -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scanned import LedgersMap
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
@@ -58,7 +59,7 @@ class MillionLedgers:
         files.makedirs(FOLDER)
         self.deleted = DeletedLedgers(files, FOLDER)
         storage: Any = self
-        collector = LedgerCollector(storage, metadata, lambda: None, self.deleted, verify=False)
+        collector = LedgerCollector(storage, metadata, lambda: None, self.deleted, FencedAndDeleted(), verify=False)
         self.usages = LogUsages(
             storage, collector, pay_scan=lambda entries, nbytes: None, breathe=lambda: None, quarantined={}
         )

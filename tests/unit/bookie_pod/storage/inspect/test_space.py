@@ -11,6 +11,7 @@ import pytest
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.gc import deleted_ledgers, fenced_deleted, state_file
 from bookie_pod.storage.index.index_file import encode_header
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.inspect.index import FileIndex
@@ -151,6 +152,7 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
         "4.log.3.compacted": FileKind.COMPACTION,
         "lastMark.3": FileKind.MARK,
         "DIRTY": FileKind.STATE,
+        **dict.fromkeys((state_file.NAME, deleted_ledgers.NAME, fenced_deleted.NAME), FileKind.STATE),
         "holiday.jpg": FileKind.OTHER,
     }
     assert {name: kind_of(name) for name in expected} == expected
