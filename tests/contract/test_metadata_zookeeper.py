@@ -175,6 +175,7 @@ async def test_a_connection_that_a_starting_server_never_answers_does_not_cost_t
 ) -> None:
     """Of connections to it the first is accepted and never answered."""
     silent = list[asyncio.StreamWriter]()
+    passing = list["asyncio.Future[object]"]()
     host, _, port = zookeeper.hosts.rpartition(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,7 +183,9 @@ async def test_a_connection_that_a_starting_server_never_answers_does_not_cost_t
             silent.append(writer)
             return
         server_reader, server_writer = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
+        both = asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
+        passing.append(both)
+        await both
 
     async with await asyncio.start_server(serve, "127.0.0.1") as front:
         tree = ZooKeeperTree(f"127.0.0.1:{front.sockets[0].getsockname()[1]}", 20)
@@ -192,6 +195,7 @@ async def test_a_connection_that_a_starting_server_never_answers_does_not_cost_t
         assert silent
         await tree.close()
         silent[0].close()
+        await asyncio.wait(passing)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
