@@ -6,7 +6,7 @@ Invariants
 - Losing the connection fails what is under way with `ConnectionLost`; kazoo then fires all watches, and so
   do we.
 - After an expired session kazoo opens a new one by itself. Should its connection thread end for another
-  reason, it is started again, as a new session.
+  reason, it is started again, as a new session, until one stands: of a second end in a row kazoo tells nobody.
 - Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
 - The session has its id from the moment it is CONNECTED until the next one is, whatever the connection does meanwhile:
   the id says whose a node is, not whether anybody can be asked.
@@ -300,14 +300,15 @@ class ZooKeeperTree:
 
     async def _start_again(self) -> None:
         _log.warning("the ZooKeeper connection ended; opening a new session")
-        while True:
+        while self._session.state is not SessionState.CONNECTED:
             await asyncio.sleep(LONGEST_RECONNECT_PAUSE)
+            thread = self._client._connection._connection_routine
+            if thread is not None and thread.is_alive():
+                continue  # it goes on trying; a second start would take its handlers away
             try:
                 await asyncio.to_thread(self._client.start_async)
             except Exception as error:  # no descriptor or no thread left, say: there may be again
                 _log.warning("no new ZooKeeper session can be begun; it is tried again: %r", error)
-            else:
-                break
         self._restart = None
 
 

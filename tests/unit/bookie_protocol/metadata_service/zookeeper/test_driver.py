@@ -1,18 +1,22 @@
-"""In which session writes are handed to kazoo, whose thread may know of one that the event loop has not heard of."""
+"""What the driver makes of kazoo's sessions: in which of them writes are sent, and what follows if none can begin."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooState
 from kazoo.protocol.states import KeeperState
 
+from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.zookeeper import driver
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
+from tests.support.until import until
 
 
 class Client:
@@ -22,6 +26,7 @@ class Client:
         self.client_id: tuple[int, bytes] | None = (7, b"")
         self.client_state = KeeperState.CONNECTED
         self.asked: list[str] = []
+        self._connection = SimpleNamespace(_connection_routine=None)
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
         self.listener = listener
@@ -61,3 +66,30 @@ async def test_nothing_is_written_in_a_session_that_the_loop_has_not_heard_of(
     with pytest.raises(ConnectionLost, match="another one by now"):
         await write(tree)
     assert client.asked == [request_name]
+
+
+async def test_a_connection_that_ends_at_each_start_is_begun_again_until_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the one that grants logins is away, say. kazoo tells of the first such end alone."""
+    client, starts = Client(), 0
+
+    def start() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            raise OSError("no descriptor left")
+        if starts == 3:
+            client._connection._connection_routine = threading.current_thread()
+            client.client_state = KeeperState.CONNECTED
+            client.listener(KazooState.CONNECTED)
+
+    client.start_async = start  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "make_client", lambda *_, **__: client)
+    monkeypatch.setattr(driver, "LONGEST_RECONNECT_PAUSE", 0.001)
+    tree = ZooKeeperTree("zk:1", 5)
+    client.client_state = KeeperState.AUTH_FAILED
+    client.listener(KazooState.LOST)
+    await until(lambda: tree.session.state is SessionState.CONNECTED)
+    await until(lambda: tree._restart is None)
+    assert starts == 3
