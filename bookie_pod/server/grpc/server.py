@@ -5,7 +5,7 @@ Invariants
   change shows within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
   RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
-  there are at most `MAX_WATCHES`, and who leave nothing behind.
+  there are at most `MAX_WATCHES`, who leave nothing behind, and for whom nobody waits.
 - Every service is NOT_SERVING from the moment that `stop` begins.
 - With TLS nothing is served unencrypted, and with tokens no call without one but those of health (`tls`, `access`).
 
@@ -68,12 +68,37 @@ class GrpcService(Protocol):
         ...
 
 
-class _Health(health.aio.HealthServicer):  # type: ignore[misc]
-    """The health of the services, for a bounded number of those who watch it."""
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """The health of the services, for a bounded number of those who watch it.
+
+    Not gRPC's own servicer: there whoever watches and receives nothing holds a lock that `set` needs, so that no change
+    would be told to anybody, and the bookie could not stop.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._statuses: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._final = False
         self._watches = 0
+
+    def set(self, service: str, status: int) -> None:
+        """Ignored after `shut_down`."""
+        if not self._final and self._statuses.get(service) != status:
+            self._statuses[service] = status
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+    def shut_down(self) -> None:
+        """Nothing serves any more, whatever `set` says from now on."""
+        for service in self._statuses:
+            self.set(service, _NOT_SERVING)
+        self._final = True
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802 - its name in gRPC
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802 - its name in gRPC
         if self._watches >= MAX_WATCHES:
@@ -82,14 +107,16 @@ class _Health(health.aio.HealthServicer):  # type: ignore[misc]
             )
         self._watches += 1
         try:
-            await super().Watch(request, context)
+            told = None
+            while True:
+                status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+                if status == told:
+                    await self._changed.wait()
+                else:
+                    told = status
+                    await context.write(health_pb2.HealthCheckResponse(status=status))
         finally:
             self._watches -= 1
-            name = request.service
-            if name not in self._server_status and not self._watcher_count_by_service[name]:
-                # Of a name that a client made up nothing stays.
-                self._watcher_count_by_service.pop(name)
-                self._server_watchers.pop(name, None)
 
 
 class GrpcServer:
@@ -153,15 +180,15 @@ class GrpcServer:
                 "choose another grpcServerPort or grpcServerHost"
             ) from error
         self._server = server
-        await self.refresh()
+        self.refresh()
         await server.start()
         self._poll = asyncio.create_task(self._follow_status(), name="grpc-health")
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Show the node's present readiness."""
         serving = _SERVING if self._status.unready_reason() is None else _NOT_SERVING
         for service in self._names:
-            await self._health.set(service, serving)
+            self._health.set(service, serving)
 
     async def stop(self) -> None:
         """Report NOT_SERVING, let calls end for `STOP_GRACE_S` at most, close. May be called more than
@@ -170,7 +197,7 @@ class GrpcServer:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
-        await self._health.enter_graceful_shutdown()
+        self._health.shut_down()
         services, self._services = self._services, ()
         for service in services:
             await service.stop()
@@ -181,4 +208,4 @@ class GrpcServer:
     async def _follow_status(self) -> None:
         while True:
             await asyncio.sleep(POLL_S)
-            await self.refresh()
+            self.refresh()

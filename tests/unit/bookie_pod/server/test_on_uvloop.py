@@ -53,7 +53,7 @@ def test_grpc() -> None:
             request = health_pb2.HealthCheckRequest(service="bookie")
             assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
             node.unready = "stopping"
-            await server.refresh()
+            server.refresh()
             assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(ServerStartFailed, match="grpcServerPort"):
             await start_grpc(GrpcConfig(server_port=server.port, server_host="127.0.0.1"), node)

@@ -55,10 +55,10 @@ async def test_health_follows_readiness(
 ) -> None:
     assert await check(channel, service) == SERVING
     node.unready = "shutting down"
-    await server.refresh()
+    server.refresh()
     assert await check(channel, service) == NOT_SERVING
     node.unready = None
-    await server.refresh()
+    server.refresh()
     assert await check(channel, service) == SERVING
 
 
@@ -123,7 +123,40 @@ async def test_those_who_watch_do_not_keep_others_out(server: GrpcServer, channe
     for watch in watches:
         watch.cancel()
     await until(lambda: not server._health._watches)
-    assert not [name for name in server._health._server_watchers if name.startswith("made up")]
+    assert not [name for name in server._health._statuses if name.startswith("made up")]
     again = stub.Watch(health_pb2.HealthCheckRequest(service=""))
     assert (await again.read()).status == SERVING
     again.cancel()
+
+
+async def test_one_who_watches_and_receives_nothing_holds_nobody_up(
+    node: FakeNode, server: GrpcServer, channel: grpc.aio.Channel
+) -> None:
+    """HTTP/2 lets a client say that it has room for no byte of an answer."""
+    async with asyncio.timeout(10):
+        _, deaf = await asyncio.open_connection("127.0.0.1", server.port)
+        deaf.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2(4, 0, 0, b"\0\4\0\0\0\0"))
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": "/grpc.health.v1.Health/Watch",
+            ":authority": "bookie",
+            "content-type": "application/grpc",
+            "te": "trailers",
+        }
+        pairs = [(name.encode(), value.encode()) for name, value in fields.items()]
+        head = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in pairs)
+        message = health_pb2.HealthCheckRequest(service="bookie").SerializeToString()
+        body = b"\0" + len(message).to_bytes(4) + message
+        deaf.write(http2(1, 4, 1, head) + http2(0, 1, 1, body))
+        await until(lambda: server._health._watches)
+        node.unready = "stopping"
+        server.refresh()
+        assert await check(channel, "bookie") == NOT_SERVING
+        await server.stop()
+        deaf.close()
+
+
+def http2(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """A frame."""
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
