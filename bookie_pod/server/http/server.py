@@ -155,12 +155,13 @@ class HttpServer:
 
     def _make_way(self) -> bool:
         """Close the connection that has done nothing for longest; False if all are being served."""
-        while self._silent:
-            connection, timer = self._silent.popitem(last=False)
-            timer.cancel()
+        for _ in range(min(len(self._silent), MAX_CONNECTIONS)):
+            connection = next(iter(self._silent))
             if connection.transport is not None:
+                self._silent.pop(connection).cancel()
                 connection.force_close()
                 return True
+            self._silent.move_to_end(connection)  # gone, or not there yet, as in a TLS handshake: its timer sees to it
         while self._idle:
             connection, _ = self._idle.popitem(last=False)
             if connection.transport is not None:

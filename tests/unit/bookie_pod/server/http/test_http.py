@@ -192,6 +192,26 @@ async def test_who_does_nothing_for_longest_makes_way(
     await server.stop()
 
 
+async def test_who_is_not_there_yet_when_others_come_is_closed_when_silent(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several connections are accepted at once, and a TLS handshake takes a while."""
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "FIRST_REQUEST_S", 0.05)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    first = [await connect(server) for _ in range(2)]
+    late = server._protocol()
+    while server._make_way():
+        pass
+    left, right = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: late, left)
+    reader, writer = await asyncio.open_connection(sock=right)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    await closed(writer, *(each for _, each in first))
+    await server.stop()
+
+
 async def test_while_all_are_served_the_probes_have_connections_of_their_own(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
