@@ -31,6 +31,8 @@ from bookie_protocol.errors import BookieReadOnly, PodkeeperError, TooManyReques
 CONNECTION_BYTES_MAX: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * 1024
 """Bytes of adds that one connection hands to a journal before it is the turn of the next."""
+LOOK_AGAIN_S: Final = 0.1
+"""For how long at least an add is left alone that has waited for too long, but not for the write cache, in seconds."""
 _ADD_OVERHEAD: Final = 256
 """What an add of no bytes counts of a turn."""
 
@@ -168,7 +170,8 @@ class ParkedAdds:
         """For the earliest deadline; one that is past belongs to an add that waits for a journal: look again later."""
         now = self._loop.time()
         deadlines = (queue[0][0] for queue in self._queues.values())
-        due = min(deadline if deadline > now else now + self._timeout_s for deadline in deadlines)
+        later = now + max(self._timeout_s, LOOK_AGAIN_S)
+        due = min(deadline if deadline > now else later for deadline in deadlines)
         self._timer = self._loop.call_at(due, self._expire)
 
     def _stop_timer(self) -> None:

@@ -288,3 +288,23 @@ async def test_each_add_is_answered_exactly_once_and_in_its_ledgers_order(rig: S
     for ledger_id, count in counts.items():
         assert [e for (ledger, e), _ in parking.log if ledger == ledger_id] == list(range(count))
     assert rig.admission.parked_adds == rig.admission.parked_bytes == 0
+
+
+async def test_an_add_that_may_not_wait_for_the_cache_waits_for_the_journal_in_peace(rig: ServerRig) -> None:
+    """With `dbStorage_maxThrottleTimeMs=0`."""
+    rig.journals[1].full = True
+    parking = Parking(rig, timeout_ms=0)
+    looked = 0
+    expire = parking.parked._expire
+
+    def look() -> None:
+        nonlocal looked
+        looked += 1
+        expire()
+
+    parking.parked._expire = look  # type: ignore[method-assign]
+    parking.park(1, 0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert looked <= 1
+    parking.parked.drop_all()
