@@ -101,7 +101,7 @@ class GatewayProcess:
         collecting = asyncio.create_task(collect_cycles())
         self._undo.callback(collecting.cancel)
         self._serves, self._phase, self.grpc_port = True, "serving", server.port
-        await server.refresh()
+        server.refresh()
         _log.info("gateway serves", port=server.port, http_port=None if http is None else http.port)
         return metadata
 
