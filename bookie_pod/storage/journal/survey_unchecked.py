@@ -45,7 +45,7 @@ _LONGEST_GROUP_SEARCHED: Final = 100_000
 """Records after which the search for the end of a group gives a candidate up."""
 
 _STEPS_DOUBTED: Final = 8
-"""How many of the last lengths may have led a walk astray before it stops."""
+"""How many lengths of a group without its padding may have led a walk astray before it stops."""
 
 _LIKELY_HEAD: Final = re.compile(
     rb"(?s)(?=(?!\0{4})[\0-\x07].{3}[\0-\x7f].{7}(?:\0{3}.{5}|\xff{6}(?:[\xf0\xe0\x80]\0|\0\0)))",
@@ -80,7 +80,10 @@ class UncheckedSurvey:
             if not step.is_padding and self._is_hollow(step):
                 walk.stop = Stop.ZERO
                 break
-            last.append(step)
+            if step.is_padding:
+                last.clear()  # no length before it led the walk astray
+            else:
+                last.append(step)
         end = walk.offset
         if self._file.only_zeros_from(end) and end > 0:
             damage = self._changed_length(last, walk) if self._ends_askew(last) else None
@@ -200,19 +203,15 @@ class UncheckedSurvey:
 
     def _ends_askew(self, last: deque[Step]) -> bool:
         """Whether the last records before a clean end are such that an earlier length may have led there."""
-        if not last or last[-1].is_padding:
+        if not last:
             return False
         if not self._ends_file(last[-1].body_offset, last[-1].length):
             return True
-        return not all(step.is_padding or self._is_likely(step) for step in last)
+        return not all(map(self._is_likely, last))
 
     def _changed_length(self, last: deque[Step], walk: RecordWalk) -> str | None:
         """Where the walk may have been led astray by one bit of a length; None if nothing says so."""
-        doubted = [
-            (step.offset, step.length)
-            for step in last
-            if not step.is_padding and not self._is_right(step.body_offset, step.length)
-        ]
+        doubted = [(step.offset, step.length) for step in last if not self._is_right(step.body_offset, step.length)]
         if walk.offset + LENGTH.size <= self._file.window.size:
             doubted.append((walk.offset, walk.stop_length if walk.stop is Stop.CUT else 0))
         for offset, length in doubted:

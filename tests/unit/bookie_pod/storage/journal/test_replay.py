@@ -372,6 +372,15 @@ def test_a_padding_marker_cut_short_is_a_torn_tail(marker: bytes) -> None:
     assert entries(files) == [(7, 0)]
 
 
+def test_records_before_a_torn_tail_are_not_doubted_for_their_lengths() -> None:
+    """With one bit of it changed the fence's length leads to a record as well: the one in between has 64 bytes."""
+    entry = record(7, 0, bytes(range(64 - 4 - 24)))
+    group = b"".join(fmt.fence_record(7)) + entry + record(7, 1)
+    assert len(entry) == 64
+    for cut in (struct.pack(">i", 700), record(7, 2, b"x" * 700)[:200], record(7, 2, b"x" * 700)[:18]):
+        assert entries(files_with((9, plain_file(group) + cut)))[:2] == [(7, 0), (7, 1)]
+
+
 def test_a_record_of_zeros_is_not_handed_out() -> None:
     data = plain_file(record(7, 0)) + fmt.LENGTH.pack(100)
     assert entries(files_with((9, data))) == [(7, 0)]
