@@ -51,14 +51,16 @@ class LoopGcMetadata:
         instance_id: str | None,
         timeout: float,
         is_whole: Callable[[int], Awaitable[bool]],
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
-        """`is_whole`: whether a ledger has all its copies, asked of its bookies."""
+        """`is_whole`: whether a ledger has all its copies, asked of its bookies; no longer than `check_seconds`."""
         self.bookie_id = bookie_id
         self._service = service
         self._loop = loop
         self._instance_id = instance_id
         self._timeout = timeout
         self._is_whole = is_whole
+        self._check_seconds = check_seconds
         self._lock = threading.Lock()
         self._running: set[Future[Any]] = set()
         self._closed = False
@@ -122,12 +124,16 @@ class LoopGcMetadata:
         ended = threading.Event()
 
         def listen(state: SessionState) -> None:
-            if state in (SessionState.EXPIRED, SessionState.CLOSED):
+            if state is not SessionState.CONNECTED:  # suspended: the service may have ended it, and cannot tell us yet
                 ended.set()
 
         async def take() -> tuple[LedgerLock, Callable[[], None]]:
-            lock = await marks.lock(ledger_id, timeout=self._timeout)
-            return lock, self._service.session.add_listener(listen)
+            stop_listening = self._service.session.add_listener(listen)
+            try:
+                return await marks.lock(ledger_id, timeout=self._timeout), stop_listening
+            except BaseException:
+                stop_listening()
+                raise
 
         try:
             lock, stop_listening = self._wait(take())
@@ -145,10 +151,14 @@ class LoopGcMetadata:
             self._wait(give_back())
 
     def is_whole_elsewhere(self, ledger_id: int) -> bool:
-        return self._wait(self._whole(ledger_id), CHECK_SECONDS)
+        return self._wait(self._whole(ledger_id), self._check_seconds + self._timeout)
 
     async def _whole(self, ledger_id: int) -> bool:
-        return await self._is_whole(ledger_id)
+        try:
+            async with asyncio.timeout(self._check_seconds):
+                return await self._is_whole(ledger_id)
+        except TimeoutError:
+            return False  # of this ledger nobody knows; the search goes on with the next
 
     def _wait(self, call: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         limit = self._timeout * 2 if timeout is None else timeout

@@ -91,12 +91,12 @@ class DeletedLedgers:
             self._upto[place_of(self._ids, ledger_id)] = upto | _RETURNED
         self._changed = True
 
-    def retain(self, in_logs: Array, first_open_log: int) -> None:
+    def retain(self, in_logs: Array, first_unseen_log: int) -> None:
         """Forget ledgers of which no log holds anything: `in_logs`, ascending, are those that were found in logs, all
-        below `first_open_log` having been looked at."""
+        below `first_unseen_log` having been looked at."""
         self._pack()
         kept = are_in(self._ids, in_logs)
-        kept |= (self._upto & _ALL_LOGS) >= first_open_log
+        kept |= (self._upto & _ALL_LOGS) >= first_unseen_log
         self._keep(kept)
 
     # --- packing --------------------------------------------------------------------------------------------

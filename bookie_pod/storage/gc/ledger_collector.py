@@ -195,13 +195,14 @@ class LedgerCollector:
         return metadata.state is LedgerState.CLOSED
 
     def _delete(self, ledger_id: int, result: LedgerCollection) -> None:
+        # Before: who makes it anew at once, and whoever scrubs then, shall find that there was another one.
+        self.deleted.add(ledger_id)
         try:
             self._storage.delete_ledger(ledger_id)
         except PodkeeperError as error:
             result.failed += 1
             _log.error("ledger could not be deleted, will be tried again", ledger=ledger_id, reason=str(error))
             return
-        self.deleted.add(ledger_id)
         result.deleted += 1
 
     # --- ledgers that live elsewhere ------------------------------------------------------------------------
@@ -232,15 +233,24 @@ class LedgerCollector:
             return False  # gone: the other search's; open: a writer may still be told of this bookie
         return not names(metadata, self._metadata.bookie_id)
 
+    def _is_placed_elsewhere(self, ledger_id: int) -> bool:
+        self._pay()
+        return self._lives_elsewhere(self._metadata.read(ledger_id))
+
     def _delete_under_lock(self, ledger_id: int, result: LedgerCollection) -> None:
         with self._metadata.re_replication_lock(ledger_id) as still_held:
             if still_held is None:
                 result.kept_in_doubt += 1
                 return
-            self._pay()
-            if not self._lives_elsewhere(self._metadata.read(ledger_id)):
+            if not self._is_placed_elsewhere(ledger_id):
                 return
-            if not self._metadata.is_whole_elsewhere(ledger_id) or not still_held():
+            if not self._metadata.is_whole_elsewhere(ledger_id):
+                result.kept_in_doubt += 1
+                return
+            # Looking at copies may take minutes; a recovery by hand takes no lock, and may have placed it here since.
+            if not self._is_placed_elsewhere(ledger_id):
+                return
+            if not still_held():
                 result.kept_in_doubt += 1
                 return
             for deletable in self._with_fences_remembered([ledger_id], result):

@@ -107,9 +107,9 @@ class SpaceReclaimer:
                 f"measuring entry logs: {len(unreadable)} could not be read, {log_id:x}.log for one: {reason}"
             )
         if self._usages.all_seen:
+            not_looked_at = (set(present) - set(flushed)).union(self._usages.quarantined)
             self._deleted.retain(
-                self._usages.seen_deleted.ascending(),
-                min(set(present) - set(flushed), default=logs.least_unflushed_log_id()),
+                self._usages.seen_deleted.ascending(), min(not_looked_at, default=logs.least_unflushed_log_id())
             )
 
     def _delete_log(self, log_id: int, result: PassResult, *, compacted: bool) -> None:

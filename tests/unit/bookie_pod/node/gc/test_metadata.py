@@ -205,7 +205,32 @@ def test_a_loop_that_is_closed_is_no_answer(service: Service) -> None:
         bridge.read(1)
 
 
+async def test_copies_that_cannot_be_looked_at_in_time_are_not_there(service: Service) -> None:
+    service.hang = True
+    loop = asyncio.get_running_loop()
+    bridge = LoopGcMetadata(service, loop, BOOKIE, "one", 10.0, service.is_whole, 0.01)  # type: ignore[arg-type]
+    assert not await _on_thread(lambda: bridge.is_whole_elsewhere(7))
+    assert service.cancelled.is_set()
+
+
 class TestLock:
+    async def test_a_session_that_ends_while_it_is_taken(self, service: Service) -> None:
+        service.session.move(SessionState.CONNECTED)
+
+        async def lock(ledger_id: int, *, timeout: float) -> str:
+            service.session.move(SessionState.EXPIRED)
+            service.session.move(SessionState.CONNECTED)
+            return "lock"
+
+        service.under_replication.lock = lock
+        bridge = _bridge(service)
+
+        def use() -> bool:
+            with bridge.re_replication_lock(7) as still_held:
+                return still_held is not None and still_held()
+
+        assert not await _on_thread(use)
+
     async def test_held_and_given_back(self, service: Service) -> None:
         bridge = _bridge(service)
 
@@ -217,13 +242,17 @@ class TestLock:
         assert await _on_thread(use)
         assert service.locks == ["taken", "released"]
 
-    async def test_one_that_ended_with_its_session_is_not_held(self, service: Service) -> None:
+    @pytest.mark.parametrize("state", [SessionState.EXPIRED, SessionState.SUSPENDED])
+    async def test_one_that_may_have_ended_with_its_session_is_not_held(
+        self, service: Service, state: SessionState
+    ) -> None:
+        service.session.move(SessionState.CONNECTED)
         bridge = _bridge(service)
         loop = asyncio.get_running_loop()
 
         def use() -> bool:
             with bridge.re_replication_lock(7) as still_held:
-                loop.call_soon_threadsafe(service.session.move, SessionState.EXPIRED)
+                loop.call_soon_threadsafe(service.session.move, state)
                 bridge.read(1)
                 assert still_held is not None
                 return still_held()

@@ -242,6 +242,20 @@ def test_one_whose_lock_has_ended_meanwhile_stays() -> None:
     assert _left(rig) == {0, 2}
 
 
+def test_one_that_is_placed_here_while_its_copies_are_looked_at_stays() -> None:
+    """A recovery by hand takes no lock."""
+    rig = _rig(3, OVER_REPLICATED)
+    rig.metadata.ledgers[1] = OTHER
+
+    def is_whole_elsewhere(ledger_id: int) -> bool:
+        rig.metadata.ledgers[ledger_id] = (*OTHER, BOOKIE)
+        return True
+
+    rig.metadata.is_whole_elsewhere = is_whole_elsewhere
+    assert rig.gc.run_pass().ledgers_deleted == 0
+    assert _left(rig) == {0, 1, 2}
+
+
 def test_one_that_cannot_be_read_ends_the_search_and_keeps_all() -> None:
     rig = _rig(3, OVER_REPLICATED)
     rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
@@ -361,6 +375,16 @@ def test_a_fence_that_came_in_the_middle_is_durable_when_the_pass_has_ended() ->
 
 
 # --- ids that come back -------------------------------------------------------------------------------------
+
+
+def test_a_ledger_is_known_to_have_been_another_one_before_it_is_gone() -> None:
+    """It may be made anew at once, while a scrubber looks at what is left of it."""
+    rig = _rig(2)
+    rig.delete(1)
+    known: list[bool] = []
+    rig.storage.on_ledger_deleted(lambda ledger_id, fenced: known.append(rig.gc.may_be_earlier_life(ledger_id, 0)))
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert known == [True]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

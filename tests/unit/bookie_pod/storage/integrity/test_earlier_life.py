@@ -54,6 +54,21 @@ def test_a_scrub_gives_it_none(engine: str, restarted: bool) -> None:
     rig = _two_lives(engine)
     if restarted:
         rig.restart()
+    scrub = _scrub(rig)
+    assert scrub.register.damages() == []
+    _assert_second_life(rig)
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_a_log_that_collection_no_longer_looks_at_is_not_forgotten(engine: str) -> None:
+    rig = _two_lives(engine)
+    rig.gc._usages.quarantine(rig.flushed[0], "as if its end were damaged")
+    rig.gc.run_pass()
+    _scrub(rig)
+    _assert_second_life(rig)
+
+
+def _scrub(rig: GcRig) -> LedgerScrub:
     scrub = LedgerScrub(
         scrubbed(rig.storage)[0],
         rig.bookie.files,
@@ -65,8 +80,7 @@ def test_a_scrub_gives_it_none(engine: str, restarted: bool) -> None:
     )
     assert scrub.run()
     assert scrub.counts.restored == 0
-    assert scrub.register.damages() == []
-    _assert_second_life(rig)
+    return scrub
 
 
 @pytest.mark.parametrize("old_index", [True, False])
