@@ -190,7 +190,13 @@ class LocationIndex:
                 for ledger_id, entry_id, old, new in moves
                 if self.get(ledger_id, entry_id) == old
             ]
-            self._write_through(moved, ())
+            try:
+                self._write_through(moved, ())
+            except StorageFault as error:
+                # The new rows may be seen, and stand after `settle`; nobody repeats the move, as a flush its write.
+                if (twin := self._twin) is not None:
+                    twin.failure = error
+                raise
             self._follow(lambda twin: self._apply(twin.store, moved, ()))
         return len(moved)
 

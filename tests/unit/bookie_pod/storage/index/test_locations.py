@@ -167,3 +167,18 @@ def test_a_ledger_whose_deletion_is_pending_when_a_rebuild_begins_gets_no_rows_o
     assert index.offer(twin, 1, [(0, 10), (1, 11)], lambda ledger_id: True).put == 0  # made anew meanwhile
     index.write([LocationRun(1, [0], [99])], index.pending_deletions())
     assert list(twin.store.scan()) == list(store.scan())
+
+
+def test_a_rebuild_ends_if_a_move_failed_whose_rows_may_stand_all_the_same() -> None:
+    stores = MemoryStores()
+    index = LocationIndex(stores.open("/locations", StoreKind.LOCATIONS))
+    index.write([LocationRun(1, [0], [10])])
+    twin = index.attach(_memory())
+    index.offer(twin, 1, [(0, 10)], lambda ledger_id: True)
+    stores.faults.fail("sync", times=1)
+    with pytest.raises(StorageFault):
+        index.move([EntryMove(1, 0, 10, 100)])
+    index.settle()
+    assert index.get(1, 0) == 100  # a compaction would let go of what lies at 10
+    with pytest.raises(StorageFault, match="could not follow"):
+        index.adopt(twin, _memory)
