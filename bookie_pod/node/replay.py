@@ -68,7 +68,9 @@ class ReplayIntoStorage:
             ledger_id=ledger_id,
             reason=str(error),
         )
-        record = self._storage.ledger(ledger_id) or LedgerRecord(b"")  # it has been here, at least
+        record = self._storage.ledger(ledger_id)
+        if record is None:  # it has been here, at least, and what is left out may be a fence
+            record = LedgerRecord(b"", fenced=True)
         if not record.limbo:
             self._storage.set_ledger(ledger_id, dataclasses.replace(record, limbo=True))
 

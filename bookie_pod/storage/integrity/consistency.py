@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.scanned import Scan, ScanOutcome
-from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
+from bookie_protocol.errors import EntryDamaged, NotThere, ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 256
 """Rows or entries looked at in one step."""
@@ -52,11 +52,11 @@ class FindingKind(Enum):
     """What is wrong; the value is what commands print."""
 
     WRONG_ENTRY = "wrong entry"
-    """The row points to other bytes."""
+    """The row points to other bytes, or behind the end of its log."""
     MISSING_LOG = "missing log"
     """The row points into an entry log that is not there."""
     UNREADABLE = "unreadable"
-    """The row points behind the end of its log, or reading failed."""
+    """Reading failed."""
     INDEX = "index"
     """What the index holds of a ledger cannot be read."""
     DAMAGED_LOG = "damaged log"
@@ -128,7 +128,8 @@ class ConsistencyCheck:
     def step(self) -> bool:
         """Look at about `STEP_ENTRIES` more rows or entries; False when everything was looked at.
 
-        `StorageFault` if the ledgers or the logs themselves cannot be listed.
+        `StorageFault` if the ledgers or the logs themselves cannot be listed, or the machine has too little just now
+        (`ResourcesShort`): then nobody knows.
         """
         return next(self._work, None) is not None
 
@@ -163,6 +164,8 @@ class ConsistencyCheck:
                         yield True
             except NotThere:
                 continue  # deleted meanwhile
+            except ResourcesShort:
+                raise
             except StorageFault as error:
                 self._found(FindingKind.INDEX, error, ledger_id)
             if report.ledgers % STEP_ENTRIES == 0:
@@ -171,6 +174,8 @@ class ConsistencyCheck:
     def _check_row(self, storage: CheckedStorage, ledger_id: int, entry_id: int, location: int) -> None:
         try:
             storage.logs.read(location, ledger_id, entry_id)
+        except ResourcesShort:
+            raise
         except StorageFault as error:
             if storage.location_of(ledger_id, entry_id) != location:
                 return  # moved by compaction, or deleted, since the row was read
@@ -190,6 +195,8 @@ class ConsistencyCheck:
             scan = storage.logs.scan_sizes(log_id)
             try:
                 yield from self._check_log(storage, scan)
+            except ResourcesShort:
+                raise
             except StorageFault as error:
                 if storage.logs.exists(log_id):
                     self._found(FindingKind.DAMAGED_LOG, error)
@@ -217,6 +224,8 @@ class ConsistencyCheck:
     def _knows(self, storage: CheckedStorage, ledger_id: int) -> bool:
         try:
             return storage.has_ledger(ledger_id)
+        except ResourcesShort:
+            raise
         except StorageFault:
             return False  # told when its rows were checked
 
@@ -225,6 +234,8 @@ class ConsistencyCheck:
             return storage.location_of(ledger_id, entry_id) != 0
         except NotThere:
             return True  # deleted meanwhile
+        except ResourcesShort:
+            raise
         except StorageFault as error:
             self._found(FindingKind.INDEX, error, ledger_id, entry_id)
             return True

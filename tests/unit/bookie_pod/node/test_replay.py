@@ -21,7 +21,7 @@ from bookie_pod.storage.journal.format import (
     key_record,
 )
 from bookie_pod.storage.journal.marks import MarkFiles
-from bookie_protocol.errors import JournalMissing, StorageFault
+from bookie_protocol.errors import JournalMissing, LedgerStateUnknown, StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie, small_options
 
@@ -160,7 +160,9 @@ def test_another_key_concerns_its_ledger_alone(bookie: MemoryBookie, storage: Db
     assert list(storage.entry_ids(2)) == [7]
     assert storage.ledger(4) == LedgerRecord(KEY, limbo=True)
     assert list(storage.entry_ids(4)) == [0]
-    assert storage.ledger(6) == LedgerRecord(b"", limbo=True), "nobody may be told that there is no such ledger"
+    assert storage.ledger(6) == LedgerRecord(b"", fenced=True, limbo=True)
+    with pytest.raises(LedgerStateUnknown):
+        storage.read(6, 0)
     assert storage.ledger(8) == LedgerRecord(KEY)
     assert storage.read(8, 0) == entry(8, 0)
     assert marks(bookie)[0] > LogMark()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_pod.storage.integrity import consistency
 from bookie_pod.storage.integrity.consistency import ConsistencyCheck, ConsistencyReport, FindingKind
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.integrity.scrub_storage import scrubbed
+from bookie_protocol.errors import ResourcesShort, StorageFault
+from tests.support.gc_rig import GcRig
 from tests.support.stored_disks import golden_disk, open_engine_on, write_disk
 
 FILES = PosixFiles()
@@ -80,8 +83,20 @@ def test_a_log_that_was_cut(tmp_path: Path) -> None:
     path = Path(layout.ledgers[0]) / f"{log_id:x}.log"
     path.write_bytes(path.read_bytes()[: position + 50])
     report = _check(layout)
-    assert report.counts[FindingKind.UNREADABLE] == 1
+    assert report.counts == {FindingKind.WRONG_ENTRY: 1}
     assert report.torn_logs == 1
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted"])
+def test_what_cannot_be_read_for_want_of_descriptors_is_no_finding(engine: str) -> None:
+    rig = GcRig(engine=engine)
+    log_id = rig.write([1, 2], 3)
+    rig.restart()
+    rig.bookie.faults.fail("open", path=f"/{log_id:x}.log", errno=errno.EMFILE)
+    check = ConsistencyCheck(scrubbed(rig.storage))
+    with pytest.raises(ResourcesShort):
+        check.run()
+    assert check.report.sound
 
 
 def test_damage_in_a_log(tmp_path: Path) -> None:
