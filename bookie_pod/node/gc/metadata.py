@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+import structlog
+
 from bookie_pod.storage.gc.metadata import StillHeld
 from bookie_protocol.errors import (
     MetadataDamaged,
@@ -30,6 +32,8 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState
 from bookie_protocol.metadata_service.under_replication import LedgerLock
+
+_log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 64
 """Ledgers read together: as many as go into one request to ZooKeeper."""
@@ -157,8 +161,11 @@ class LoopGcMetadata:
         try:
             async with asyncio.timeout(self._check_seconds):
                 return await self._is_whole(ledger_id)
-        except TimeoutError:
-            return False  # of this ledger nobody knows; the search goes on with the next
+        except MetadataError:
+            raise
+        except Exception as error:  # of its copies nobody knows; that must not end the search, and the pass with it
+            _log.warning("ledger kept: its other copies could not be looked at", ledger=ledger_id, reason=repr(error))
+            return False
 
     def _wait(self, call: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         limit = self._timeout * 2 if timeout is None else timeout

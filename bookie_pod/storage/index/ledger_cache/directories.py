@@ -4,8 +4,8 @@ Invariants
 - A ledger has at most one index file. Two are refused at the start: nobody could tell which one is right.
 - A new file goes to a random directory that is writable; if none is, to one that still has `min_usable` bytes.
 - A move copies to `<id>.idx.rloc`, syncs it, removes the old file, then renames, each step durable before the next: a
-  crash leaves the old file or the finished copy. Once the copy is durable it is the ledger's file, and a move that
-  fails from there on is only ever finished.
+  crash leaves the old file or the finished copy, and no other copy beside the latter. Once the copy is durable it is
+  the ledger's file, and a move that fails from there on is only ever finished.
 - `path` is right before a handle of another file is dropped: who opens a file anew finds the one that counts.
 - The file of a deleted ledger is unlinked before the file of its next life is made.
 
@@ -66,7 +66,7 @@ class IndexDirectories:
         self._lock = threading.Lock()
         self.generation = 0
         """Grows when a file becomes void: whoever opened one before must not keep it for others."""
-        moving: dict[int, str] = {}
+        moving: dict[int, list[str]] = {}
         for directory in dirs.all():
             self._scan(directory, moving)
         self._finish_moves(moving)
@@ -84,12 +84,12 @@ class IndexDirectories:
 
     # --- start ----------------------------------------------------------------------------------------------
 
-    def _scan(self, directory: str, moving: dict[int, str]) -> None:
+    def _scan(self, directory: str, moving: dict[int, list[str]]) -> None:
         try:
             for folder in index_folders(self._files, directory):
                 for name in self._files.listdir(folder):
                     if name.endswith(MOVING_SUFFIX):
-                        moving[self._parse(folder, name)] = directory
+                        moving.setdefault(self._parse(folder, name), []).append(directory)
                     elif name.endswith(SUFFIX):
                         self._found(self._parse(folder, name), directory)
         except OSError as error:
@@ -112,18 +112,30 @@ class IndexDirectories:
                 f"ledger {ledger_id} has two index files, {other}/{path} and {directory}/{path}: move one away"
             )
 
-    def _finish_moves(self, moving: dict[int, str]) -> None:
-        for ledger_id, directory in moving.items():
-            target, copy = posixpath.join(directory, relative_path(ledger_id)), _copy_in(directory, ledger_id)
+    def _finish_moves(self, moving: dict[int, list[str]]) -> None:
+        for ledger_id, directories in moving.items():
+            first, *others = (_copy_in(directory, ledger_id) for directory in directories)
             try:
                 if ledger_id in self._where:
-                    self._files.unlink(copy)
+                    for directory in directories:
+                        self._remove_copy(ledger_id, directory)
+                elif others:
+                    raise StorageFault(
+                        f"ledger {ledger_id} has no index file, and two copies that a move may have left unfinished, "
+                        f"{first} and {others[0]}: move one away"
+                    )
                 else:
-                    self._files.rename(copy, target)
-                    self._where[ledger_id] = directory
-                self._files.sync_directory(posixpath.dirname(target))
+                    self._files.rename(first, posixpath.join(directories[0], relative_path(ledger_id)))
+                    self._where[ledger_id] = directories[0]
+                    self._files.sync_directory(posixpath.dirname(first))
             except OSError as error:
-                raise StorageFault(f"cannot finish the move of index file {target}: {error}") from error
+                raise StorageFault(f"cannot finish the move to {first}: {error}") from error
+
+    def _remove_copy(self, ledger_id: int, directory: str) -> None:
+        copy = _copy_in(directory, ledger_id)
+        if self._files.exists(copy):
+            self._files.unlink(copy)
+            self._files.sync_directory(posixpath.dirname(copy))
 
     # --- files ----------------------------------------------------------------------------------------------
 
@@ -186,6 +198,8 @@ class IndexDirectories:
 
     def _copied(self, ledger_id: int, source: str, old: str) -> str:
         """The directory that holds a durable copy now."""
+        for directory in self._dirs.all():
+            self._remove_copy(ledger_id, directory)  # a try that failed left it: a start could not tell which is whole
         new = self._pick(unlike=old)
         copy = _copy_in(new, ledger_id)
         self._files.makedirs(posixpath.dirname(copy))

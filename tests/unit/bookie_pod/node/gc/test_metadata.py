@@ -213,6 +213,14 @@ async def test_copies_that_cannot_be_looked_at_in_time_are_not_there(service: Se
     assert service.cancelled.is_set()
 
 
+async def test_a_client_that_cannot_be_had_keeps_the_ledger_and_ends_nothing(service: Service) -> None:
+    async def is_whole(ledger_id: int) -> bool:
+        raise FileNotFoundError("/certificates/ca.pem")
+
+    bridge = LoopGcMetadata(service, asyncio.get_running_loop(), BOOKIE, "one", 10.0, is_whole)  # type: ignore[arg-type]
+    assert not await _on_thread(lambda: bridge.is_whole_elsewhere(7))
+
+
 class TestLock:
     async def test_a_session_that_ends_while_it_is_taken(self, service: Service) -> None:
         service.session.move(SessionState.CONNECTED)

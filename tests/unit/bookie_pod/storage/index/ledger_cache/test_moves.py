@@ -20,13 +20,16 @@ ENTRIES = 30
 class Moving:
     """Ledger 1 lies in a directory that is full; the next flush moves its index file."""
 
-    def __init__(self, engine: str = "sorted") -> None:
-        self.bookie = MemTableBookie(engine, ("/ledgers0", "/ledgers1"), options=memtable_options(page_bytes=64))
+    def __init__(self, engine: str = "sorted", homes: int = 2) -> None:
+        directories = tuple(f"/ledgers{number}" for number in range(homes))
+        self.bookie = MemTableBookie(engine, directories, options=memtable_options(page_bytes=64))
         self.storage = self.bookie.open()
         self.put(range(10))
         self.storage.flush()
         home = self.path[: len("/ledgers0")]
         self.old = self.path
+        self.copies = [f"{each}{self.old[len(home) :]}.rloc" for each in directories]
+        """What a move may write."""
         self.bookie.states[home].report(home, DiskState.FULL)
         self.put(range(10, 20))
 
@@ -126,6 +129,49 @@ def test_a_move_that_fails_is_finished_by_the_next_flush(operation: str, path: s
     assert list(after_all.entry_ids(1)) == list(range(ENTRIES))
     after_all.close()
     moving.storage.close()
+
+
+def test_what_a_try_has_left_in_one_directory_is_no_copy_beside_that_in_another() -> None:
+    moving = Moving(homes=4)
+    for _ in range(8):  # each goes to a directory at random
+        moving.bookie.faults.fail("sync", path=".rloc", times=1)
+        with pytest.raises(StorageFault):
+            moving.storage.flush()
+    moving.bookie.faults.fail("rename", path=".rloc", times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()  # the old file has gone
+    assert list(moving.storage.entry_ids(1)) == list(range(20))
+    moving.storage.close()
+    assert len([path for path in moving.copies if moving.bookie.files.exists(path)]) == 1
+    after = moving.restarted()
+    assert list(after.entry_ids(1)) == list(range(10))  # the others are the journal's
+    after.close()
+
+
+def test_a_start_does_not_guess_which_of_two_copies_is_whole() -> None:
+    moving = Moving()
+    moving.bookie.faults.fail("rename", path=".rloc", times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()
+    moving.storage.close()
+    (other,) = [path for path in moving.copies if not moving.bookie.files.exists(path)]
+    moving.bookie.files.makedirs(other.rpartition("/")[0])
+    moving.bookie.files.overwrite(other).close()
+    with pytest.raises(StorageFault, match="move one away"):
+        moving.restarted()
+
+
+@pytest.mark.parametrize("directories", [2, 3])
+def test_a_start_removes_every_copy_beside_the_file(directories: int) -> None:
+    moving = Moving(homes=directories)
+    moving.storage.close()
+    for path in moving.copies:
+        moving.bookie.files.makedirs(path.rpartition("/")[0])
+        moving.bookie.files.overwrite(path).close()
+    after = moving.restarted()
+    assert list(after.entry_ids(1)) == list(range(10))
+    assert not any(map(after.cache._files.exists, moving.copies))
+    after.close()
 
 
 def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing() -> None:
