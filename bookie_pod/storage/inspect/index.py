@@ -182,13 +182,13 @@ class FileIndex:
     def path(self, ledger_id: int) -> str | None:
         """The ledger's file. `StorageFault` if there are two."""
         relative = relative_path(ledger_id)
+        return self._only(ledger_id, relative) or self._only(ledger_id, relative.removesuffix(SUFFIX) + MOVING_SUFFIX)
+
+    def _only(self, ledger_id: int, relative: str) -> str | None:
         found = [f"{folder}/{relative}" for folder in self.folders if self._files.exists(f"{folder}/{relative}")]
         if len(found) > 1:
             raise StorageFault(f"ledger {ledger_id} has two index files, {found[0]} and {found[1]}: move one away")
-        if found:
-            return found[0]
-        moving = relative.removesuffix(SUFFIX) + MOVING_SUFFIX
-        return next((f"{folder}/{moving}" for folder in self.folders if self._files.exists(f"{folder}/{moving}")), None)
+        return found[0] if found else None
 
     def record(self, ledger_id: int) -> LedgerRecord | None:
         """See `StoredIndex`. A header that was never written reads as a ledger in limbo."""

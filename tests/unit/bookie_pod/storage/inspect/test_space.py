@@ -133,6 +133,16 @@ def test_index_files_in_doubt_are_refused(tmp_path: Path) -> None:
         list(index.ledger_ids())
 
 
+def test_of_two_copies_of_a_move_nobody_knows_which_is_whole(tmp_path: Path) -> None:
+    index = FileIndex(FILES, [f"{tmp_path}/a", f"{tmp_path}/b"])
+    for folder in index.folders:
+        tree = Path(folder) / "0/5"
+        tree.mkdir(parents=True)
+        (tree / "5.idx.rloc").write_bytes(b"")
+    with pytest.raises(StorageFault, match="two index files"):
+        index.path(5)
+
+
 def test_files_are_told_apart(tmp_path: Path) -> None:
     layout = golden_disk("interleaved", tmp_path)
     kinds = {}
