@@ -112,7 +112,7 @@ def test_ledgers_that_no_log_holds_are_forgotten(files: MemoryFiles) -> None:
     deleted.seal(3)
     deleted.add(4)
     deleted.seal(8)
-    deleted.retain(np.array([2]), first_open_log=5)
+    deleted.retain(np.array([2]), first_unseen_log=5)
     # 4 may lie in log 5 to 8, which nobody has looked at.
     assert (1 in deleted, 2 in deleted, 4 in deleted) == (False, True, True)
     deleted.write()
