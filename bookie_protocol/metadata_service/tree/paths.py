@@ -32,9 +32,9 @@ ID_PREFIX: Final = "ID-"
 UNDER_REPLICATION: Final = "underreplication"
 DISABLE_HEALTH_CHECK: Final = "disableHealthCheck"
 PODKEEPER: Final = "podkeeper"
+"""Parent of what is none of BookKeeper's: records."""
 PULSAR_BOOKIES: Final = "bookies"
 """Apache Pulsar's, beside the root and not below it."""
-"""Parent of what is none of BookKeeper's: records."""
 
 SHORT_ID_LIMIT: Final = 2**31 - 1
 """The first id that the hierarchical layout stores under a long path."""
