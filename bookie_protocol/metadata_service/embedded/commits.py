@@ -4,7 +4,8 @@ Invariants
 - Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced
   once, then answered: whoever is answered, reader or writer, sees only what is durable.
 - A failed sync fails every call of its group that got a result.
-- A store that is broken, or a thread that ended by a fault of its own, is told to `on_broken`, once.
+- A store that is broken, or a thread that ended by a fault of its own, is told to `on_broken`, once. Then whoever waits
+  for the thread is refused.
 - At most `places` calls are accepted and not answered; beyond, callers wait for their turn, in the order they came. A
   call keeps its place until it was run, also if its caller gave up.
 - `stop` runs what was accepted before it, then closes the store. Who still waits for a place is refused.
@@ -91,9 +92,10 @@ class StoreThread:
 
     def _run(self) -> None:
         going_on, told = True, False
+        group: list[_Call] = []
         try:
             while going_on:
-                group: list[_Call] = []
+                group = []
                 going_on = self._collect(group)
                 if group:
                     self._run_group(group)
@@ -101,9 +103,8 @@ class StoreThread:
                     told = True
                     self._tell(self._on_broken, self._store.broken)
         except BaseException as error:
-            self._tell(
-                self._on_broken, f"the thread of the embedded metadata store ended: {error!r}; restart its owner"
-            )
+            reason = f"the thread of the embedded metadata store ended: {error!r}; restart its owner"
+            self._tell(self._ended, group, reason)
             raise
         finally:
             self._store.close()
@@ -134,6 +135,17 @@ class StoreThread:
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _ended(self, group: list[_Call], reason: str) -> None:
+        self._stopping = True
+        self._on_broken(reason)
+        while not self._calls.empty():
+            call = self._calls.get_nowait()
+            if call is not None:
+                group.append(call)
+        for call in group:
+            call.error = MetadataUnavailable(reason)
+        self._answer(group, set())
 
     def _answer(self, group: list[_Call], changes: set[tuple[Change, str]]) -> None:
         self._on_changes(changes)

@@ -196,6 +196,25 @@ async def test_who_waits_for_a_place_at_the_end_is_refused(store: NodeStore) -> 
     await stopping
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_nobody_waits_for_a_thread_that_ended(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end() -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(store, "sync", end)
+    gate, broken = threading.Event(), list[str]()
+    thread = StoreThread(store, lambda _: None, broken.append, places=2)
+    post = asyncio.get_running_loop().create_task
+    calls = [post(thread.post(lambda _: gate.wait(10))) for _ in range(3)]
+    await until(lambda: thread.pending == 2)
+    gate.set()
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await thread.stop()
+    assert [type(outcome) for outcome in outcomes] == [MetadataUnavailable] * 3
+    assert len(broken) == 1
+
+
 async def test_what_is_not_accepted_takes_no_place(store: NodeStore) -> None:
     thread = StoreThread(store, lambda _: None, lambda _: None, places=1)
 
