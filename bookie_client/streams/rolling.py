@@ -77,6 +77,7 @@ class RollingLedger:
         self._failing_since: float | None = None
         self._pause = FIRST_PAUSE
         self._sweeping: asyncio.Task[None] | None = None
+        self._sweep_wanted = False
         self._sweep_at = self._loop.time() + SWEEP_SECONDS
 
     @property
@@ -285,14 +286,17 @@ class RollingLedger:
 
     def _start_sweeping(self) -> None:
         self._sweep_at = self._loop.time() + SWEEP_SECONDS
+        self._sweep_wanted = True  # one that runs may have looked before this ledger ended
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = self._loop.create_task(self._swept(), name=f"stream {self.name}: retention")
 
     async def _swept(self) -> None:
-        try:
-            await self._sweep()
-        except PodkeeperError as error:
-            _log.warning("retention of a stream could not be applied", stream=self.name, error=str(error))
+        while self._sweep_wanted:
+            self._sweep_wanted = False
+            try:
+                await self._sweep()
+            except PodkeeperError as error:
+                _log.warning("retention of a stream could not be applied", stream=self.name, error=str(error))
 
     async def _stop_sweeping(self) -> None:
         sweeping, self._sweeping = self._sweeping, None
