@@ -6,6 +6,7 @@ Event loop only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,7 +17,7 @@ from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY, Str
 from bookie_client.streams.ownership import LedgerEnd
 from bookie_client.streams.together import together
 from bookie_client.writing.writer import LedgerWriter
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _log = get_logger(__name__)
@@ -53,6 +54,18 @@ class StreamLedgers:
             _log.error("the open ledger of a stream was deleted: it leaves the list", stream=name, ledger=ledger_id)
             return LedgerEnd(ledger_id, 0, 0)
         return end_of(metadata)
+
+    async def of_others(self, name: str, ledger_ids: Iterable[int]) -> set[int]:
+        """Those of these ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""
+
+        async def owner(ledger_id: int) -> bytes | None:
+            with suppress(NoSuchLedger, MetadataDamaged):
+                return (await self.client.metadata(ledger_id)).custom_metadata.get(STREAM_KEY)
+            return None
+
+        ids = list(ledger_ids)
+        owners = await together([partial(owner, each) for each in ids])
+        return {each for each, named in zip(ids, owners, strict=True) if named not in (None, name.encode())}
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         """Those that do not exist are fine. Raises `MetadataUnavailable`."""

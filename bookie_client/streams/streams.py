@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -134,7 +134,7 @@ class Streams:
             with suppress(CouldNotTell):  # its bookies may be gone, and the ledger goes anyway
                 await self.seal(name)
         manifest = await self._mark_deleting(name)
-        shared = {each for each, names in (await self._store.listing(manifest.owned_ids)).items() if names != {name}}
+        shared = await self._shared(name, manifest.owned_ids)
         ids = tuple(ledger.ledger_id for ledger in manifest.ledgers if ledger.ledger_id not in shared)
         if with_ledgers:
             await self._ledgers.delete(ids)
@@ -286,6 +286,10 @@ class Streams:
 
         await self._store.update_by(name, decide)
 
+    async def _shared(self, name: str, ledger_ids: Collection[int]) -> set[int]:
+        """Those that another stream lists, too."""
+        return {each for each, names in (await self._store.listing(ledger_ids)).items() if names != {name}}
+
     async def _tidy(self, manifest: Manifest, at_most: int) -> None:
         """What a writer does when it rolls over, for streams that have none; of very much a part."""
         try:
@@ -304,10 +308,11 @@ class Streams:
         return await self._sweep(name, at_most)
 
     async def _sweep(self, name: str, at_most: int | None = None) -> tuple[int, ...]:
-        """Delete the retired ledgers whose time has come."""
+        """Delete the retired ledgers whose time has come, but not those that name another stream which has them."""
         ids = due((await self._store.read(name)).manifest, self._now_ms())[:at_most]
         if ids:
-            await self._ledgers.delete(ids)
+            others = await self._ledgers.of_others(name, ids)
+            await self._ledgers.delete(set(ids) - (await self._shared(name, others) if others else set()))
             await self._store.update(name, lambda manifest: forgotten(manifest, ids))
             _log.info("ledgers of a stream deleted", stream=name, ledgers=len(ids))
         return ids

@@ -367,6 +367,22 @@ async def test_ledgers_that_another_stream_lists_are_left_to_it(streams, three, 
     assert len(await read_all(streams, "other")) == 20
 
 
+@pytest.mark.parametrize("how", ["truncate", "overwrite"])
+async def test_a_ledger_that_says_that_it_is_another_streams_is_left_to_that(streams, three, fifty, how):
+    """Older versions published a ledger to several streams, and each of them deleted it when it had its time."""
+    await streams.create("other", StreamSettings(**SETTINGS, deletion_lag_seconds=0.0))
+    shared = [PublishedLedger(each.ledger_id, each.entries, each.nbytes) for each in fifty.ledgers]
+    await streams._store.update("other", lambda each: published(each, shared, None, replacing=False, now_ms=1))
+    await streams.truncate("s", fifty.position_at(10))
+    assert set(three.metadata.ledgers.stored) == {1, 2, 3, 4}
+    if how == "truncate":
+        await streams.truncate("other", fifty.position_at(20))
+    else:
+        await streams.publish("other", [], replace=True)
+    assert len(await read_all(streams)) == 40
+    assert await streams.retired("other") == frozenset()
+
+
 async def test_a_slow_deletion_leaves_the_cursors_of_the_next_stream(streams, three, fifty):
     await streams.move_cursor("s", "c", fifty.earliest)
     other = Streams(streams._client, password=b"secret")
