@@ -46,6 +46,12 @@ def test_many_fields(kind: str, nested: bool) -> None:
     assert has_many_fields(HEADER + (inside_the_add(some) if nested else some))
 
 
+@pytest.mark.parametrize("end", [b"\x98", b"\x98\x06", b"\x9a\x06\xff", b"\x9a\x06\x05x", b"\x98\x06" + b"\xff" * 20])
+def test_a_field_without_an_end_hides_none_before_it(end: bytes) -> None:
+    assert has_many_fields(HEADER + inside_the_add(UNKNOWN["varint"] * 10 * MANY_FIELDS) + end)
+    assert not has_many_fields(v3_add(entry(1, 0, bytes(1000)))[4:] + end)
+
+
 def test_the_count_ends_early() -> None:
     body = HEADER + UNKNOWN["varint"] * 1_700_000
     begin = time.process_time()
