@@ -7,6 +7,7 @@ import tarfile
 
 import pytest
 
+from tests.e2e.support.kube import condition_of
 from tests.e2e.support.plugin import Plugin
 
 _NOT_THERE = 11
@@ -45,7 +46,7 @@ def test_all_of_its_commands(make_cluster, make_workload, make_recorder, plugin,
         cluster.wait_ready(300)
         workload.progress()
         refused(cluster, plugin, kube, bookies[1])
-        taken_out(cluster, plugin, bookies[-1])
+        taken_out(cluster, plugin, kube, bookies[-1])
         assert "cookie" in recorder.gone(bookies[-1])
         workload.progress()
 
@@ -66,15 +67,25 @@ def refused(cluster, plugin, kube, serving) -> None:
     assert cluster.uids()[serving] == uid
 
 
-def taken_out(cluster, plugin, last) -> None:
-    """The task waits until `spec` agrees."""
+def taken_out(cluster, plugin, kube, last) -> None:
+    """The task waits until `spec` agrees, and says to what; the cluster is not judged by it."""
     plugin.run("decommission", cluster.name, last)
-    found = cluster.wait_condition("Stalled", "True", 120, reason="DecommissionBlocked")
-    assert "spec.replicas" in found["message"]
+    told = kube.wait_for(
+        "BookieTask",
+        lambda tasks: next((each for each in map(_message, tasks.values()) if "spec.replicas" in each), None),
+        120,
+        "the task to say how many replicas there have to be",
+    )
+    assert "lower spec.replicas to 3" in told
+    assert condition_of(cluster.get(), "Stalled")["status"] != "True"
     cluster.scale(3)
     cluster.wait_ready(900)
     cluster.wait_pods(3)
     assert "Done" in plugin.run("status", cluster.name)
+
+
+def _message(task) -> str:
+    return str((task.get("status") or {}).get("message", ""))
 
 
 def paused_for(cluster, plugin, last) -> None:

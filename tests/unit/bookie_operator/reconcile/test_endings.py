@@ -301,3 +301,20 @@ async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() 
         assert status["phase"] == "Failed"
         assert "an earlier BookieCluster demo" in status["message"]
         assert fake.uids() == before
+
+
+async def test_without_an_operator_people_take_the_finalizer_off_and_the_cluster_can_be_taken_over_again() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        claims = {each["metadata"]["uid"] for each in fake.store.list(CLAIM, NAMESPACE)}
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        fake.run_controllers()
+        assert len(fake.pods()) == 3
+        fake.store.patch(CLUSTER, NAMESPACE, NAME, {"metadata": {"finalizers": None}})
+        assert fake.store.find(CLUSTER, NAMESPACE, NAME) is None
+        fake.run_controllers()
+        assert fake.pods() == []
+        fake.apply(replicas=3, bootstrap={"mode": "Adopt"})
+        await fake.settle()
+        assert {each["metadata"]["uid"] for each in fake.store.list(CLAIM, NAMESPACE)} == claims
