@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 from typing import Final
 
 BOOKIE_PORT: Final = 3181
@@ -106,17 +107,21 @@ def certificate(cluster: str) -> str:
     return f"{cluster}-bookie-tls"
 
 
-def stateful_set(cluster: str, zone: str = "") -> str:
+def stateful_set(cluster: str, zone: str = "", recorded: Container[str] = ()) -> str:
     """`CLUSTER-bookie`, with zones `CLUSTER-bookie-ZONE`; a zone that makes no label or too long a name, or that of
-    another cluster's StatefulSet, is cut, and told apart by the digits of its hash."""
+    another cluster's StatefulSet, is cut, and told apart by the digits of its hash.
+
+    `recorded`: names that StatefulSets of it have, which they keep if another release gave them.
+    """
     whole = f"{bookies(cluster)}-{zone}" if zone else bookies(cluster)
-    if len(whole) <= _STATEFUL_SET_LENGTH and _LABEL.fullmatch(whole) and not _OF_OTHERS.search(zone):
+    is_label = len(whole) <= _STATEFUL_SET_LENGTH and _LABEL.fullmatch(whole) is not None
+    if is_label and (whole in recorded or not _OF_OTHERS.search(zone)):
         return whole
     digits = hashlib.sha256(zone.encode()).hexdigest()[:_DIGITS]
     room = _STATEFUL_SET_LENGTH - len(bookies(cluster)) - len(digits) - 2
     start = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: max(room, 0)].strip("-")
-    start = "" if _OF_OTHERS.search(start) else start
-    return "-".join(part for part in (bookies(cluster), start, digits) if part)
+    plain, without = ("-".join(part for part in (bookies(cluster), each, digits) if part) for each in (start, ""))
+    return plain if plain in recorded or not _OF_OTHERS.search(start) else without
 
 
 def pod(set_name: str, ordinal: int) -> str:

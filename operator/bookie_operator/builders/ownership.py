@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.builders import naming
-from bookie_operator.builders.common import MANAGER
+from bookie_operator.builders.common import KIND, MANAGER
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BootstrapMode
 from bookie_operator.world.model import ClusterView
@@ -31,6 +31,13 @@ def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     made_here = labels.get(names.MANAGED_BY) == MANAGER and labels.get(names.INSTANCE) == cluster.name
     adopting = cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
     return made_here and (adopting or obj["metadata"]["name"] == naming.identity(cluster.name))
+
+
+def is_outlived(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
+    """Whether an earlier cluster of this name owns it, with which Kubernetes takes it away."""
+    controller = _controller(obj)
+    same = controller.get("kind") == KIND and controller.get("name") == cluster.name
+    return same and controller.get("uid") != cluster.uid
 
 
 def is_issued(secret: Mapping[str, Any]) -> bool:

@@ -50,7 +50,7 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         cluster,
         "apps/v1",
         "StatefulSet",
-        naming.stateful_set(cluster.name, share.label),
+        naming.stateful_set(cluster.name, share.label, cluster.status.recorded_replicas),
         naming.BOOKIE,
         {"spec": spec},
         more_labels=zone,

@@ -40,7 +40,7 @@ def shares(cluster: ClusterView) -> tuple[ZoneShare, ...]:
     open_zones = [zone.name for zone in zones if zone.replicas is None]
     left = max(0, spec.replicas - sum(zone.replicas or 0 for zone in zones))
     each, more = divmod(left, len(open_zones)) if open_zones else (0, 0)
-    open_zones.sort(key=lambda name: (-recorded.get(naming.stateful_set(cluster.name, name), 0), name))
+    open_zones.sort(key=lambda name: (-recorded.get(naming.stateful_set(cluster.name, name, recorded), 0), name))
     even = {name: each + (position < more) for position, name in enumerate(open_zones)}
     return tuple(
         ZoneShare(zone.name, zone.name, even[zone.name] if zone.replicas is None else zone.replicas) for zone in zones

@@ -128,9 +128,9 @@ async def observe(
         _pod_views(sources.kubernetes, cluster.namespace, bookies, read, now),
     )
     found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
-    tasks, outlived = others.task_views(read.tasks, cluster)
+    tasks, outlived_tasks = others.task_views(read.tasks, cluster)
     identity_texts = secret_texts(read.identity)
-    owned, taken = await _by_owner(sources, cluster, desired, found, cleanup_job)
+    owned, taken, outlived = await _by_owner(sources, cluster, desired, found, cleanup_job)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
@@ -144,6 +144,7 @@ async def observe(
         object_hashes={_key(each): _annotation(each, names.OBJECT_HASH) for each in owned},
         object_uids={_key(each): each["metadata"]["uid"] for each in owned},
         taken=taken,
+        outlived=outlived,
         metadata_job=job.state,
         metadata_job_message=job.message,
         metadata_job_finished_at=job.finished_at,
@@ -156,7 +157,7 @@ async def observe(
         facts_error=problem,
         bookies=bookie_facts,
         tasks=tasks,
-        outlived_tasks=outlived,
+        outlived_tasks=outlived_tasks,
         spec_errors=spec_errors,
         autorecovery=_deployment(read, desired.autorecovery.key, naming.AUTORECOVERY),
         gateway=_deployment(read, desired.gateway.key, naming.GATEWAY),
@@ -249,8 +250,9 @@ def _claims(
 
 async def _by_owner(
     sources: Sources, cluster: ClusterView, desired: Desired, found: list[KubernetesObject], cleanup_job: str
-) -> tuple[list[KubernetesObject], dict[str, str]]:
-    """The cluster's own objects; and those that have a name which it needs, with whose they are."""
+) -> tuple[list[KubernetesObject], dict[str, str], frozenset[str]]:
+    """The cluster's own objects; those that have a name which it needs, with whose they are; and which of these an
+    earlier cluster of its name owned."""
     issued = {f"{SECRET.kind}/{name}" for name in desired.issued}
     wanted = {
         *desired.support,
@@ -272,8 +274,10 @@ async def _by_owner(
     for key in sorted(issued & own.keys()):
         certificate = f"{CERTIFICATE.kind}/{key.partition('/')[2]}"
         if certificate in desired.support and certificate not in own and not ownership.is_issued(own[key]):
-            taken[key] = ownership.owner_of(own[key])
-    return list(own.values()), taken
+            # A Certificate of that name would have cert-manager write the Secret over.
+            taken[key] = taken[certificate] = ownership.owner_of(own[key])
+    outlived = (key for key in taken if key in strangers and ownership.is_outlived(strangers[key], cluster))
+    return list(own.values()), taken, frozenset(outlived)
 
 
 async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> KubernetesObject | None:

@@ -8,7 +8,7 @@ An authority that follows another one has its key, so what either signed is good
 followed by a stranger: then `ca.crt` has the last one too, until the pods serve what the new one signed.
 
 Invariants
-- A Secret of that name that is somebody else's is never written.
+- A Secret of that name that is somebody else's is never written; one of an earlier cluster of the name is waited for.
 - What there is is replaced only when it is to be renewed, lacks something, or does not have the names that it should.
 - A renewal that fails leaves what there is in use, and is tried again with the next pass.
 
@@ -22,13 +22,14 @@ from typing import Final
 
 import structlog
 
+from bookie_operator.api.errors import Conflict
 from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.container import admin_tls_secret
 from bookie_operator.builders.hashing import content_hash
-from bookie_operator.builders.ownership import is_own, owner_of
+from bookie_operator.builders.ownership import is_outlived, is_own, owner_of
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.builders.tls import dns_names
 from bookie_operator.crds import names
@@ -57,7 +58,8 @@ class AdminCertificates:
         """By a hash of what was looked at: until when it counts, and the fault."""
 
     async def keep(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
-        """Why pods cannot have it, as errors of `spec`; empty: they can. Raises KubernetesError."""
+        """Why pods cannot have it, as errors of `spec`; empty: they can. Raises KubernetesError; Conflict: it has to
+        be looked at again soon."""
         wanted = cluster.spec.tls.admin_api
         if not wanted.enabled or cluster.deleting:
             return ()
@@ -71,6 +73,8 @@ class AdminCertificates:
         found = await kubernetes.find(SECRET, cluster.namespace, name)
         authority = await kubernetes.find(SECRET, cluster.namespace, naming.admin_authority(cluster.name))
         for each in (found, authority):
+            if each is not None and is_outlived(each, cluster):
+                raise Conflict(f"Secret {each['metadata']['name']} of an earlier {cluster.name} is not gone yet")
             if each is not None and not is_own(each, cluster):
                 whose = f"Secret {each['metadata']['name']} is not this cluster's own: {owner_of(each)}"
                 return (f"{_AT}: {whose}; give it another name, or give secretName, or set enabled to false",)

@@ -225,6 +225,8 @@ class World:
     object_uids: Mapping[str, str] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of objects that the cluster needs and that are somebody else's, with whose, in words."""
+    outlived: frozenset[str] = frozenset()
+    """Those of them that an earlier cluster of this name owned: Kubernetes takes them away."""
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""

@@ -42,6 +42,10 @@ class Store:
     admission: list[Callable[[Resource, Object, Object | None], None]] = field(default_factory=list)
     """Called with what is about to be stored, and what was there; they raise `Refused`."""
     listeners: list[Callable[[Change], None]] = field(default_factory=list)
+    collects: bool = True
+    """False: the garbage collector takes its time, until `collect`."""
+    _uncollected: list[tuple[str, str]] = field(default_factory=list)
+    """Namespaces and UIDs of owners that are gone."""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(100))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _managers: dict[tuple[str, str, str], Object] = field(default_factory=dict)
@@ -188,8 +192,18 @@ class Store:
         self._collect(namespace, obj["metadata"]["uid"], orphan=propagation == "Orphan")
         return last
 
+    def collect(self) -> None:
+        """What the garbage collector has left undone."""
+        self.collects = True
+        for namespace, owner in self._uncollected:
+            self._collect(namespace, owner, orphan=False)
+        self._uncollected.clear()
+
     def _collect(self, namespace: str, owner: str, *, orphan: bool) -> None:
         """What the garbage collector does: dependants go, or stay without their owner."""
+        if not self.collects and not orphan:
+            self._uncollected.append((namespace, owner))
+            return
         for resource, objects in list(self.objects.items()):
             for (found, name), obj in list(objects.items()):
                 owners = obj["metadata"].get("ownerReferences") or []

@@ -23,8 +23,9 @@ The next one is the highest ordinal of the most-filled zone that has too many. F
 Who raises `replicas` before 7 gets the bookie back (`Undo`): the drain is taken back and it is writable again. After 7
 it is finished first, and a new bookie is made.
 
-A bookie that never served, and has no cookie, is taken away at once and without gates: `Withdraw`, then from 8 on. A
-rollout that waits gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
+A bookie that never served, and has no cookie, is taken away at once and without gates: `Withdraw`, then from 8 on. If
+ledgers name it all the same, because somebody deleted its cookie, it is taken out as with `StopFirst`. A rollout that
+waits gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
 
 With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 11: for a bookie that does not serve any
 more. It is stopped only if no ledger needs it at that moment, and comes back if `replicas` is raised before 10.
@@ -62,7 +63,7 @@ from bookie_operator.world.model import World
 NOT_GIVEN_UP: Final = "NotGivenUp"
 """Reason: a task asks for a bookie that `spec` asks for too."""
 _BEFORE_SCALING: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
-_PROVING: Final = frozenset({"Prove", "ProveAgain", "Scale", "ProveGone", "Cookie", "Claims"})
+_PROVING: Final = frozenset({"Withdraw", "Prove", "ProveAgain", "Scale", "ProveGone", "Cookie", "Claims"})
 
 
 def begin(world: World, desired: Desired) -> Decision | None:

@@ -5,6 +5,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from bookie_operator.crds.cluster_spec import DecommissionMode
 from bookie_operator.planner import auditing, draining, gates, operations, proving, view
 from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly
 from bookie_operator.planner.decision import Decision
@@ -12,6 +13,7 @@ from bookie_operator.planner.flows.decommission_state import (
     MODE,
     ORDINAL,
     SET,
+    WITHDRAWN,
     back,
     patience,
     stops_first,
@@ -34,7 +36,7 @@ def audit(run: Run) -> Decision:
 
 
 def withdraw(run: Run) -> Decision:
-    """No audit and no drain: it has nothing that anybody could need, which is proved once it is gone."""
+    """No audit and no drain: nothing names it, which is proved now, and once more when it is gone."""
     ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
     if found is None or not found.settled:
         return until_settled(run)
@@ -45,6 +47,13 @@ def withdraw(run: Run) -> Decision:
         return run.finish(f"{run.bookie} is asked for again", outcome="Cancelled")
     if not gates.never_served(run.world, run.desired, run.bookie):
         return run.finish(f"{run.bookie} has come up, and is drained before it goes", outcome="Cancelled")
+    proof = proving.told(run, patience(run))
+    if not isinstance(proof, Proof):
+        return proof
+    if (named := disproof(proof)) is not None:
+        planned = operations.planned_replicas(found.name, ordinal)
+        why = f"{run.bookie} served once, and does not now: {named}"
+        return run.forget(WITHDRAWN, *planned).go("Audit", why, saved={MODE: DecommissionMode.STOP_FIRST.value})
     action = ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal)
     return run.act(action, f"{run.bookie} never served: it is taken away", then="Leave")
 

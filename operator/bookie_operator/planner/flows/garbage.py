@@ -17,6 +17,7 @@ from bookie_operator.planner import view
 from bookie_operator.planner.actions import DeleteClaim, DeleteObject, OrphanStatefulSet
 from bookie_operator.planner.decision import Act, Needs
 from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.world.model import ClaimView, World
 
 _KINDS: Final = frozenset(
@@ -39,12 +40,17 @@ def _object(world: World, desired: Desired) -> Act | None:
         uid = world.object_uids.get(key)
         if not digest or uid is None or key in wanted:
             continue
-        if kind == "Certificate" and desired.held:  # bookies of an older template mount what it renews
+        if kind == "Certificate" and _older_templates(world, desired):
             continue
         old_config = kind == _CONFIG_MAP and in_use is not None and name not in in_use
         if kind in _KINDS or old_config or key == gateways:
             return Act(DeleteObject(key, uid), f"nothing uses {key} any more")
     return None
+
+
+def _older_templates(world: World, desired: Desired) -> bool:
+    """Bookies may mount what a Certificate renews that nothing else names any more."""
+    return bool(desired.held or rollout_state.unstaged(world, desired) or rollout_state.outdated(world, desired))
 
 
 def _config_maps_in_use(world: World) -> frozenset[str] | None:

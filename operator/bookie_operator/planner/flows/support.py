@@ -27,9 +27,10 @@ def begin(world: World, desired: Desired) -> Act | None:
 
 def names_taken(world: World, desired: Desired) -> Wait | None:
     """Before anything of a new cluster is made; of one that there is everything else goes on."""
-    if not world.taken:
+    strangers = [f"{key} ({whose})" for key, whose in world.taken.items() if key not in world.outlived]
+    if not strangers:
         return None
-    each = "; ".join(f"{key} ({whose})" for key, whose in list(world.taken.items())[:5])
+    each = "; ".join(strangers[:5])
     return Wait(
         "NameTaken",
         f"names that the cluster needs are somebody else's, whose objects are left alone: {each}. Give these another "
@@ -40,11 +41,25 @@ def names_taken(world: World, desired: Desired) -> Wait | None:
 
 
 def new_names_taken(world: World, desired: Desired) -> Wait | None:
-    return names_taken(world, desired) if view.is_new(world) else None
+    if not view.is_new(world):
+        return None
+    return names_taken(world, desired) or _earlier_cluster(world)
+
+
+def _earlier_cluster(world: World) -> Wait | None:
+    """Until Kubernetes has taken away what the last cluster of this name owned."""
+    if not world.outlived:
+        return None
+    shown = ", ".join(sorted(world.outlived)[:5])
+    return Wait("Creating", f"waits until what an earlier {world.cluster.name} owned is gone: {shown}", seconds=1.0)
 
 
 def certificates(world: World, desired: Desired) -> Wait | None:
-    """The first that cert-manager has not made yet."""
+    """The first that cert-manager has not made yet. Bookies that keep an older template mount what that names."""
+    if desired.stateful_sets and all(one.name in desired.held for one in desired.stateful_sets):
+        return None
+    if any(f"Secret/{each}" in world.taken for each in desired.issued):
+        return names_taken(world, desired)
     name = next((each for each in desired.issued if f"Secret/{each}" not in world.object_uids), None)
     if name is None:
         return None

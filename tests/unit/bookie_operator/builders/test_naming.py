@@ -91,6 +91,14 @@ def _names_of(name: str) -> set[tuple[str, str]]:
     return made | {("Secret", of(name)) for of in secrets}
 
 
+@pytest.mark.parametrize("zone", ["bookie", "eu-metadata-1", "Metadata_A"])
+def test_a_stateful_set_keeps_the_name_that_another_release_gave_it(zone: str) -> None:
+    earlier = {"eu-metadata-1": "a-bookie-eu-metadata-1", "bookie": "a-bookie-bookie"}.get(zone)
+    earlier = earlier or "a-bookie-metadata-a-" + naming.stateful_set("a", zone).rpartition("-")[2]
+    assert naming.stateful_set("a", zone) != earlier
+    assert naming.stateful_set("a", zone, {earlier: 2}) == earlier
+
+
 def test_no_two_clusters_have_a_name_in_common() -> None:
     found = {f"a{part}": _names_of(f"a{part}") for part in _PARTS}
     for first, second in itertools.combinations(found, 2):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, STATEFUL_SET
-from bookie_operator.builders import config, settings
+from bookie_operator.api.kinds import CERTIFICATE, CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET, STATEFUL_SET
+from bookie_operator.builders import config, naming, settings
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
@@ -239,3 +239,51 @@ async def test_a_change_that_its_gates_held_back_before_the_upgrade_still_comes(
         await fake.settle()
         assert stateful_set(fake)["spec"]["template"] != before
         assert images(fake) == {"newer/podkeeper:0.1.0"}
+
+
+TLS = {"enabled": True, "issuerRef": {"name": "ca"}}
+
+
+def issue(fake: FakeCluster, name: str) -> None:
+    """As cert-manager does it."""
+    metadata = {"name": name, "annotations": {"cert-manager.io/certificate-name": name}}
+    fake.store.create(SECRET, NAMESPACE, {"metadata": metadata, "data": {"tls.crt": "eA=="}})
+
+
+async def with_earlier_name(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster whose certificate has the name that an earlier release gave it."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(naming, "certificate", lambda cluster: f"{cluster}-tls")
+        fake.apply(replicas=4, tls=TLS)
+        issue(fake, "demo-tls")
+        await fake.settle()
+
+
+async def test_a_certificate_that_has_another_name_now_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookies keep what they mount until they are restarted for another reason, and it is renewed until then."""
+    async with fake_cluster() as fake:
+        await with_earlier_name(fake, monkeypatch)
+        before = uids(fake)
+        await passes(fake)
+        assert uids(fake) == before
+        assert fake.condition("Ready") == "True"  # though cert-manager has not made the new one
+        assert fake.store.find(CERTIFICATE, NAMESPACE, "demo-tls") is not None
+        assert fake.store.find(CERTIFICATE, NAMESPACE, "demo-bookie-tls") is not None
+        fake.apply(replicas=4, tls=TLS, version="0.1.1")
+        await passes(fake)
+        assert (uids(fake), fake.reason("Ready")) == (before, "CertificatePending")
+        assert fake.store.find(CERTIFICATE, NAMESPACE, "demo-tls") is not None
+        issue(fake, "demo-bookie-tls")
+        await fake.settle()
+        assert not set(uids(fake).values()) & set(before.values())
+        await fake.until(lambda: fake.store.find(CERTIFICATE, NAMESPACE, "demo-tls") is None, 20)
+
+
+async def test_a_certificate_is_renewed_as_long_as_bookies_mount_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People restart them one by one when it suits them."""
+    async with fake_cluster() as fake:
+        await with_earlier_name(fake, monkeypatch)
+        issue(fake, "demo-bookie-tls")
+        fake.apply(replicas=4, tls=TLS, version="0.1.1", update={"strategy": "Manual"})
+        await passes(fake)
+        assert "demo-tls" in {each["metadata"]["name"] for each in fake.store.list(CERTIFICATE, NAMESPACE)}

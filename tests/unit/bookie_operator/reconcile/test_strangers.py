@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bookie_operator.api.errors import Conflict
-from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET, Resource
+from bookie_operator.api.kinds import BUDGET, CERTIFICATE, CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET, Resource
 from bookie_operator.crds import names
 from bookie_operator.executor.workloads import apply_own
 from bookie_operator.observe.others import cluster_view
@@ -81,6 +81,46 @@ async def test_what_is_somebody_elses_outlives_a_cluster() -> None:
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
         assert found(fake, SERVICE, "demo-client") == without_version(before)
+
+
+async def test_cert_manager_is_not_told_to_write_over_a_secret_that_somebody_made() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        before, pods = put(fake, SECRET, "demo-bookie-tls", {"data": {"tls.crt": "eA=="}}), fake.uids()
+        fake.apply(replicas=3, tls={"enabled": True, "issuerRef": {"name": "ca"}})
+        await fake.until(lambda: fake.reason("Stalled") == "NameTaken")
+        for _ in range(20):
+            await fake.one_pass()
+        assert fake.store.list(CERTIFICATE, NAMESPACE) == []
+        assert found(fake, SECRET, "demo-bookie-tls") == without_version(before)
+        assert fake.uids() == pods
+        assert "Secret/demo-bookie-tls" in fake.message("Stalled")
+
+
+@pytest.mark.parametrize("mode", ["New", "Adopt"])
+async def test_a_cluster_made_again_waits_for_the_end_of_what_the_last_one_owned(mode: str) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.store.collects = False
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+        if mode == "New":
+            for claim in fake.store.list(CLAIM, NAMESPACE):
+                fake.store.delete(CLAIM, NAMESPACE, claim["metadata"]["name"])
+            fake.bookkeeper.instance_id = ""
+            fake.bookkeeper.cookies.clear()
+        fake.apply(replicas=3, bootstrap={"mode": mode})
+        last = fake.time + 10
+        while fake.time < last:
+            await fake.one_pass()
+            assert fake.condition("Stalled") != "True", fake.message("Stalled")
+            assert fake.condition("SpecValid") != "False", fake.message("SpecValid")
+        assert fake.pods() == []
+        fake.store.collect()
+        await fake.settle(40)
+        assert len(fake.pods()) == 3
 
 
 async def test_what_came_after_the_look_is_not_taken_over() -> None:

@@ -57,3 +57,20 @@ def test_fewer_replicas_lead_out(
     assert not sim.accidents
     (wanted,) = sim.desired().stateful_sets
     assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
+
+
+def test_one_that_ledgers_name_is_drained_though_it_has_no_cookie() -> None:
+    """Somebody deleted the cookie, and so it does not come up any more, as if it never had."""
+    sim = resting(replicas=5)
+    gone, bookie_id = "c-bookie-4", sim.desired().bookie_id("c-bookie-4")
+    sim.advance(60.0)
+    assert sim.bookkeeper.naming(bookie_id)
+    sim.bookkeeper.recovery_delay = 100_000
+    del sim.bookkeeper.cookies[bookie_id]
+    sim.kubernetes.kill_pod(gone)
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
+    assert not sim.bookkeeper.naming(bookie_id)
+    assert not sim.kubernetes.claims_of(gone)
+    assert not sim.accidents
