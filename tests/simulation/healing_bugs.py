@@ -5,6 +5,7 @@ Each is a mistake that implementations have made or that looks harmless.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,22 +18,19 @@ from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
-from bookie_pod.autorecovery.decommission import drain, ledger_drain, recover, store, survey, undo
+from bookie_pod.autorecovery.decommission import coordinator, ledger_drain, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
-from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.simulation.healing_focus import (
     decommissions_are_undone,
     healers_die_while_they_fill,
     locks_end_under_drains,
     lost_bookies_are_recovered,
     many_drains,
-    one_loss_after_another,
     racks_are_minded,
     silent_bookies,
     writers_leave_holes,
@@ -124,17 +122,6 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerDrain, "drain", unlocked)
 
 
-def _remove_marks_that_were_renewed(patch: pytest.MonkeyPatch) -> None:
-    original = Marks.remove
-
-    async def remove(
-        self: Any, ledger_id: int, version: int, timeout: float | None, session_id: int | None = None
-    ) -> bool:
-        return await original(self, ledger_id, ANY_VERSION, timeout, session_id)
-
-    patch.setattr(Marks, "remove", remove)
-
-
 def _remove_marks_without_a_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(judgement, "what_is_left", lambda report, named: None)
     patch.setattr(judgement, "bad_positions", lambda report, named: {})
@@ -163,7 +150,14 @@ def _keep_locks(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_the_cookie_without_a_proof(patch: pytest.MonkeyPatch) -> None:
     """Ledgers that were tried once count as drained."""
-    patch.setattr(drain.DrainMeter, "blocked", {})
+
+    async def drain_once(self: Any, held: Any, vigil: Any, drain: Any) -> None:
+        meter = self.watched.meter = coordinator.DrainMeter(asyncio.get_running_loop().time)
+        found = await survey.survey(self._service, held.record.bookie_id)
+        await coordinator.drain_all(sorted(found.ledgers), drain, meter, self._parts.options.ledgers_at_once)
+        await held.advance(coordinator.Drained())
+
+    patch.setattr(coordinator.Coordinator, "_drain", drain_once)
     patch.setattr(survey.Survey, "left", lambda self, accepted=(): set())
 
 
@@ -297,14 +291,6 @@ HEALING_BUGS = (
         locks_end_under_drains,
     ),
     HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, many_drains),
-    HealingBug(
-        "remove marks that were renewed",
-        _remove_marks_that_were_renewed,
-        ("H3",),
-        260,
-        one_loss_after_another,
-        first=50,
-    ),
     HealingBug("remove marks without a look", _remove_marks_without_a_look, ("H3", "L"), 60),
     HealingBug("look at the ends only", _look_at_the_ends_only, ("L", "H3"), 60, writers_leave_holes),
     HealingBug(

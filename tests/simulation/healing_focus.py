@@ -8,8 +8,6 @@ from typing import Any
 from tests.support.simulation.healing.plan import HealingPlan
 from tests.support.simulation.scenario import FaultPlan, Scenario
 
-COMMANDS = ("undo", "restore")
-
 
 def _plan(scenario: Scenario, **changes: Any) -> HealingPlan:
     assert scenario.healing is not None
@@ -33,25 +31,6 @@ def locks_end_under_drains(scenario: Scenario) -> Scenario:
         FaultPlan("expire drainer", None, "draining", n, 0.2 + 0.3 * k) for n in range(1, 6) for k in range(6)
     )
     return replace(scenario, faults=faults, healing=_plan(scenario, collect_every=0.3, drain_rate=3000.0))
-
-
-def one_loss_after_another(scenario: Scenario) -> Scenario:
-    """Bookies are lost while workers look slowly at what they have just restored, and count as lost at once."""
-    faults = tuple(FaultPlan("lost disk", None, "exchange", 1 + n, 0.05 * (1 + n % 5)) for n in range(12))
-    metadata = replace(scenario.metadata, session_timeout=0.4)
-    healing = _config(
-        scenario,
-        repair_placement=False,
-        auditor_placement_check_interval_s=0,
-        lost_bookie_recovery_delay_s=0,
-        rate_by_bytes=1000,
-        yields_to_clients=False,
-        entry_batch_size=1,
-        auditor_verification_percentage=100,
-    )
-    healing = replace(healing, racks=None)
-    others = tuple(fault for fault in scenario.faults if fault.kind not in COMMANDS)
-    return replace(scenario, faults=others + faults, metadata=metadata, healing=healing)
 
 
 def silent_bookies(scenario: Scenario) -> Scenario:
