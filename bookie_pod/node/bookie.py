@@ -133,7 +133,9 @@ class Bookie:
         directories = options.bookie_directories(config)
         await asyncio.to_thread(check_distinct, directories)
         self._own(folder for folder in directories.current_folders() if self._files.is_dir(folder))
-        lost = await check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
+        lost, instance_id = await check_cookies_and_find_losses(
+            config, self._metadata, self._files, self.bookie_id, self._address()
+        )
         self._own(folder for folder in directories.current_folders() if folder not in self._owned)
         self._undo.push_async_callback(self._note_clean_stop)
         self.status.enter("opening the storage")
@@ -161,6 +163,7 @@ class Bookie:
             config,
             metadata=self._metadata,
             bookie_id=self.bookie_id,
+            instance_id=instance_id,
             address=self._address(),
             mode=self._mode,
             status=self.status,

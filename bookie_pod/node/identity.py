@@ -30,8 +30,11 @@ from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 
 async def check_cookies(
     config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
-) -> None:
-    """Verify every cookie, stamp a new bookie's directories. Raises InvalidCookie, MetadataUnavailable."""
+) -> str | None:
+    """Verify every cookie, stamp a new bookie's directories. Returns the instance id of the cluster they belong to.
+
+    Raises InvalidCookie, MetadataUnavailable.
+    """
     directories = options.bookie_directories(config)
     try:
         instance_id = await metadata.cluster.instance_id()
@@ -47,6 +50,7 @@ async def check_cookies(
             directories,
             allow_storage_expansion=may_expand_storage(config),
         )
+        return instance_id
     except NoStoredCookie as error:
         if (ended := await decommissioned_at(metadata, bookie_id)) is not None:
             raise InvalidCookie(

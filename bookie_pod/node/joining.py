@@ -28,20 +28,22 @@ async def join_cluster(
     *,
     metadata: MetadataService,
     bookie_id: str,
+    instance_id: str | None,
     address: BookieAddressOptions,
     mode: BookieMode,
     status: LiveStatus,
     tasks: BackgroundTasks,
     undo: AsyncExitStack,
 ) -> RegistrationManager:
-    """Register the bookie; `undo` takes it back. Raises `RegistrationFailed`, `MetadataError`."""
+    """Register the bookie in the cluster of this instance id; `undo` takes it back. Raises `RegistrationFailed`,
+    `MetadataError`."""
     info = await service_info(config, address)
     leaving = Leaving(metadata, bookie_id, mode)
     if await leaving.look() or not leaving.is_known:
         tasks.run(leaving.follow())
     registration = status.registration = RegistrationManager(metadata, bookie_id, info, status.fail)
     read_only = mode.read_only
-    await registration.register(read_only=read_only)
+    await registration.register(read_only=read_only, instance_id=instance_id)
     undo.push_async_callback(registration.deregister)
     mode.attach(registration, announced_read_only=read_only)
     undo.callback(mode.detach)

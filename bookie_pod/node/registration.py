@@ -87,14 +87,15 @@ class RegistrationManager:
         """What is known to stand in the metadata service."""
         return self._status
 
-    async def register(self, *, read_only: bool = False) -> None:
-        """Register for the first time and keep it so. Raises `RegistrationFailed`, and then keeps nothing."""
+    async def register(self, *, read_only: bool = False, instance_id: str | None = None) -> None:
+        """Register for the first time and keep it so, in the cluster of this instance id (None: that of now). Raises
+        `RegistrationFailed`, and then keeps nothing."""
         if self._keeper is not None:
             raise RuntimeError(f"bookie {self._bookie_id} is registered already")
         self._wanted = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
         self._remove_listener = self._service.session.add_listener(self._on_session)
         try:
-            self._instance_id = await self._service.cluster.instance_id(timeout=self._timeout)
+            self._instance_id = instance_id or await self._service.cluster.instance_id(timeout=self._timeout)
             await self._reconcile()
         except MetadataError as error:
             self._wanted = None
@@ -146,21 +147,24 @@ class RegistrationManager:
                 await self._check_cluster(sessions_lost)
                 bookies = self._service.bookies
                 await bookies.register(self._bookie_id, group, self._info, timeout=self._timeout)
+                await self._check_instance_id()  # who formats the cluster changes it, and then looks for bookies again
                 await bookies.unregister(self._bookie_id, _OTHER[group], timeout=self._timeout)
                 if sessions_lost == self._sessions_lost:
                     self._status = _STATUS[group]
                     _log.info("bookie registered", bookie_id=self._bookie_id, group=group.value)
 
     async def _check_cluster(self, sessions_lost: int) -> None:
-        if self._sessions_checked == sessions_lost:
-            return
+        if self._sessions_checked != sessions_lost:
+            await self._check_instance_id()
+            self._sessions_checked = sessions_lost
+
+    async def _check_instance_id(self) -> None:
         found = await self._service.cluster.instance_id(timeout=self._timeout)
         if found != self._instance_id:
             raise MetadataDamaged(
                 f"the metadata service now serves another cluster (instance id {found or '(none)'}, this bookie belongs"
                 f" to {self._instance_id or '(none)'}): restore the metadata service, or correct metadataServiceUri"
             )
-        self._sessions_checked = sessions_lost
 
     async def _keep(self) -> None:
         while True:

@@ -81,6 +81,30 @@ class TestFormat:
         assert await listed(service) == []
         assert await service.bookies.is_registered("b:1", R)
 
+    @pytest.mark.parametrize("after", ["_check_no_bookies", "_layout_to_keep"])
+    async def test_a_bookie_that_comes_meanwhile_stops_it(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, after: str
+    ) -> None:
+        """Before the registrations' parents are deleted, or behind that: it makes them anew."""
+        service = await driver.open()
+        before = await service.cluster.initialize()
+        await service.ledgers.create(ledger(1))
+        await service.cookies.create("b:1", b"cookie")
+        step = getattr(service.cluster, after)
+
+        async def step_and_register(*args: Any) -> Any:
+            result = await step(*args)
+            await service.bookies.register("b:1", R, INFO)
+            return result
+
+        with monkeypatch.context() as patched, pytest.raises(MetadataNotEmpty, match="bookie b:1 is registered"):
+            patched.setattr(service.cluster, after, step_and_register)
+            await service.cluster.format()
+        assert await service.cluster.instance_id() == before
+        assert await listed(service) == [1]
+        assert (await service.cookies.read("b:1")).value == b"cookie"
+        assert await service.tree.exists(f"{driver.root}/available/readonly")
+
     async def test_where_there_is_none_one_is_made(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
         instance = await service.cluster.format()
@@ -138,6 +162,75 @@ class TestNuke:
             await service.cluster.nuke(instance_id=None, with_ledgers=True)
         assert len(await listed(service)) == 152
         assert await service.cluster.instance_id() is not None
+
+
+class _Ended(BaseException):
+    """The process was killed here."""
+
+
+def _end_before_write(service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    left = number
+
+    def limited(write: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise _Ended
+            left -= 1
+            return await write(*args, **options)
+
+        return call
+
+    for name in ("create", "create_all", "set", "delete"):
+        monkeypatch.setattr(service.tree, name, limited(getattr(service.tree, name)))
+
+
+@pytest.mark.parametrize("step", ["init", "format", "nuke"])
+async def test_wherever_it_was_ended_it_can_be_repeated(
+    driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    layout = LedgerLayout.LONG_HIERARCHICAL
+    admin = await driver.open(layout=layout)
+    other = await driver.open()  # it takes what the cluster has
+    number, ended = 0, True
+    while ended:
+        instance = "0" * 8
+        if step != "init":
+            instance = await admin.cluster.initialize()
+            await admin.ledgers.create(ledger(7))
+            await admin.cookies.create("b:1", b"cookie")
+
+        async def run(service: TreeMetadataService, instance: str = instance) -> None:
+            match step:
+                case "init":
+                    await service.cluster.initialize(instance_id=instance)
+                case "format":
+                    await service.cluster.format()
+                case _:
+                    await service.cluster.nuke(instance_id=instance, with_ledgers=True)
+
+        ended = False
+        with monkeypatch.context() as patched:
+            _end_before_write(admin, patched, number)
+            try:
+                await run(admin)
+            except* _Ended:
+                ended = True
+        admin.cluster._settled = other.cluster._settled = None
+        if await other.cluster.exists():
+            assert await other.cluster.layout() in ((layout, None) if step == "nuke" else (layout,))
+        if ended:
+            await run(admin)
+        if step == "nuke":
+            assert not await other.cluster.exists()
+        else:
+            assert await other.cluster.instance_id()
+            assert await other.cluster.layout() is layout
+            assert await listed(other) == []
+            await admin.cluster.nuke(instance_id=None, with_ledgers=True)
+        admin.cluster._settled = other.cluster._settled = None
+        number += 1
+    assert number > 1
 
 
 class TestHealthCheck:

@@ -134,15 +134,14 @@ class Integrity:
 
 async def check_cookies_and_find_losses(
     config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
-) -> LostCookies | None:
+) -> tuple[LostCookies | None, str | None]:
     """The check of cookies at the start; with `dataIntegrityChecking` it may leave some to be stamped by
-    `check_losses`. Raises InvalidCookie, MetadataUnavailable."""
+    `check_losses`. Returns those, and the instance id of the cluster. Raises InvalidCookie, MetadataUnavailable."""
     if config.integrity.data_integrity_checking:
         lost = await find_lost_cookies(config, metadata, files, bookie_id, address)
         if lost is not None:
-            return lost
-    await check_cookies(config, metadata, files, bookie_id, address)
-    return None
+            return lost, lost.expected.instance_id
+    return None, await check_cookies(config, metadata, files, bookie_id, address)
 
 
 async def check_losses(

@@ -66,14 +66,16 @@ class TreeCluster:
         instance_id = instance_id or str(uuid.uuid4())
         await self._create_parents(timeout)
         available = f"{self._root}/{paths.AVAILABLE}"
+        layout = self._configured or DEFAULT_LAYOUT
         nodes = [
             (self._root, b""),
             (available, b""),
             (f"{available}/{paths.READ_ONLY}", b""),
             (f"{self._root}/{paths.INSTANCE_ID}", instance_id.encode()),
+            (f"{self._root}/{paths.LAYOUT}", encode_layout(layout)),
         ]
         await self._tree.create_all(nodes, timeout=timeout)
-        await self.settled_layout(timeout=timeout)
+        self._settled = layout
         return instance_id
 
     async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:

@@ -2,9 +2,11 @@
 
 Invariants
 - Everything that speaks against the step is looked at before the first change.
-- Formatting replaces the instance id first: from then on no bookie with old data gets past its cookie check, and a
-  formatting that was interrupted can only be repeated.
-- Removing deletes the parents of the registrations first: a bookie that came meanwhile stops it, with nothing lost.
+- Both delete the parents of the registrations first: a bookie that came meanwhile stops them, with nothing lost.
+- Formatting then replaces the instance id: from there on no bookie with old data gets past its cookie check. It looks
+  for bookies once more before it erases anything, and a bookie looks at the instance id once more when it has
+  registered: of two that meet, one sees the other.
+- Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated.
 
 Threads: event loop only.
 
@@ -18,7 +20,7 @@ from contextlib import aclosing
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
-from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.interface import ANY_VERSION, LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.erasing import erase
@@ -40,6 +42,10 @@ _SPECIAL: Final = frozenset(
 )
 
 
+_LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT)
+"""A removal that was interrupted can be repeated with the same instance id and the same URI."""
+
+
 class TreeClusterLifeCycle(TreeCluster):
     """Implements `ClusterMetadata`."""
 
@@ -48,9 +54,9 @@ class TreeClusterLifeCycle(TreeCluster):
             return await self.initialize(timeout=timeout)
         if not force:
             await self._check_no_bookies("formatted", timeout)
+            await self._delete_registration_parents("formatted", timeout)
         layout = await self._layout_to_keep(timeout)
-        instance_id = str(uuid.uuid4())
-        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+        instance_id = await self._replace_instance_id(force, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
@@ -60,13 +66,13 @@ class TreeClusterLifeCycle(TreeCluster):
             await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
         await self._replace(paths.LAYOUT, encode_layout(layout), timeout)
         self._settled = layout
-        for path in self._registration_parents():
-            await self._tree.ensure(path, timeout=timeout)
+        await self._make_registration_parents(timeout)
         return instance_id
 
     async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
         stored = await self.instance_id(timeout=timeout)
-        if instance_id is not None and instance_id != stored:
+        left = set((await self._tree.children(self._root, timeout=timeout)).names)
+        if instance_id is not None and instance_id != stored and (stored is not None or not left <= {paths.LAYOUT}):
             raise InvalidConfiguration(
                 f"the cluster at {self._root} has instance id {stored or '(none)'}, not {instance_id}; nothing was "
                 "changed"
@@ -75,17 +81,12 @@ class TreeClusterLifeCycle(TreeCluster):
         await self._check_known(timeout)
         if not with_ledgers:
             await self._check_no_ledgers(timeout)
-        for path in reversed(self._registration_parents()):
-            try:
-                await self._tree.delete(path, timeout=timeout)
-            except MetadataNotFound:
-                continue
-            except MetadataNotEmpty:
-                await self._check_no_bookies("removed", timeout)
-                raise
+        await self._delete_registration_parents("removed", timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
-            if name != paths.INSTANCE_ID:  # last, so that an interrupted call can be repeated with it
+            if name not in _LAST:
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
+        for name in _LAST:
+            await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
         await erase(self._tree, self._root, timeout=timeout)
         self._settled = None
 
@@ -140,10 +141,45 @@ class TreeClusterLifeCycle(TreeCluster):
             stored = None
         return self._configured or stored or DEFAULT_LAYOUT
 
+    async def _delete_registration_parents(self, step: str, timeout: float | None) -> None:
+        for path in reversed(self._registration_parents()):
+            try:
+                await self._tree.delete(path, timeout=timeout)
+            except MetadataNotFound:
+                continue
+            except MetadataNotEmpty:
+                await self._make_registration_parents(timeout)
+                await self._check_no_bookies(step, timeout)
+                raise
+
+    async def _make_registration_parents(self, timeout: float | None) -> None:
+        for path in self._registration_parents():
+            await self._tree.ensure(path, timeout=timeout)
+
+    async def _replace_instance_id(self, force: bool, timeout: float | None) -> str:
+        """The new one. It is the old one again if a bookie has come."""
+        path = f"{self._root}/{paths.INSTANCE_ID}"
+        try:
+            before = (await self._tree.get(path, timeout=timeout)).data
+        except MetadataNotFound:
+            before = b""
+        instance_id = str(uuid.uuid4())
+        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+        if not force:
+            try:
+                await self._check_no_bookies("formatted", timeout)
+            except MetadataNotEmpty:
+                await self._replace(paths.INSTANCE_ID, before, timeout)
+                await self._make_registration_parents(timeout)
+                raise
+        return instance_id
+
     async def _replace(self, name: str, data: bytes, timeout: float | None) -> None:
         path = f"{self._root}/{name}"
-        await erase(self._tree, path, timeout=timeout)
-        await self._tree.create(path, data, timeout=timeout)
+        try:
+            await self._tree.set(path, data, ANY_VERSION, timeout=timeout)
+        except MetadataNotFound:
+            await self._tree.create(path, data, timeout=timeout)
 
 
 def _named(what: str, found: list[str]) -> str:

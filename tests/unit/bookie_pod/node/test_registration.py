@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -178,6 +179,19 @@ async def test_the_last_wish_wins(rig: Rig) -> None:
     assert rig.manager.status is ServerStatus.READ_ONLY
     assert rig.bookies.steps[-2:] == [("register", R), ("unregister", W)]
     await rig.manager.deregister()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_cluster_that_is_formatted_while_the_bookie_starts_is_not_joined(rig: Rig, when: str) -> None:
+    """Its cookies were looked at before the journals were replayed, and its ledgers are no more."""
+    format_it = partial(setattr, rig.cluster, "id", "33-44")
+    if when == "before":
+        format_it()
+    else:
+        rig.bookies.during = format_it
+    with pytest.raises(RegistrationFailed, match="belongs to 11-22"):
+        await rig.manager.register(instance_id="11-22")
+    assert rig.manager.status is ServerStatus.UNREGISTERED
 
 
 @pytest.mark.parametrize("found", ["33-44", None])
