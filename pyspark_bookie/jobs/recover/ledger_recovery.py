@@ -47,6 +47,7 @@ RELEASE_TRIES: Final = 5
 RELEASE_SECONDS: Final = 0.5
 IN_PLACE: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT})
 """Faults after which the bookie itself may be filled again, if it is writable and there is no other."""
+_UNTOLD: Final = frozenset({Verdict.UNREACHABLE, Verdict.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,15 @@ class LedgerRecovery:
         mark = await self._marks.read(work.ledger_id)
         if mark is None or not mark.replicas:
             return False
-        # What was looked at is what the findings name; the mark may be about other segments and entries of a bookie.
-        metadata = await self._client.metadata(work.ledger_id)
-        return metadata.all_bookies().isdisjoint(mark.replicas)
+        # What was looked at is what the findings name; the mark may be about other segments and entries of a bookie, so
+        # all copies of those that are still named are looked at.
+        named = (await self._client.metadata(work.ledger_id)).all_bookies().intersection(mark.replicas)
+        if not named:
+            return True
+        if not named <= work.named:
+            return False
+        look = await self._looker.look(work.ledger_id, bookies=named)
+        return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in look.findings)
 
     async def _give_back(self, lock: LedgerLock, settled: bool) -> None:
         for attempt in range(RELEASE_TRIES):

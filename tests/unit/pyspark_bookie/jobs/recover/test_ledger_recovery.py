@@ -282,6 +282,22 @@ def test_the_worst_of_a_ledgers_segments_counts():
     assert table_of([]).num_rows == 0
 
 
+async def test_a_mark_goes_when_its_bookie_was_filled_again(models):
+    """It is still named, and has all that it should."""
+    await models.add(*"abc")
+    marks = models.service.under_replication
+    async with models.client() as client:
+        ledger_id = await written(client, 20)
+        x = (await client.stored_metadata(ledger_id)).value.ensemble_for(0)[0]
+        del models.model(x).ledgers[ledger_id].entries[7]
+        await marks.mark(ledger_id, [x], ctime_ms=1)
+        report = tuple(await audited(client, ledger_id))
+        assert [each.verdict for each in report] == [Verdict.MISSING]
+        assert (await recovered(client, LedgerWork(ledger_id, 0, findings=report))).state is State.RECOVERED
+        assert x in (await client.stored_metadata(ledger_id)).value.ensemble_for(0)
+        assert await marks.read(ledger_id) is None
+
+
 async def test_a_mark_stays_that_is_about_more_than_was_restored(models):
     """The report knows one damaged entry of the bookie; since then it was lost, and another segment names it, too."""
     await models.add(*"abcde")
