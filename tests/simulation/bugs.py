@@ -50,6 +50,7 @@ from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
 from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
 from tests.simulation.focus import (
     answers_come_again,
+    bookies_die_of_fences,
     bookies_fail_as_recovery_begins,
     bookies_lose_their_power,
     deferred_sync_and_restarts,
@@ -274,9 +275,9 @@ BUGS = (
         "readers hear how far a recovery is",
         _readers_hear_how_far_recovery_is,
         ("S7", "S13"),
-        500,
+        200,
         many_recoveries,
-        first=200,
+        first=480,
     ),
     Bug(
         "change the ensemble of a ledger in recovery",
@@ -308,14 +309,7 @@ BUGS = (
         100,
         bookies_lose_their_power,
     ),
-    Bug(
-        "a crash makes a bookie forget its fences",
-        _forget_the_fence_in_a_crash,
-        ("S9",),
-        150,
-        bookies_fail_as_recovery_begins,
-        first=220,
-    ),
+    Bug("a crash makes a bookie forget its fences", _forget_the_fence_in_a_crash, ("S9",), 20, bookies_die_of_fences),
     Bug("a bookie takes hot adds behind its fence", _stay_hot_behind_the_fence, ("S9",), 20),
     Bug("send adds of writers as those of recoveries", _flag_adds_of_writers_as_recovery, ("S9",), 20),
     Bug("write over the metadata of others", _write_over_what_others_wrote, ("S15",), 20),

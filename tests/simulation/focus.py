@@ -38,6 +38,15 @@ def bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
     return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
 
 
+def bookies_die_of_fences(scenario: Scenario) -> Scenario:
+    """Each is killed as it has answered a fencing read. Writers append so seldom that it may be back before they see
+    that it was gone."""
+    ledgers = tuple(replace(plan, kind="plain", recoverers=1, entries=20, pause=0.5) for plan in scenario.ledgers)
+    answers = ("fence", "negative")
+    faults = tuple(FaultPlan("kill", None, answers[number % 2], 1 + number // 2, 0.001) for number in range(16))
+    return replace(scenario, ledgers=ledgers, faults=faults)
+
+
 def answers_come_again(scenario: Scenario) -> Scenario:
     """Those of every bookie, while writers are at work and something else goes wrong too."""
     ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
