@@ -215,7 +215,8 @@ def _fill_whom_the_mark_does_not_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_over_without_fencing_the_cookie(patch: pytest.MonkeyPatch) -> None:
-    """Who was about to delete it still can."""
+    """Who was about to delete it still can: the bookie whose decommission is undone may be writable without a cookie,
+    and be named again."""
 
     async def is_there(cookies: Any, bookie_id: str, proven: int | None) -> bool:
         try:
@@ -313,7 +314,7 @@ HEALING_BUGS = (
     HealingBug(
         "take a decommission over without fencing the cookie",
         _take_over_without_fencing_the_cookie,
-        ("H8",),
+        ("H8", "H6"),
         100,
         decommissions_are_undone,
     ),

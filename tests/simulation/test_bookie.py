@@ -11,6 +11,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, LedgerFenced, LedgerStateUnknown, NoSuchEntry
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.scenario import draw
 from tests.support.simulation.trace import Trace
@@ -143,5 +144,25 @@ def test_a_read_only_bookie_refuses_writers(run):
         with pytest.raises(BookieReadOnly):
             await cluster.add(1)
         assert await cluster.read(0) == entry(0)
+
+    run(work)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.5], ids=["before it registers", "while its earlier registration stands"])
+def test_a_bookie_that_is_told_while_it_starts_is_announced_read_only(run, moment):
+    async def work(cluster: Cluster) -> None:
+        bookie = cluster.bookie
+        bookie.kill()
+        bookie.start()
+        process = bookie.process
+        await asyncio.sleep(moment)
+        assert (process.registration is None) == (moment == 0.0)
+        bookie.set_read_only(True)
+        await asyncio.sleep(20)
+        assert bookie.process is process
+        assert process.tree is not None
+        registry = process.tree.bookies
+        assert await registry.is_registered(bookie.bookie_id, BookieGroup.READ_ONLY)
+        assert not await registry.is_registered(bookie.bookie_id, BookieGroup.WRITABLE)
 
     run(work)

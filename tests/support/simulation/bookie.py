@@ -169,7 +169,7 @@ class VirtualBookie:
         self.trace(self.host, "turns read-only" if read_only else "turns writable")
         self.read_only = read_only
         process.admission.set_mode(read_only=read_only, high_priority_writes=True)
-        self._spawn(process, self._change_mode(process, read_only), "mode")
+        self._spawn(process, self._announce_mode(process), "mode")
 
     def _end(self, why: str) -> BookieProcess | None:
         process, self._process = self._process, None
@@ -197,15 +197,17 @@ class VirtualBookie:
                 await process.tree.cookies.create(self.bookie_id, b"a cookie")
             self.writes_cookie = False
         info = BookieServiceInfo((Endpoint("bookie", self.host, PORT, BOOKIE_RPC),), {})
-        process.registration = RegistrationManager(
+        registration = process.registration = RegistrationManager(
             process.tree, self.bookie_id, info, lambda failure: self._give_up(process), retry_seconds=0.5
         )
-        await process.registration.register()
+        await registration.register(read_only=self.read_only)
+        process.announces_mode = True
+        await self._announce_mode(process)  # it may have changed meanwhile
 
-    async def _change_mode(self, process: BookieProcess, read_only: bool) -> None:
-        if process.registration is not None:
-            change = process.registration.to_read_only if read_only else process.registration.to_writable
-            await change()
+    async def _announce_mode(self, process: BookieProcess) -> None:
+        registration = process.registration
+        if registration is not None and process.announces_mode:
+            await (registration.to_read_only() if self.read_only else registration.to_writable())
 
     def _spawn(self, process: BookieProcess, work: Any, name: str) -> None:
         async def run() -> None:

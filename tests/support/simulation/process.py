@@ -63,6 +63,8 @@ class BookieProcess:
         self.storage.on_read = bookie.read_from_disk
         self.tree: TreeMetadataService | None = None
         self.registration: RegistrationManager | None = None
+        self.announces_mode = False
+        """It is registered for the first time; changes of its mode before that are announced then."""
         self.tasks: dict[asyncio.Task[None], None] = {}
 
     def _doubt(self, ledger_id: int) -> None:
