@@ -277,7 +277,7 @@ BUGS = (
         ("S7", "S13"),
         200,
         many_recoveries,
-        first=480,
+        first=488,
     ),
     Bug(
         "change the ensemble of a ledger in recovery",
