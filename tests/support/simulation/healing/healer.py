@@ -30,6 +30,12 @@ class Healer(Actor):
         super().__init__(world, name, plan, random)
         self._config = config
 
+    @property
+    def goes_on(self) -> bool:
+        """It works, and was not told to stop: one that was may still give back what it holds."""
+        stops = self.task is not None and self.task.cancelling() > 0
+        return not (stops or self.finished or self.host.is_dead)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         service, client = self.host.service, self.host.client

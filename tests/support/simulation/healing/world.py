@@ -170,7 +170,7 @@ class HealingWorld(World):
             self.add_bookie().start()
         while not self.racks.suffice(self._sound(), self.scenario.quorums[0]):
             self.add_bookie().start()
-        if all(healer.host.is_dead or healer.finished for healer in self.actors if isinstance(healer, Healer)):
+        if not any(healer.goes_on for healer in self.actors if isinstance(healer, Healer)):
             self.add_healer()
         for drainer in draining.values():
             if not drainer.bookie.is_retired and drainer.host.is_dead:
