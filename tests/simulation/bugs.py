@@ -285,7 +285,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
         bookies_fail_as_recovery_begins,
-        first=430,
+        first=510,
     ),
     Bug(
         "force in spite of a restart",
