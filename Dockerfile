@@ -6,6 +6,10 @@
 #
 #   docker build --target spark -t podkeeper:0.1.0-spark .
 #
+# And one that the bookies, their init jobs and auto-recovery of the Apache Pulsar chart can run (docs/pulsar.md).
+#
+#   docker build --target pulsar -t podkeeper-pulsar:0.1.0 .
+#
 # Python and every dependency have wheels for amd64 and arm64, so nothing is compiled, for neither.
 ARG PYTHON_IMAGE=python:3.11-slim
 
@@ -78,6 +82,29 @@ RUN openssl version
 RUN python3 /tmp/trim_root.py && rm /tmp/trim_root.py \
  && echo 'podkeeper:x:10001:10001::/nonexistent:/usr/sbin/nologin' >>/etc/passwd \
  && echo 'podkeeper:x:10001:' >>/etc/group
+
+FROM root AS pulsar
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="podkeeper-pulsar" \
+      org.opencontainers.image.description="Apache BookKeeper for Kubernetes: the bookies of an Apache Pulsar chart" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/podkeeper /opt/podkeeper
+COPY docker/pulsar/commands.py /opt/podkeeper/pulsar/
+COPY docker/pulsar/conf /pulsar/conf
+# The chart's pods run as some user of group 0, and write the configuration before they begin.
+RUN chmod 755 /opt/podkeeper/pulsar/commands.py && mkdir -p /pulsar/bin /pulsar/data \
+ && for name in apply-config-from-env.py bookkeeper pulsar; do ln -s /opt/podkeeper/pulsar/commands.py "/pulsar/bin/$name"; done \
+ && ln -s /opt/podkeeper/pulsar/commands.py /usr/local/bin/nslookup \
+ && chgrp -R 0 /pulsar && chmod -R g=u /pulsar
+ENV PATH=/opt/podkeeper/bin:/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10000:0
+WORKDIR /pulsar
+EXPOSE 3181 8000
+STOPSIGNAL SIGTERM
+CMD ["bin/pulsar", "bookie"]
 
 # Copied, not built upon: what an image builds upon stays in it, deleted or not.
 FROM scratch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
 
-SHIPPED = Path("tests/golden/configurations/pulsar-bookkeeper.conf")
+SHIPPED = Path("docker/pulsar/conf/bookkeeper.conf")
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 LARGEST = 5_253_120 - 500
 """Bytes of the largest entry that a bookie of Pulsar's configuration stores."""
@@ -64,6 +66,13 @@ def _place(work: Path) -> dict[str, str]:
     }
 
 
+def _in_pulsars_image(work: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    link = work / program
+    if not link.exists():
+        link.symlink_to(Path("docker/pulsar/commands.py").absolute())
+    return subprocess.run([sys.executable, str(link), *arguments], capture_output=True, text=True, check=False)
+
+
 @contextmanager
 def client(uri: str, **options: object) -> Iterator[BlockingClient]:
     with BlockingClient(uri, ClientOptions(**options)) as made:  # type: ignore[arg-type]
@@ -88,6 +97,12 @@ def test_pulsars_configuration_and_its_largest_messages(
     )
     assert shown.returncode == 0, shown.stderr
     assert out.read_bytes() == payload
+    made = _in_pulsars_image(
+        bookie.work, "pulsar", "zookeeper-shell", "-server", zookeeper.hosts, "create", f"{chroot}/x"
+    )
+    assert made.returncode == 0, made.stderr
+    seen = _in_pulsars_image(bookie.work, "pulsar", "zookeeper-shell", "-server", zookeeper.hosts, "ls", chroot)
+    assert seen.stdout.split() == ["[ledgers,", "x]"]
     instance = ServeProcess.command("shell", "-conf", str(bookie.work / "bookie.conf"), "whatisinstanceid")
     assert (instance.returncode, "InstanceId: " in instance.stdout) == (0, True), instance.stderr
     assert not bookie.logged("network locations cannot be told; the last known ones are used")

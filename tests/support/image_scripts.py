@@ -11,7 +11,7 @@ _DOCKER = Path(__file__).parents[2] / "docker"
 
 def load(name: str) -> ModuleType:
     """`docker/<name>.py`, which is in no package."""
-    spec = importlib.util.spec_from_file_location(name, _DOCKER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(Path(name).name, _DOCKER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,5 @@
-"""The configurations that others ship start a bookie as they are: their keys and values are in `tests/golden`."""
+"""The configurations that others ship start a bookie as they are: their keys and values are in `tests/golden`, and
+Pulsar's in the image for its chart."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from bookie_pod.client_placement import client_placement
 from bookie_pod.config.load import read_config
 from bookie_pod.node.dry_start import refusals
 
-SHIPPED = Path("tests/golden/configurations")
+PULSAR = Path("docker/pulsar/conf/bookkeeper.conf")
+SHIPPED = (PULSAR, *sorted(Path("tests/golden/configurations").glob("*.conf")))
 CHART = {
     "zkServers": "pulsar-zookeeper:2181",
     "zkLedgersRootPath": "/ledgers",
@@ -31,7 +33,7 @@ CHART = {
 
 
 @pytest.mark.parametrize("added", [{"advertisedAddress": "h"}, CHART], ids=["alone", "chart"])
-@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.conf")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_a_start_refuses_nothing_of_them(file: Path, added: dict[str, str]) -> None:
     loaded = read_config(str(file), environ={}, overrides=added)
     assert loaded.problems == []
@@ -40,6 +42,6 @@ def test_a_start_refuses_nothing_of_them(file: Path, added: dict[str, str]) -> N
 
 
 def test_pulsars_goes_by_the_racks_that_pulsar_assigns() -> None:
-    config = read_config(str(SHIPPED / "pulsar-bookkeeper.conf"), environ={}).config
+    config = read_config(str(PULSAR), environ={}).config
     assert config is not None
     assert type(make_source(client_placement(config))) is PulsarRacks
