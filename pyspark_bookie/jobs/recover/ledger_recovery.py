@@ -8,7 +8,9 @@ Invariants
   afterwards.
 - A ledger that is not closed is closed, which fences its writer, only if that was asked for and its last segment needs
   new copies.
-- A mark goes only if it tells of nothing but what was restored here.
+- A mark goes only if it tells of nothing but what was restored here, and if everything could be seen of the bookies
+  that it names: so not as long as one of them is in the last segment of an open ledger. What became of the ledger is
+  told whether its mark could be looked at or not.
 
 Idempotent: whatever was done is found done by the next run. Event loop only.
 
@@ -157,18 +159,27 @@ class LedgerRecovery:
                 await asyncio.sleep(min(LOCK_POLL_SECONDS, max(0.0, until - loop.time())))
 
     async def _mark_is_settled(self, lock: LedgerLock, work: LedgerWork) -> bool:
-        if lock.mark_version is None:
-            return False
+        try:
+            return lock.mark_version is not None and await self._is_nothing_left(work)
+        except LedgerDeleted:
+            raise
+        except PodkeeperError:
+            return False  # nobody can tell: the mark stays, for whoever repairs the ledger next
+
+    async def _is_nothing_left(self, work: LedgerWork) -> bool:
         mark = await self._marks.read(work.ledger_id)
         if mark is None or not mark.replicas:
             return False
         # What was looked at is what the findings name; the mark may be about other segments and entries of a bookie, so
         # all copies of those that are still named are looked at.
-        named = (await self._client.metadata(work.ledger_id)).all_bookies().intersection(mark.replicas)
+        metadata = await self._client.metadata(work.ledger_id)
+        named = metadata.all_bookies().intersection(mark.replicas)
         if not named:
             return True
         if not named <= work.named:
             return False
+        if not metadata.is_closed and not named.isdisjoint(metadata.last_ensemble):
+            return False  # entries behind the last add confirmed may be acknowledged, and are not looked at
         look = await self._looker.look(work.ledger_id, bookies=named)
         return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in look.findings)
 

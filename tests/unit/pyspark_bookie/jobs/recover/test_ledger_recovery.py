@@ -9,6 +9,7 @@ import pytest
 
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.jobs.recover import recovering
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions
@@ -317,3 +318,38 @@ async def test_a_mark_stays_that_is_about_more_than_was_restored(models):
         assert (await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({x})))).state is State.RECOVERED
         assert await audited(client, ledger_id) == []
         assert await marks.read(ledger_id) is None
+
+
+async def test_a_mark_stays_while_nobody_can_see_what_its_bookie_lacks(models):
+    """Of an open ledger entries behind the last add confirmed may be acknowledged; nobody looks at them."""
+    await models.add(*"abc")
+    marks = models.service.under_replication
+    async with models.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many(b"%d" % each for each in range(10))
+        x = ledger.metadata.last_ensemble[0]
+        await until(lambda: len(models.held_at(x, ledger.ledger_id)) == 10)
+        del models.model(x).ledgers[ledger.ledger_id].entries[9]
+        await marks.mark(ledger.ledger_id, [x], ctime_ms=1)
+        work = LedgerWork(
+            ledger.ledger_id, 0, findings=(Finding(ledger.ledger_id, 0, 0, 9, 10, x, 0, Verdict.MISSING),)
+        )
+        assert (await recovered(client, work)).state is State.NOTHING_TO_DO
+        assert (await marks.read(ledger.ledger_id)).replicas == (x,)
+        await ledger.close()
+
+
+async def test_what_was_recovered_is_told_though_its_mark_could_not_be_looked_at(models, monkeypatch):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        leaving = (await ensemble(client, ledger_id))[0]
+        await models.service.under_replication.mark(ledger_id, [leaving], ctime_ms=1)
+
+        async def read(*_arguments):
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setattr(client.metadata_service.under_replication, "read", read)
+        outcome = await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({leaving})))
+        assert (outcome.state, outcome.entries) == (State.RECOVERED, 10)
+    assert await models.service.under_replication.locks() == {}
