@@ -17,6 +17,8 @@ Invariants
 - An audit that fails is repeated until it succeeds, unlike the reference's. A bookie for which a ledger was skipped,
   because its copies did not count as missing for a moment, is audited again.
 - An audit that was asked for counts everybody who is absent, also whom nothing but a ledger names.
+- A bookie that left for good is looked for twice, some time apart, so that a ledger which comes to name it late is
+  noticed. What names one later than that is met by the next periodic audit or check.
 - While auto-recovery is disabled nothing is marked; the delays run on.
 
 Event loop only.
@@ -169,7 +171,8 @@ class LostBookies:
     def _is_due(self) -> bool:
         now = self._clock.now_ms()
         periodic = self._next_periodic_ms is not None and self._next_periodic_ms <= now
-        return periodic or bool(self.membership.to_audit(now))
+        deadline = self.membership.next_deadline_ms()
+        return periodic or (deadline is not None and deadline <= now)
 
     # --- an audit -----------------------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class LostBookies:
         if self._asked_for:
             self._asked_for = False
             self.membership.demand(result.skipped - met)
-        await self._forget(covered, result)
+        await self._forget(covered, result, began)
         self._next_periodic_ms = began + self._interval_s * MS if self._interval_s > 0 else None
         await self._finish(began, result)
 
@@ -206,15 +209,11 @@ class LostBookies:
         await self._records.write(Check.BOOKIES, self.runs)
         _log.info("audit of bookies is complete", ms=now - began, counts=result.counts())
 
-    async def _forget(self, covered: Iterable[str], result: AuditResult) -> None:
+    async def _forget(self, covered: Iterable[str], result: AuditResult, began: int) -> None:
         """Bookies that have neither a cookie nor a ledger left the cluster for good."""
         unnamed = [bookie for bookie in covered if bookie not in result.named]
-        if not unnamed:
-            return
-        known = (await self._service.bookies.list(BookieGroup.ALL)).bookies
-        gone = [bookie for bookie in unnamed if bookie not in known]
-        if gone:
-            self.membership.forget(gone)
+        known = (await self._service.bookies.list(BookieGroup.ALL)).bookies if unnamed else frozenset()
+        if self.membership.unneeded((bookie for bookie in unnamed if bookie not in known), began):
             self._unsaved.set()
 
     def _fail(self, error: MetadataError) -> None:

@@ -10,6 +10,8 @@ Invariants
 - While nobody at all is registered nobody is lost: that is an outage of the metadata service or of the network, and
   there would be neither source nor target.
 - Times of loss can be handed to the next auditor, so that its election neither shortens nor prolongs a delay.
+- Whom nobody needs any more (no cookie, and no ledger names it) is kept for `LATE_MS`, and then looked for once more:
+  what was under way when it left may name it still. Nobody would look for a bookie that is forgotten.
 
 Pure; event loop of the auditor. Times are in ms since the epoch.
 
@@ -23,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MS: Final = 1000
+LATE_MS: Final = 120 * MS
+"""Longer than any request of a client, or the end of its session, takes."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class Absence:
     since_ms: int
     demanded: bool = False
     audited: bool = False
+    unneeded_ms: int | None = None
+    """When it was seen first that nobody needs it; None: somebody does, or nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +92,20 @@ class Membership:
             self._absences[bookie] = Absence(now_ms)
         return new
 
-    def forget(self, bookies: Iterable[str]) -> None:
-        """Absent bookies that nobody expects any more."""
-        for bookie in bookies:
-            self._absences.pop(bookie, None)
+    def unneeded(self, bookies: Iterable[str], now_ms: int) -> bool:
+        """An audit that began now found nothing of these absent bookies, and something of all others. Whether it was
+        the last one of any: that is forgotten."""
+        found = frozenset(bookies)
+        forgotten = False
+        for bookie, absence in list(self._absences.items()):
+            if bookie not in found:
+                absence.unneeded_ms = None
+            elif absence.unneeded_ms is None:
+                absence.unneeded_ms = now_ms
+            elif absence.unneeded_ms + LATE_MS <= now_ms:
+                del self._absences[bookie]
+                forgotten = True
+        return forgotten
 
     def demand(self, bookies: Iterable[str]) -> None:
         """An operator wants these, as far as they are absent now, to count as lost, whatever the delay."""
@@ -132,11 +148,13 @@ class Membership:
         return frozenset(self._absences) - self.lost(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next of those that are not audited is lost, if nothing happens until then; None: never."""
+        """When the next of those that are not audited is lost, or one that nobody needs is to be looked for once more,
+        if nothing happens until then; None: never."""
         if not self.available:
             return None
         deadlines = [self.deadline_ms(bookie) for bookie, absence in self._absences.items() if not absence.audited]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        last_looks = [each.unneeded_ms + LATE_MS for each in self._absences.values() if each.unneeded_ms is not None]
+        return min((deadline for deadline in (*deadlines, *last_looks) if deadline is not None), default=None)
 
     @property
     def absences(self) -> Mapping[str, Absence]:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from bookie_pod.autorecovery.auditor import membership
 from bookie_pod.autorecovery.auditor.control import set_enabled, trigger_audit
 from bookie_protocol.errors import Refused
 from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
@@ -202,14 +203,30 @@ async def test_a_bookie_without_cookie_that_ledgers_name_is_found(rig: AuditorRi
     await rig.until_marked(NAMING_B0)
 
 
-async def test_a_bookie_that_left_for_good_is_forgotten(rig: AuditorRig) -> None:
+async def test_a_bookie_that_left_for_good_is_forgotten(rig: AuditorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "LATE_MS", 10_000)
     await rig.store(ledger(1, (0, "123")))
     auditor = await rig.auditor()
-    before = audits(auditor.status())
     await rig.service.cookies.delete("b0:1")
     await rig.leave("b0:1")
-    await rig.until(lambda: audits(auditor.status()) > before)
-    assert auditor.status().absent == ()
+    await rig.until(lambda: auditor.status().absent)
+    await rig.until(lambda: not auditor.status().absent)
+    assert await rig.marked() == {}
+
+
+async def test_a_ledger_that_names_a_bookie_late_which_left_for_good_is_noticed(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "LATE_MS", 10_000)
+    await rig.store(ledger(1, (0, "123")))
+    auditor = await rig.auditor()
+    await rig.service.cookies.delete("b0:1")
+    await rig.leave("b0:1")
+    await rig.until(lambda: [each.is_audited for each in auditor.status().absent] == [True])
+    stored = await rig.service.ledgers.read(1)
+    late = stored.value.with_ensemble(0, ("b0:1", "b2:1", "b3:1"))  # an exchange that was under way
+    await rig.service.ledgers.write(late, stored.version)
+    await rig.until_marked({1: ("b0:1",)})
 
 
 async def test_when_nobody_at_all_is_registered_nothing_is_concluded(rig: AuditorRig) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bookie_pod.autorecovery.auditor.membership import Membership
+from bookie_pod.autorecovery.auditor.membership import LATE_MS, Membership
 
 BOOKIES = tuple(f"bookie-{n}:3181" for n in range(5))
 START = 1_700_000_000_000
@@ -119,8 +119,15 @@ def test_a_time_of_loss_from_a_clock_that_is_ahead_counts_from_now() -> None:
     assert machine.since_ms() == {"b": 1000}
 
 
-def test_who_is_forgotten_is_not_waited_for() -> None:
-    machine = Membership(60, frozenset({"a"}))
-    machine.expect({"b"}, 0)
-    machine.forget({"b", "c"})
+def test_whom_nobody_needs_is_looked_for_once_more_and_then_forgotten() -> None:
+    machine = Membership(0, frozenset({"a"}))
+    machine.expect({"b", "c"}, 0)
+    machine.audited(machine.since_ms())
+    assert not machine.unneeded({"b", "c"}, 10)
+    assert machine.next_deadline_ms() == 10 + LATE_MS
+    assert not machine.unneeded(
+        {"b"}, LATE_MS
+    )  # something names the other one by now, and it is too early for this one
+    assert machine.unneeded({"b"}, 10 + LATE_MS)
+    assert machine.absences.keys() == {"c"}
     assert machine.next_deadline_ms() is None
