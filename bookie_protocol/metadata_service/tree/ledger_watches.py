@@ -5,6 +5,8 @@ Invariants
   end once the ledger does not exist.
 - What is kept of a ledger that nobody watches any more is valid only while its watch has not fired; then nothing is
   asked when somebody comes back. At most `MAX_IDLE` such ledgers are kept.
+- Nobody can take a watch back from the metadata service, and that of a closed ledger may never fire. So what changed is
+  read without one first: whoever waited for the end leaves with it, and no watch stays.
 
 Threads: event loop only.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import MetadataUnavailable
@@ -25,11 +28,13 @@ from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
 from bookie_protocol.metadata_service.versioned import Versioned
 
 MAX_IDLE: Final = 10_000
+LEAVING_SECONDS: Final = 1.0
+"""For so long those who saw a ledger closed may take to leave."""
 _NOTHING: Final = -1
 
 Found = Versioned[LedgerMetadata] | None
-Read = Callable[[int, Watch], Awaitable[Found]]
-"""Read a ledger with a watch; None: it does not exist."""
+Read = Callable[[int, Watch | None], Awaitable[Found]]
+"""Read a ledger, maybe with a watch; None: it does not exist."""
 
 
 class _Watched:
@@ -39,6 +44,7 @@ class _Watched:
         self.newest: Found = None
         self.stale = asyncio.Event()
         self.stale.set()
+        self.came = asyncio.Event()
         self.subscribers: dict[Callable[[Found], None], int] = {}  # with the version that each has seen
         self.task: asyncio.Task[None] | None = None
 
@@ -65,6 +71,7 @@ class LedgerWatches:
         async def feed(publish: Callable[[Found], None]) -> None:
             watched = self._join(ledger_id)
             watched.subscribers[publish] = _NOTHING
+            watched.came.set()
             if not watched.stale.is_set():
                 watched.tell()
             if watched.task is None:
@@ -110,6 +117,8 @@ class LedgerWatches:
                 await watched.stale.wait()
                 fired = asyncio.Event()
                 try:
+                    if watched.newest is not None and not watched.newest.value.is_closed:
+                        await self._see_what_changed(ledger_id, watched)
                     found = await self._read(ledger_id, fired.set)
                 except MetadataUnavailable:
                     await asyncio.sleep(RETRY_SECONDS)
@@ -121,3 +130,15 @@ class LedgerWatches:
         finally:
             if self._watched.get(ledger_id) is watched and watched.task is asyncio.current_task():
                 del self._watched[ledger_id]  # whoever comes now begins anew
+
+    async def _see_what_changed(self, ledger_id: int, watched: _Watched) -> None:
+        """Of a ledger that was open. Returns when a watch is wanted; whoever leaves as the last one cancels this."""
+        watched.came.clear()
+        found = await self._read(ledger_id, None)
+        if found is None or not found.value.is_closed:
+            return  # told when a watch stands, too
+        watched.newest = found
+        watched.tell()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING_SECONDS):
+                await watched.came.wait()

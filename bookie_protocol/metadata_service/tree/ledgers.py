@@ -138,7 +138,7 @@ class TreeLedgers:
             raise await self._missing(ledger_id, timeout) from None
         return _decode(ledger_id, node)
 
-    async def _read_or_none(self, ledger_id: int, watch: Watch) -> Versioned[LedgerMetadata] | None:
+    async def _read_or_none(self, ledger_id: int, watch: Watch | None) -> Versioned[LedgerMetadata] | None:
         try:
             return await self._read(ledger_id, watch, None)
         except MetadataNotFound:

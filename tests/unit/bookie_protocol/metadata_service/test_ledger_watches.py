@@ -12,6 +12,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.tree import ledger_watches
 from bookie_protocol.metadata_service.tree.ledger_watches import Found, LedgerWatches
 from bookie_protocol.metadata_service.versioned import Versioned
+from tests.support.until import until
 
 
 class Store:
@@ -24,19 +25,21 @@ class Store:
         self.fails: Exception | None = None
         self._watches: list[Callable[[], None]] = []
 
-    async def read(self, ledger_id: int, watch: Callable[[], None]) -> Found:
+    async def read(self, ledger_id: int, watch: Callable[[], None] | None) -> Found:
         self.reads += 1
         if self.reads >= 3:
             self.third_read.set()
-        found = self.stored.get(ledger_id)
         await asyncio.sleep(0)
+        found = self.stored.get(ledger_id)
         if self.fails is not None:
             raise self.fails
-        self._watches.append(watch)
+        if watch is not None:
+            self._watches.append(watch)
         return found
 
-    def put(self, ledger_id: int, version: int) -> None:
-        self.stored[ledger_id] = Versioned(LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b:1",)}), version)
+    def put(self, ledger_id: int, version: int, *, closed: bool = False) -> None:
+        metadata = LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b:1",)})
+        self.stored[ledger_id] = Versioned(metadata.closed(5, 10) if closed else metadata, version)
         self.fire()
 
     def delete(self, ledger_id: int) -> None:
@@ -54,24 +57,25 @@ def version(found: Found) -> int:
     return found.version
 
 
-async def test_many_readers_cost_one_read_for_each_change() -> None:
+async def test_many_readers_cost_two_reads_for_each_change() -> None:
+    """One without a watch, as the ledger may be closed, and one with it."""
     store = Store()
     store.put(7, 0)
     watches = LedgerWatches(store.read)
     readers = [watches.watch(7) for _ in range(100)]
     for number in range(3):
         assert {version(await anext(reader)) for reader in readers} == {number}
-        assert store.reads == number + 1
+        assert store.reads == 2 * number + 1
         store.put(7, number + 1)
     late = watches.watch(7)
     assert {version(await anext(reader)) for reader in (*readers, late)} == {3}
-    assert store.reads == 4
+    assert store.reads == 7
     store.delete(7)
     for reader in (*readers, late):
         assert await anext(reader) is None
         with pytest.raises(StopAsyncIteration):
             await anext(reader)
-    assert store.reads == 5
+    assert store.reads == 9
     assert watches._watched == {}
     for reader in (*readers, late):
         await reader.close()
@@ -146,3 +150,42 @@ async def test_closing_before_the_first_answer() -> None:
     assert version(await anext(second)) == 0
     await second.close()
     assert watches._watched == {}
+
+
+async def test_who_followed_a_ledger_to_its_end_leaves_no_watch() -> None:
+    store = Store()
+    watches = LedgerWatches(store.read)
+    for ledger_id in range(50):
+        store.put(ledger_id, 0)
+        async with watches.watch(ledger_id) as reader:
+            assert version(await anext(reader)) == 0
+            store.put(ledger_id, 1, closed=True)
+            assert version(await anext(reader)) == 1
+    assert store._watches == []
+    assert watches._watched == watches._idle == {}
+
+
+async def test_who_stays_with_a_closed_ledger_hears_of_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_watches, "LEAVING_SECONDS", 0.01)
+    store = Store()
+    store.put(7, 0)
+    watches = LedgerWatches(store.read)
+    async with watches.watch(7) as reader:
+        assert version(await anext(reader)) == 0
+        store.put(7, 1, closed=True)
+        assert version(await anext(reader)) == 1
+        await until(lambda: store._watches)
+        store.put(7, 2, closed=True)
+        assert version(await anext(reader)) == 2
+
+
+async def test_who_comes_while_others_leave_waits_for_nobody() -> None:
+    store = Store()
+    store.put(7, 0)
+    watches = LedgerWatches(store.read)
+    async with watches.watch(7) as first:
+        assert version(await anext(first)) == 0
+        store.put(7, 1, closed=True)
+        assert version(await anext(first)) == 1
+        async with watches.watch(7) as second, asyncio.timeout(ledger_watches.LEAVING_SECONDS / 2):
+            assert version(await anext(second)) == 1
