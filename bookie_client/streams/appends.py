@@ -131,6 +131,7 @@ class Appends:
         self.sent.clear()
         self.unsent.clear()
         for unit in units:
+            unit.sent_to = -1  # an answer of its ledger concerns it no more
             unit.fail(error)
             self._release(unit)
 

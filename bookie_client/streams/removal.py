@@ -21,7 +21,7 @@ from bookie_client.streams.model import RetiredLedgers, StreamLedger, StreamPosi
 from bookie_protocol.errors import BadRequest, StreamPositionGone
 
 LANDMARKS: Final = 32
-"""How many are kept."""
+"""How many are kept of ledgers that were dropped without entries."""
 
 
 def truncated(manifest: Manifest, before: StreamPosition, now_ms: int) -> Manifest | None:
@@ -82,9 +82,16 @@ def without_first(manifest: Manifest, count: int, now_ms: int) -> Manifest:
 def with_landmark(
     manifest: Manifest, position: StreamPosition, ordinal: int, base_ordinal: int
 ) -> tuple[Landmark, ...]:
-    """The landmarks and this one, which is the newest; only those that are still places in the stream, and not all."""
+    """The landmarks and this one, which is the newest; only those that are still places in the stream.
+
+    Behind entries that were removed there is one at most, as the next removal makes it a place before the stream: it
+    stays, because whoever has read everything stands there. At the beginning of a ledger that was dropped empty stands
+    nobody for long, and writers that come and go make many of them: of these the newest stay.
+    """
     known = [each for each in manifest.landmarks if each.ordinal >= base_ordinal]
-    return (*known[1 - LANDMARKS :], Landmark(position, ordinal))
+    known.append(Landmark(position, ordinal))
+    forgotten = [each for each in known if each.position.entry_id == 0][:-LANDMARKS]
+    return tuple(each for each in known if each not in forgotten)
 
 
 def with_retired(

@@ -126,11 +126,15 @@ class RollingLedger:
     async def end(self) -> None:
         """End the ledger and give the stream up, once `run` has ended. Raises what keeps from it."""
         await self._stop_sweeping()
+        end: LedgerEnd | None = None
         if self._ledger is not None and not self._recorded:
             assert self._manifest is not None
             end = await self._owner.finish(self._ledger, self._manifest)
             await self._owner.record(end)
         await self._owner.release()
+        if end is not None and end.entries == 0:
+            self._sweep_wanted = True  # writers that come and go without a word leave no ledgers behind
+            await self._swept()
 
     async def abandon(self) -> None:
         """Leave everything to the next owner."""

@@ -8,7 +8,7 @@ import pytest
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.cursors import _encode as encoded_cursor
 from bookie_client.streams.publishing import published
-from bookie_client.streams.removal import truncated
+from bookie_client.streams.removal import LANDMARKS, truncated
 from bookie_client.streams.store import GRAVE_MS, ManifestStore
 from bookie_protocol.errors import (
     BadRequest,
@@ -46,6 +46,23 @@ async def test_truncation_deletes_whole_ledgers_and_hides_the_rest(streams, thre
     assert await streams.truncate("s", fifty.closed_end) == (2, 3, 4)
     assert await read_all(streams) == []
     assert await read_all(streams, start=fifty.closed_end) == []
+
+
+async def test_whoever_has_read_everything_keeps_its_place_however_many_writers_come_and_go(streams, fifty):
+    end = fifty.closed_end
+    await streams.move_cursor("s", "consumer", end)
+    assert await streams.truncate("s", end) == (0, 1, 2, 3, 4)
+    for _ in range(LANDMARKS + 2):
+        async with streams.writer("s"):
+            pass
+    assert len((await streams.manifest("s")).landmarks) == LANDMARKS + 1
+    assert await read_all(streams, start=(await streams.cursor("s", "consumer")).position) == []
+    async with streams.writer("s") as writer:
+        await writer.append(b"news")
+    assert await read_all(streams, start=end) == [b"news"]
+    assert await streams.truncate("s", (await streams.manifest("s")).closed_end, force=True) != ()
+    with pytest.raises(StreamPositionGone):
+        await read_all(streams, start=end)
 
 
 async def test_an_interrupted_truncation_is_finished_by_the_next_one(streams, three, fifty):

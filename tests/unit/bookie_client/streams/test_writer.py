@@ -10,6 +10,7 @@ from bookie_protocol.errors import (
     BadRequest,
     BookieReadOnly,
     LedgerClosed,
+    MetadataUnavailable,
     NoSuchStream,
     NotEnoughBookies,
     QuorumLost,
@@ -113,10 +114,21 @@ async def test_an_empty_ledger_leaves_no_trace(streams, three):
     async with streams.writer("s"):
         pass
     assert await ledgers_of(streams) == []
+    assert three.metadata.ledgers.stored == {}
+    assert await streams.retired("s") == frozenset()
+
+
+async def test_an_empty_ledger_that_cannot_be_deleted_fails_no_close(streams, three, monkeypatch):
+    async def delete(*_arguments, **_options):
+        raise MetadataUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(three.metadata.ledgers, "delete", delete)
+        async with streams.writer("s"):
+            pass
     assert await streams.retired("s") == {0}
     assert await streams.apply_retention("s") == (0,)
     assert three.metadata.ledgers.stored == {}
-    assert await streams.retired("s") == frozenset()
 
 
 async def test_an_entry_that_fits_no_frame_is_refused_alone(three, clock):
@@ -315,6 +327,26 @@ async def test_the_client_ends_while_a_writer_is_open(three, clock):
     with pytest.raises(LedgerClosed):
         await writer.append(b"z")
     await writer.close()  # there is nothing left to do
+
+
+async def test_an_answer_that_comes_after_the_writer_gave_up_is_nobodys(streams, three):
+    """The client was closed under it, or it ran out of patience: what was sent has failed."""
+    loop = asyncio.get_running_loop()
+    heard = []
+    loop.set_exception_handler(lambda _loop, context: heard.append(context))
+    writer = streams.writer("s")
+    await writer.start()
+    for server in three.servers.values():
+        server.hold = True
+    pending = await writer.submit(b"x")
+    await until(lambda: writer._appends.sent)
+    writer._failed(LedgerClosed("enough"))
+    with pytest.raises(LedgerClosed, match="enough"):
+        await pending
+    for server in three.servers.values():
+        server.release()
+    await writer.close()
+    assert heard == []
 
 
 async def test_the_window_bounds_what_waits_and_keeps_the_order(three, clock):
