@@ -80,21 +80,6 @@ class BookieRecord:
         """An add was answered, well or ill, after this time."""
         self.adds.took(seconds, now, self._options.failure_history)
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether a read was measured within the failure history."""
-        return self.reads.is_measured(self._clock())
-
-    @property
-    def read_seconds(self) -> float:
-        """What a read takes in the mean."""
-        return self.reads.mean
-
-    @property
-    def expected_read_seconds(self) -> float:
-        """What a read takes at most as a rule."""
-        return self.reads.expected
-
     def mark_slow(self) -> None:
         self.slow_until = self._clock() + self._options.failure_history
 

@@ -17,10 +17,11 @@ Source: reference client protocol, sections 17 and 18.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
 from random import Random
 from statistics import median, median_low
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.options import ClientOptions
@@ -31,6 +32,26 @@ FAR_SLOWER: Final = 4.0
 """A bookie is slow when its reads take this many times as long as the median bookie's (of two, the faster one)."""
 SLOW_SECONDS: Final = 0.02
 """Reads that are faster than this never make a bookie slow."""
+FEW: Final = 16
+"""Among so many bookies what is usual is found anew whenever it is asked for."""
+KEPT_SECONDS: Final = 20e-6
+"""Among more it is kept for so long for each of them, some forty times what it takes to find."""
+
+
+class Troubles(NamedTuple):
+    """What was seen of some bookies lately; see the methods of `BookieHealth` of these names."""
+
+    failed_lately: frozenset[str]
+    quarantined: frozenset[str]
+    slow: frozenset[str]
+
+
+class _Usual(NamedTuple):
+    """What reads of all bookies that were measured lately tell together."""
+
+    slow_from: float
+    """Seconds from which on the mean of a bookie's reads makes it slow."""
+    expected: float
 
 
 class BookieHealth:
@@ -41,6 +62,8 @@ class BookieHealth:
         self._clock = clock
         self._random = random or Random()
         self._records: dict[str, BookieRecord] = {}
+        self._usual = _Usual(inf, UNKNOWN_READ_SECONDS)
+        self._usual_until = 0.0
         self.quarantine_began = asyncio.Event()
         """Set when a bookie is put into quarantine; who waits for it clears it."""
 
@@ -55,13 +78,11 @@ class BookieHealth:
 
     def failed_lately(self) -> frozenset[str]:
         """Bookies that could not be reached lately, and with which no connection stands since."""
-        now = self._clock()
-        return frozenset(bookie for bookie, record in self._records.items() if now < record.down_until)
+        return self.troubles(self._records).failed_lately
 
     def quarantined(self) -> frozenset[str]:
         """Bookies with too many errors and time-outs lately: not for new ensembles while others suffice."""
-        now = self._clock()
-        return frozenset(bookie for bookie, record in self._records.items() if now < record.quarantined_until)
+        return self.troubles(self._records).quarantined
 
     def release(self, bookie: str) -> None:
         """End a bookie's quarantine, and forget the errors that would begin the next one."""
@@ -70,14 +91,24 @@ class BookieHealth:
     def slow(self) -> frozenset[str]:
         """Bookies that failed a read lately, were overtaken in one, or read far slower than their peers: asked
         last."""
-        now = self._clock()
-        measured = {bookie: record.read_seconds for bookie, record in self._records.items() if record.is_measured}
-        limit = max(SLOW_SECONDS, FAR_SLOWER * median_low(measured.values())) if len(measured) > 1 else None
-        return frozenset(
-            bookie
-            for bookie, record in self._records.items()
-            if now < record.slow_until or (limit is not None and measured.get(bookie, 0.0) > limit)
-        )
+        return self.troubles(self._records).slow
+
+    def troubles(self, bookies: Iterable[str]) -> Troubles:
+        """All of this for some bookies: it costs a read as much as it has replicas, whatever else this client knows."""
+        now, records = self._clock(), self._records
+        slow_from = self._peers(now).slow_from
+        failed, quarantined, slow = [], [], []
+        for bookie in bookies:
+            record = records.get(bookie)
+            if record is None:
+                continue
+            if now < record.down_until:
+                failed.append(bookie)
+            if now < record.quarantined_until:
+                quarantined.append(bookie)
+            if now < record.slow_until or (record.reads.mean > slow_from and record.reads.is_measured(now)):
+                slow.append(bookie)
+        return Troubles(frozenset(failed), frozenset(quarantined), frozenset(slow))
 
     def mark_slow(self, bookie: str) -> None:
         """Another bookie that was asked later was faster (speculative reads)."""
@@ -86,12 +117,9 @@ class BookieHealth:
     def expected_read_seconds(self, bookie: str) -> float:
         """How long a read of this bookie takes at most as a rule: the mean of its reads and four times their
         mean deviation. Before any was measured: the median of its peers, else `UNKNOWN_READ_SECONDS`."""
-        record = self._records.get(bookie)
-        if record is not None and record.is_measured:
-            expected = record.expected_read_seconds
-        else:
-            peers = [record.expected_read_seconds for record in self._records.values() if record.is_measured]
-            expected = median(peers) if peers else UNKNOWN_READ_SECONDS
+        record, now = self._records.get(bookie), self._clock()
+        is_measured = record is not None and record.reads.is_measured(now)
+        expected = record.reads.expected if record is not None and is_measured else self._peers(now).expected
         return min(expected, self._options.read_timeout)
 
     def outstanding(self, bookie: str) -> int:
@@ -104,3 +132,14 @@ class BookieHealth:
         wait."""
         record = self._records.get(bookie)
         return 0.0 if record is None else max(0.0, record.busy_until - self._clock())
+
+    def _peers(self, now: float) -> _Usual:
+        """Read off all records, which are as many as the cluster has bookies: so not anew for each read."""
+        if now >= self._usual_until:
+            reads = [record.reads for record in self._records.values() if record.reads.is_measured(now)]
+            slow_from = (
+                max(SLOW_SECONDS, FAR_SLOWER * median_low(each.mean for each in reads)) if len(reads) > 1 else inf
+            )
+            self._usual = _Usual(slow_from, median(each.expected for each in reads) if reads else UNKNOWN_READ_SECONDS)
+            self._usual_until = now + len(self._records) * KEPT_SECONDS if len(self._records) > FEW else 0.0
+        return self._usual

@@ -110,7 +110,8 @@ class ReadPlan:
         self.next = first
         self.by_batch = limits.batch_entries > 1
         self.head_only = False
-        """Fetch nothing but the piece that is next to be delivered."""
+        """Of batches, fetch none but that of the piece that is next to be delivered: nobody knows whether bookies serve
+        them. Single reads, which all of them serve, do not wait for that."""
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self.singles_in_use = 0
@@ -136,11 +137,13 @@ class ReadPlan:
             return None
         start, stop, piece = self._candidate()
         is_head = start == self.next
-        if not is_head and (self.head_only or self._average is None):
+        if not is_head and self._average is None:
             return None
         # A batch of one, because it is the last entry or entries are large, is a single read and counts as one.
         count = min(stop - start, self._limits.batch_count(self._average)) if self.by_batch else 1
         by_batch = count > 1
+        if by_batch and self.head_only and not is_head:
+            return None
         stop = start + count if by_batch else min(stop, start + self._singles_count(is_head))
         reserved = self._batch if by_batch else self._singles_bytes(stop - start)
         kept_free = self._batch * (2 if piece is None else 1) if self.by_batch else 0

@@ -105,13 +105,14 @@ class EntrySources:
         one."""
         ensemble = self.metadata().ensemble_for(entry_id)
         first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
-        order = self._reordered(ensemble[first:] + ensemble[:first], self._view())
+        order = self._reordered(ensemble[first:] + ensemble[:first], self._view(ensemble))
         support, now = self.context.batch_support, self._clock()
         return [bookie for bookie in order if support.may_ask(bookie, now)]
 
     def order(self, entry_id: int) -> list[str]:
         """The bookies of the entry's write set, in the order in which they are asked."""
-        return self._reordered(self._write_set(self.metadata(), entry_id), self._view())
+        replicas = self._write_set(self.metadata(), entry_id)
+        return self._reordered(replicas, self._view(replicas))
 
     def segment_end(self, entry_id: int) -> int:
         """The first entry of the segment behind the one that holds this entry; far away if there is none."""
@@ -139,16 +140,17 @@ class EntrySources:
             replicas = random.sample(replicas, len(replicas))
         return replica_order(least_busy_first(replicas, health.outstanding, options.read_reorder_threshold), view)
 
-    def _view(self) -> ReplicaView:
+    def _view(self, bookies: Sequence[str]) -> ReplicaView:
+        """Good for these."""
         context = self.context
         if not self._reorders:
             return NOTHING_KNOWN
-        health, bookies = context.health, context.bookies
-        writable, read_only = bookies.known_writable, bookies.known_read_only
+        troubles, registered = context.health.troubles(bookies), context.bookies
+        writable, read_only = registered.known_writable, registered.known_read_only
         return ReplicaView(
-            unreachable=health.failed_lately(),
-            troubled=health.quarantined(),
-            slow=health.slow(),
+            unreachable=troubles.failed_lately,
+            troubled=troubles.quarantined,
+            slow=troubles.slow,
             writable=writable if writable or read_only else None,
             read_only=read_only,
             topology=context.topology,
@@ -164,7 +166,7 @@ class EntrySources:
 
     def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
         """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set."""
-        context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, self._view()
+        context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, NOTHING_KNOWN
         transactions, size = context.transactions, metadata.ensemble_size
         read = partial(context.pool.dialect.read, batch_class=True) if self._batch_class else context.pool.dialect.read
         chosen: dict[int, Sequence[str]] = {}
@@ -173,6 +175,7 @@ class EntrySources:
         for entry_id in entry_ids:
             if entry_id >= end:
                 chosen, end = {}, self.segment_end(entry_id)
+                view = self._view(metadata.ensemble_for(entry_id))
             # Entries of one segment with the same place in the striping are asked in the same order.
             replicas = chosen.get(entry_id % size)
             if replicas is None:

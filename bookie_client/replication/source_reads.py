@@ -129,8 +129,8 @@ class SourceReads:
     ) -> list[int]:
         """Ask replica after replica; returns what none gave."""
         size = self._fragment.quorums.ensemble
-        health = self._context.health
-        shunned = health.failed_lately() | health.slow()
+        troubles = self._context.health.troubles(self._fragment.ensemble)
+        shunned = troubles.failed_lately | troubles.slow
         places = {0} if self._holds_all else {entry % size for entry in ids}
         orders = {place: self._candidates(place, ordinal, shunned) for place in places}
         missing: list[int] = list(ids)

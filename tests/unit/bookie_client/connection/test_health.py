@@ -1,11 +1,13 @@
 """What follows from failures, slowness and overload, on a clock of its own."""
 
+from collections import Counter
 from random import Random
 
 import pytest
 
 from bookie_client.connection.bookie_record import BUSY_MAX_SECONDS, BUSY_SECONDS
 from bookie_client.connection.health import UNKNOWN_READ_SECONDS, BookieHealth
+from bookie_client.connection.latency import LatencyEstimate
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import (
     BadRequest,
@@ -213,3 +215,33 @@ def test_the_hint_grows_while_a_bookie_stays_busy_and_forgets():
     rig.clock.now += BUSY_MAX_SECONDS + 0.1
     rig.errors("a", 1, TooManyRequests)
     assert rig.health.back_off_seconds("a") == pytest.approx(BUSY_SECONDS)
+
+
+@pytest.mark.parametrize("many", [100, 1000])
+def test_a_read_costs_what_its_replicas_do_however_many_bookies_there_are(many, monkeypatch):
+    rig = Rig()
+    for at in range(many):
+        rig.reads(f"bookie-{at}", 0.001)
+    looked_at = Counter()
+    is_measured = LatencyEstimate.is_measured
+
+    def counted(estimate, now):
+        looked_at["records"] += 1
+        return is_measured(estimate, now)
+
+    monkeypatch.setattr(LatencyEstimate, "is_measured", counted)
+    for _ in range(1000):
+        rig.health.troubles(["bookie-0", "bookie-1", "nobody"])
+        rig.health.expected_read_seconds("nobody")
+        rig.clock.now += 1e-6
+    assert looked_at["records"] <= 1000 + many
+
+
+def test_among_many_bookies_a_slow_one_is_found_as_well():
+    rig = Rig()
+    for at in range(100):
+        rig.reads(f"bookie-{at}", 0.001)
+    assert rig.health.troubles(["bookie-7"]).slow == frozenset()
+    rig.reads("bookie-7", *[1.0] * 20)
+    rig.clock.now += 0.01
+    assert rig.health.troubles(["bookie-7", "bookie-8"]) == (frozenset(), frozenset(), {"bookie-7"})

@@ -83,6 +83,13 @@ def test_head_only_holds_the_others_back():
     assert len(ask_all(under_test)) == 7
 
 
+@pytest.mark.parametrize("limits", [{"batch_entries": 1}, {"average": 80_000}], ids=["no batches", "large entries"])
+def test_single_reads_wait_for_no_proof_of_batches(limits):
+    under_test = plan(**limits)
+    under_test.head_only = True
+    assert len(ask_all(under_test)) > 1
+
+
 def test_pieces_end_with_segments():
     pieces = ask_all(plan(segments=(10, 11, 45)))
     assert [(p.start, p.stop) for p in pieces][:4] == [(0, 10), (10, 11), (11, 45), (45, 95)]

@@ -71,6 +71,15 @@ def test_batches_are_under_way_together_once_one_was_served():
     assert seconds == pytest.approx(0.002)
 
 
+@pytest.mark.parametrize("options", [{"ensemble": 4, "write_quorum": 2}, {"batch_reads": False}])
+def test_single_reads_go_ahead_of_the_application(options):
+    rig = Rig(2000, **options)
+    entries, seconds, _ = read(rig)
+    assert right(rig, entries)
+    assert sum(rig.batched().values()) == 0
+    assert seconds <= 0.004  # a window of 1,000 entries, and a round trip of 1 ms
+
+
 def test_the_window_bounds_batches_in_bytes():
     rig = Rig(400, size=1000, read_window_bytes=80_000, batch_read_bytes=10_000)
     plans = []
