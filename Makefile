@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NOT_HERE = not interop and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check test test-change test-long times mutants simulate interop e2e lint docs lock bench clean java
+.PHONY: run check test test-change test-long times mutants simulate campaign interop e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -65,6 +65,11 @@ mutants: $(VENV)/.installed java
 
 simulate: $(VENV)/.installed java
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation tests/spark/test_exactly_once.py -m seeds $(PYTEST_ARGS)
+
+# Faults of every kind on real processes, which are judged: docs/reliability.md. Needs root and a C compiler.
+MINUTES ?= 10
+campaign: $(VENV)/.installed java
+	$(BIN)/python -m tests.campaign --seed $(SEED) --minutes $(MINUTES) $(CAMPAIGN_ARGS)
 
 # INTEROP="interop and not slow" is what a change has to pass.
 INTEROP ?= interop

@@ -1,0 +1,59 @@
+"""`python -m tests.campaign`: run a campaign, and tell what it did and found. Exit code 1: something did not hold."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.campaign import network
+from tests.campaign.planting.defects import DEFECTS, plant
+from tests.campaign.report import report
+from tests.campaign.rounds import Campaign
+from tests.campaign.shim.control import library
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--zookeeper", action="store_true", help="instead of the embedded metadata service")
+    parser.add_argument(
+        "--planted", choices=sorted(DEFECTS), help="plant this defect; the campaign ends at the first breach"
+    )
+    parser.add_argument("--folder", type=Path, help="where the processes keep their files; it stays")
+    arguments = parser.parse_args()
+    lacking = network.missing()
+    if lacking is not None:
+        print(f"The campaign cannot run here: {lacking}.", file=sys.stderr)
+        return 2
+    library()
+    if arguments.planted:
+        plant(arguments.planted)
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="podkeeper-campaign-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    campaign = Campaign(
+        folder,
+        arguments.seed,
+        60 * arguments.minutes,
+        zookeeper=arguments.zookeeper,
+        plant=arguments.planted,
+        stop_at_breach=arguments.planted is not None,
+    )
+    history = asyncio.run(campaign.run())
+    replay = f"python -m tests.campaign --seed {arguments.seed} --minutes {arguments.minutes:g}"
+    replay += " --zookeeper" if arguments.zookeeper else ""
+    replay += f" --planted {arguments.planted}" if arguments.planted else ""
+    print(report(history, replay, campaign.memory))
+    if arguments.folder is None and not history.breaches:
+        shutil.rmtree(folder)
+    else:
+        print(f"files: {folder}")
+    return 1 if history.breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""What destroys copies: flipped bits in files of every kind, disks that are lost, bookies that are replaced.
+
+The bookie is stopped (killed, or by an orderly stop), its files are changed, and it is started again. It may refuse,
+and then it gets empty disks. What it may never do is deny an entry that it had, or give other bytes for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from bookie_pod.storage.journal.format import CHECKS_MAGIC, PADDING_HEAD
+from tests.campaign.faults.kind import Fault
+from tests.campaign.world import Bookie, World
+
+KINDS = {
+    "journals": ("journal", "current/*.txn"),
+    "marks": ("ledgers", "current/lastMark*"),
+    "entry logs": ("ledgers", "current/*.log"),
+    "location index": ("ledgers", "current/locations/*"),
+    "ledger index": ("ledgers", "current/ledgers/*"),
+    "index files": ("ledgers", "current/*/*/*.idx"),
+    "cookies": ("*", "current/VERSION"),
+}
+
+
+def _files(bookie: Bookie, kind: str) -> list[Path]:
+    folder, pattern = KINDS[kind]
+    return sorted(each for each in bookie.folder.glob(f"{folder}/{pattern}") if each.is_file() and each.stat().st_size)
+
+
+async def _stop(bookie: Bookie, random: Random) -> None:
+    """After a kill journals hold what nothing else does; after an orderly stop logs and indexes have all."""
+    if bookie.program.is_running and random.random() < 0.4:
+        await asyncio.to_thread(bookie.program.terminate, 60)
+    bookie.program.kill()
+
+
+async def bits_flip(world: World, bookie: Bookie, random: Random) -> str:
+    kind = random.choice(list(KINDS))
+    await _stop(bookie, random)
+    files = _files(bookie, kind)
+    if not files:
+        await world.start_bookie(bookie)
+        return "no such file"
+    path = random.choice(files)
+    world.history.destroyed(bookie.name)
+    bookie.damaged = f"{path.name}, flipped bits"
+    data = bytearray(path.read_bytes())
+    flips = random.choice((1, 1, 1, 3))
+    for _ in range(flips):
+        data[_place(data, kind, random)] ^= 1 << random.randrange(8)
+    path.write_bytes(data)
+    world.history.counts[f"bits flipped in {kind}"] += flips
+    await world.start_bookie(bookie)
+    return f"{flips} bits of {path.relative_to(bookie.folder)}"
+
+
+def _place(data: bytearray, kind: str, random: Random) -> int:
+    """Where a bit flips: anywhere in what is used of the file; of a journal half of the time in one of the last words
+    that decide where a replay goes next, those in front of the checks of its groups."""
+    used = len(data.rstrip(b"\0")) or len(data)
+    if kind == "journals" and random.random() < 0.5:
+        checks, at = [], data.rfind(CHECKS_MAGIC)
+        while at >= PADDING_HEAD.size and len(checks) < 200:
+            checks.append(at)
+            at = data.rfind(CHECKS_MAGIC, 0, at)
+        if checks:
+            return random.choice(checks) - random.randint(1, PADDING_HEAD.size // 2)
+    return random.randrange(used)
+
+
+async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
+    """One journal or entry log is gone, or empty."""
+    kind = random.choice(("journals", "entry logs"))
+    await _stop(bookie, random)
+    files = _files(bookie, kind)
+    if not files:
+        await world.start_bookie(bookie)
+        return "no such file"
+    path = random.choice(files)
+    world.history.destroyed(bookie.name)
+    bookie.damaged = f"{path.name} lost"
+    how = random.choice(("gone", "emptied"))
+    path.unlink() if how == "gone" else path.write_bytes(b"")
+    await world.start_bookie(bookie)
+    return f"{path.relative_to(bookie.folder)} {how}"
+
+
+async def disk_is_lost(world: World, bookie: Bookie, random: Random) -> str:
+    bookie.program.kill()
+    folders = random.choice(((bookie.journal,), (bookie.ledgers,), (bookie.journal, bookie.ledgers)))
+    bookie.damaged = "disk lost"
+    world.empty_disks(bookie, *folders)
+    await world.start_bookie(bookie)
+    return " and ".join(folder.name for folder in folders)
+
+
+FAULTS = (
+    Fault("bits flipped", 4, bits_flip, destroys=True),
+    Fault("file lost", 1.5, file_is_lost, destroys=True),
+    Fault("disk lost", 2, disk_is_lost, destroys=True),
+)

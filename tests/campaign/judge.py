@@ -1,0 +1,279 @@
+"""What must hold when the faults are over: everything comes back by itself, and all that was promised is there.
+
+In order
+1. every bookie serves and is writable again, every ledger can be closed (`all_closed`, before the last fault of the
+   round);
+2. every copy of every ledger is made good by those who heal, and each copy is what was appended: read from its own
+   bookie;
+3. what was acknowledged is read by a client, entry by entry;
+4. a writer that a recovery has locked out finds fewer bookies than it needs to be told a success;
+5. a bookie at rest holds nothing: no request, no waiter, no memory of a client.
+
+Until 2 is reached a bookie whose copy was sound and whose disks were not touched never says that it has no such entry.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+import time
+from typing import Final
+
+import aiohttp
+
+from bookie_client import Client
+from bookie_client.distribution import Quorums
+from bookie_client.reading.maintenance import replicas
+from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NotThere, PodkeeperError, Refused
+from bookie_protocol.keys import master_key
+from tests.campaign.actors import connected, named, recover
+from tests.campaign.history import PASSWORD, History, Ledger, payload
+from tests.campaign.world import PORT, Bookie, World
+from tests.support.frames import entry, v2_add, v2_code
+
+BACK_S: Final = 90.0
+CLOSED_S: Final = 60.0
+HEALED_S: Final = 150.0
+REST_S: Final = 20.0
+_AGAIN_S: Final = 1.5
+_AT_ONCE: Final = 6
+_GAUGES: Final = 7
+
+AT_REST: Final = re.compile(
+    r"^bookkeeper_server_((?:ADD|READ)_ENTRY_(?:IN_PROGRESS|BLOCKED)|LONG_POLLS_WAITING|LONG_POLL_READS_BLOCKED"
+    r"|CLIENT_MEMORY_BYTES)(?:\{[^}]*\})? (\S+)$",
+    re.MULTILINE,
+)
+"""Gauges of what clients have under way."""
+
+
+class Judge:
+    """Of one world. `round` after each round, when no fault goes on and the actors have ended."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world = world
+        self._history = history
+        self._sound: dict[int, set[str]] = {}
+        """By ledger: the bookies each of whose copies was read and was sound, and whose disks were not touched
+        since."""
+
+    def touched(self, bookie: str) -> None:
+        """A fault has destroyed something there: what it says is taken as it is."""
+        for bookies in self._sound.values():
+            bookies.discard(bookie)
+
+    async def round(self) -> None:
+        history = self._history
+        began = history.clock
+        await asyncio.gather(*(self._comes_back(bookie) for bookie in self._world.bookies.values()))
+        async with connected(self._world.uri) as client:
+            await self._all_writable(client)
+            await self.all_closed(client)
+            for ledger in history.live():
+                await self._names(client, ledger)
+            await self._all_healed(client)
+            await self._all_read(client)
+            await self._fences_hold()
+        await asyncio.gather(*(self._rests(bookie) for bookie in self._world.bookies.values()))
+        for ledger in history.live():
+            ledger.destroyed.clear()
+        for bookie in self._world.bookies.values():
+            bookie.excuse = bookie.damaged = ""
+        history.counts["seconds of judging"] += int(history.clock - began)
+
+    # --- 1 --------------------------------------------------------------------------------------------------------
+
+    async def _comes_back(self, bookie: Bookie) -> None:
+        deadline = time.monotonic() + BACK_S
+        while time.monotonic() < deadline:
+            if bookie.program.is_running and await self._world.says_ready(bookie):
+                return
+            await asyncio.sleep(0.3)
+        self._history.breach("stuck", f"{bookie.name} does not come back: {bookie.program.said()[-1500:]}")
+
+    async def _all_writable(self, client: Client) -> None:
+        missing: set[str] = set(self._world.bookies)
+        deadline = time.monotonic() + BACK_S
+        while missing and time.monotonic() < deadline:
+            try:
+                missing = set(self._world.bookies) - await client.writable_bookies()
+            except CouldNotTell:
+                pass
+            await asyncio.sleep(0.3)
+        for name in missing:
+            said = self._world.bookies[name].program.said()[-1500:]
+            self._history.breach("stuck", f"{name} is not writable again, and nothing is wrong with it: {said}")
+
+    async def all_closed(self, client: Client) -> None:
+        """Close what its writers left."""
+        deadline = time.monotonic() + CLOSED_S
+        left = [ledger for ledger in self._history.live() if ledger.end is None]
+        while left and time.monotonic() < deadline:
+            for ledger in list(left):
+                if await recover(client, self._history, ledger, "the judge"):
+                    left.remove(ledger)
+            if left:
+                await asyncio.sleep(0.5)
+        for ledger in left:
+            if ledger.is_promised:
+                self._history.breach("stuck", f"{ledger} cannot be closed")
+            self._give_up(ledger)
+
+    def _give_up(self, ledger: Ledger) -> None:
+        ledger.given_up = ledger.is_deleted = True
+
+    async def _names(self, client: Client, ledger: Ledger) -> None:
+        try:
+            metadata = await client.metadata(ledger.ledger_id)
+        except PodkeeperError as error:
+            self._history.breach("metadata", f"{ledger}: its metadata cannot be read: {error!r}")
+            return
+        named(ledger, metadata)
+        if not metadata.is_closed:
+            self._history.breach("recovery", f"{ledger}: somebody was told its end, and it is {metadata.state.value}")
+        elif ledger.end != (metadata.last_entry_id, metadata.length):
+            self._history.breach(
+                "recovery", f"{ledger}: it ends at {metadata.last_entry_id}, somebody was told {ledger.end}"
+            )
+
+    # --- 2 --------------------------------------------------------------------------------------------------------
+
+    async def _all_healed(self, client: Client) -> None:
+        deadline = time.monotonic() + HEALED_S
+        left = {ledger.ledger_id: ledger for ledger in self._history.live()}
+        wrong: dict[int, list[str]] = {}
+        while True:
+            gate = asyncio.Semaphore(_AT_ONCE)
+            found = await asyncio.gather(*(self._look_at(client, ledger, gate) for ledger in left.values()))
+            wrong = {ledger_id: bad for ledger_id, bad in zip(left, found, strict=True) if bad}
+            left = {ledger_id: left[ledger_id] for ledger_id in wrong}
+            if not left or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        for ledger_id, ledger in left.items():
+            words = f"{ledger}: not healed after {HEALED_S:.0f} s: {'; '.join(wrong[ledger_id][:4])}"
+            if ledger.is_promised:
+                self._history.breach("stuck", words)
+            else:
+                self._history.counts["ledgers lost beyond what is promised"] += 1
+            self._give_up(ledger)
+            await client.delete(ledger_id)
+
+    async def _look_at(self, client: Client, ledger: Ledger, gate: asyncio.Semaphore) -> list[str]:
+        """Each copy at its own bookie; gives what is wrong."""
+        async with gate:
+            wrong = []
+            try:
+                async with client.open(ledger.ledger_id, password=PASSWORD) as handle:
+                    named(ledger, handle.metadata)
+                    reader = replicas(handle)
+                    for bookie in sorted(handle.metadata.all_bookies()):
+                        bad = await self._scan(ledger, bookie, reader.scan(bookie, 0, handle.last_add_confirmed))
+                        if bad is None:
+                            self._sound.setdefault(ledger.ledger_id, set()).add(bookie)
+                        else:
+                            wrong.append(bad)
+            except (CouldNotTell, Refused) as error:
+                wrong.append(repr(error))
+            except LedgerDeleted:
+                self._history.breach("metadata", f"{ledger} was never deleted, and does not exist")
+            return wrong
+
+    async def _scan(self, ledger: Ledger, bookie: str, answers: object) -> str | None:
+        history = self._history
+        was_sound = bookie in self._sound.get(ledger.ledger_id, ())
+        async for answer in answers:  # type: ignore[attr-defined]
+            history.counts["copies looked at"] += 1
+            if answer.entry is not None:
+                history.read_entry(ledger, answer.entry_id, bytes(answer.entry.payload), f"a scan of {bookie}")
+                continue
+            if isinstance(answer.error, NotThere) and was_sound:
+                history.breach(
+                    "absence",
+                    f"{ledger}: {bookie} had entry {answer.entry_id}, nothing was done to its disks, and it says "
+                    f"{answer.error!r}",
+                )
+                self._sound[ledger.ledger_id].discard(bookie)
+            return f"{bookie}, entry {answer.entry_id}: {answer.error!r}"
+        return None
+
+    # --- 3 --------------------------------------------------------------------------------------------------------
+
+    async def _all_read(self, client: Client) -> None:
+        for ledger in self._history.live():
+            assert ledger.end is not None
+            if ledger.acked > ledger.end[0]:
+                continue  # told already
+            try:
+                async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+                    found = await reader.read(0, ledger.end[0]) if ledger.end[0] >= 0 else []
+            except PodkeeperError as error:
+                self._history.lost(ledger, f"it cannot be read: {error!r}")
+                continue
+            self._history.counts["ledgers judged"] += 1
+            self._history.counts["acknowledged entries judged"] += ledger.acked + 1
+            for each in found:
+                self._history.read_entry(ledger, each.entry_id, bytes(each.payload), "the judge")
+
+    # --- 4 --------------------------------------------------------------------------------------------------------
+
+    async def _fences_hold(self) -> None:
+        """What a writer would send that knows of nothing yet."""
+        key = master_key(PASSWORD)
+        for ledger in self._history.live():
+            if ledger.is_closed_by_writer or not ledger.writes_to or ledger.destroyed or ledger.fence_judged:
+                continue
+            ledger.fence_judged = True
+            ensemble, write_quorum, ack_quorum = ledger.quorums
+            quorums = Quorums(ensemble, write_quorum, ack_quorum)
+            stored = entry(ledger.ledger_id, ledger.sent, payload(ledger.nonce, ledger.sent))
+            members = [ledger.writes_to[position] for position in quorums.write_set(ledger.sent)]
+            codes = [await self._ask(member, v2_add(stored, key)) for member in members]
+            self._history.counts["fences asked"] += len(codes)
+            if codes.count(0) >= ack_quorum:
+                self._history.breach(
+                    "fence",
+                    f"{ledger}: a recovery closed it, and an add of its writer is stored by "
+                    f"{[member for member, code in zip(members, codes, strict=True) if code == 0]}",
+                )
+
+    async def _ask(self, name: str, frame: bytes) -> int | None:
+        """The code of a bookie's answer; None: none came."""
+        try:
+            async with asyncio.timeout(10):
+                reader, writer = await asyncio.open_connection(self._world.bookies[name].host.address, PORT)
+                try:
+                    writer.write(frame)
+                    head = await reader.readexactly(4)
+                    return v2_code(head + await reader.readexactly(struct.unpack(">I", head)[0]))
+                finally:
+                    writer.close()
+        except (OSError, EOFError, TimeoutError):
+            return None
+
+    # --- 5 --------------------------------------------------------------------------------------------------------
+
+    async def _rests(self, bookie: Bookie) -> None:
+        """Nobody asks it anything any more but those who heal."""
+        deadline = time.monotonic() + REST_S
+        held: dict[str, float] = {}
+        while time.monotonic() < deadline:
+            try:
+                held = at_rest(await self._world.metrics(bookie))
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                held = {"no metrics": 1.0}
+            if not held:
+                return
+            await asyncio.sleep(0.5)
+        self._history.breach("rest", f"{bookie.name} is at rest and holds {held}")
+
+
+def at_rest(metrics: str) -> dict[str, float]:
+    """Gauges that have to be zero when nobody asks, and are not."""
+    found = {name: float(value) for name, value in AT_REST.findall(metrics)}
+    if len(found) < _GAUGES:
+        raise AssertionError(f"only {sorted(found)} are exported")
+    return {name: value for name, value in found.items() if value}

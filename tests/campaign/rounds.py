@@ -1,0 +1,112 @@
+"""The loop of a campaign: rounds of faults under load, each of which is judged when the faults are over.
+
+A round begins and ends with everything sound: fewer copies than an ack quorum may be destroyed in it, and all are made
+again before the next one. Near its end everything is closed, and every bookie is killed, or loses its power, at once.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tests.campaign.actors import Actors, connected
+from tests.campaign.faults.kind import Fault
+from tests.campaign.faults.table import Plan, Strike, draw
+from tests.campaign.history import History
+from tests.campaign.judge import Judge
+from tests.campaign.watch import Watch
+from tests.campaign.world import BOOKIES, World
+
+ROUND_S: Final = 25.0
+WRITERS: Final = 5
+
+
+class Campaign:
+    """`run` until the time is over, or until the first breach."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        seconds: float,
+        *,
+        zookeeper: bool = False,
+        plant: str | None = None,
+        stop_at_breach: bool = False,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.history = History(journal=(folder / "journal.txt").open("w"))
+        self._folder = folder
+        self._seed = seed
+        self._seconds = seconds
+        self._zookeeper = zookeeper
+        self._plant = plant
+        self._stop_at_breach = stop_at_breach
+        self.memory: dict[str, int] = {}
+
+    async def run(self) -> History:
+        random = Random(self._seed)
+        history = self.history
+        world = World(self._folder, random, history, zookeeper=self._zookeeper, plant=self._plant)
+        async with world:
+            watch = asyncio.create_task(Watch(world, history).run(), name="watch")
+            judge = Judge(world, history)
+            try:
+                while history.clock < self._seconds and not self._is_decided:
+                    plan = draw(random, BOOKIES, ROUND_S)
+                    await self._round(world, judge, plan, random.randrange(1 << 30))
+                    if watch.done():
+                        watch.result()
+            finally:
+                watch.cancel()
+                self.memory = {bookie.name: bookie.most_kb for bookie in world.bookies.values()}
+        return history
+
+    @property
+    def _is_decided(self) -> bool:
+        return self._stop_at_breach and bool(self.history.breaches)
+
+    async def _round(self, world: World, judge: Judge, plan: Plan, seed: int) -> None:
+        history = self.history
+        history.counts["rounds"] += 1
+        victims = ", ".join(f"bookie-{number + 1}" for number in plan.victims) or "nobody"
+        history.note(f"round {history.counts['rounds']}: copies may be destroyed on {victims}")
+        actors = Actors(world.uri, history, seed)
+        actors.start(WRITERS)
+        strikes = set()
+        for strike in plan.strikes:
+            await asyncio.sleep(strike.after)
+            strikes.add(asyncio.create_task(self._strike(world, strike), name=strike.fault.name))
+        if strikes:
+            await asyncio.wait(strikes)
+        for task in strikes:
+            task.result()
+        await actors.stop()
+        async with connected(world.uri) as client:
+            await judge.all_closed(client)
+        await actors.tails_end()
+        await self._strike_all(world, plan.last, Random(seed))
+        await judge.round()
+
+    async def _strike(self, world: World, strike: Strike) -> None:
+        random, fault = Random(strike.seed), strike.fault
+        if fault.on_cluster is not None:
+            await self._strike_all(world, fault, random)
+            return
+        assert fault.on_bookie is not None
+        bookie = list(world.bookies.values())[strike.bookie]
+        async with bookie.hold():
+            if not bookie.program.is_running:
+                await world.start_bookie(bookie)
+            began = self.history.clock
+            detail = await fault.on_bookie(world, bookie, random)
+            self.history.fault(began, fault.name, bookie.name, detail)
+
+    async def _strike_all(self, world: World, fault: Fault, random: Random) -> None:
+        assert fault.on_cluster is not None
+        began = self.history.clock
+        self.history.fault(began, fault.name, "all", await fault.on_cluster(world, random))
