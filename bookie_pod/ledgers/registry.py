@@ -58,6 +58,15 @@ class Ledgers:
         """Index of the journal that owns a ledger (never negative, also for negative ids)."""
         return ledger_id % self._journals
 
+    def is_known(self, ledger_id: int) -> bool:
+        """Whether the ledger exists here."""
+        return ledger_id in self.states or self.storage.ledger(ledger_id) is not None
+
+    def create_fenced(self, ledger_id: int, key: bytes) -> None:
+        """Make a ledger that nobody writes any more, unless it exists. Raises BadRequest."""
+        if not self.is_known(ledger_id):
+            self._create(ledger_id, key, fenced=True)
+
     def for_read(self, ledger_id: int) -> LedgerState:
         """The state of a ledger that exists here; raises NoSuchLedger otherwise."""
         state = self.states.get(ledger_id)

@@ -4,7 +4,8 @@ Start (a failure ends it there, with everything that was started stopped again):
  1. identity; the port is taken, connections are dropped until step 9; that of gRPC is held
  2. HTTP probes: alive, not ready
  3. metadata service; the directories locked, cookies checked, new directories stamped
- 4. storage opened (the right engine, or refused); what it may have lost is put in limbo
+ 4. storage opened (the right engine, or refused); what it, or an earlier bookie of its id, may have lost is put in
+    limbo
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
@@ -42,6 +43,7 @@ from bookie_pod.node.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
+from bookie_pod.node.earlier_life import older_ledgers
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.joining import join_cluster
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
@@ -141,7 +143,7 @@ class Bookie:
         self.status.enter("opening the storage")
         self._undo.push_async_callback(asyncio.to_thread, self._storage_start.close)
         self._storage = await self._storage_start.open(self.status.phase)
-        await check_losses(
+        newest_older = await check_losses(
             config,
             self._metadata,
             self._files,
@@ -156,6 +158,9 @@ class Bookie:
         self.status.enter("starting")
         self._start_journals(replayed)
         self._make_server(replayed.keys)
+        self._server.context.older = older_ledgers(
+            self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
+        )
         await self._make_upkeep()
         self._start_disks()
         await http

@@ -37,6 +37,8 @@ from bookie_pod.node.cookies import (
     format_cookie,
     parse_cookie,
 )
+from bookie_pod.node.earlier_life import NAME as EARLIER_LIFE
+from bookie_pod.node.earlier_life import EarlierLife
 from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files
 from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import (
@@ -48,7 +50,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import CookieStore
 
-_OWN_FILES: Final = (COOKIE_FILE, COOKIE_FILE + TEMPORARY_SUFFIX)
+_OWN_FILES: Final = tuple(name + suffix for name in (COOKIE_FILE, EARLIER_LIFE) for suffix in ("", TEMPORARY_SUFFIX))
 
 
 class CookieNotReadable(InvalidCookie):
@@ -254,6 +256,16 @@ def stamp_directories(files: Files, paths: Sequence[str], cookie: Cookie) -> Non
             ) from error
 
 
+def begin_life(files: Files, ledger_folders: Sequence[str]) -> None:
+    """Write down that this bookie is new. `InvalidCookie` if that is impossible."""
+    try:
+        EarlierLife(files, ledger_folders).begin()
+    except OSError as error:
+        raise CookieNotReadable(
+            f"cannot write {error.filename}: {error.strerror or error}; check disk and permissions"
+        ) from error
+
+
 async def read_stored_cookies(
     store: CookieStore, candidate_ids: Sequence[str], *, timeout: float | None = None
 ) -> list[StoredCookie]:
@@ -289,6 +301,8 @@ async def verify_cookies(
     action = decide(expected, stored, states, allow_storage_expansion=allow_storage_expansion)
     if action is CookieAction.START:
         return action
+    if action is CookieAction.STAMP_NEW:
+        await asyncio.to_thread(begin_life, files, directories.ledger_folders())
     await asyncio.to_thread(stamp_directories, files, paths, expected)
     data = format_cookie(expected)
     try:

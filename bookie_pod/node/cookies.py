@@ -53,6 +53,10 @@ class BookieDirectories:
         every = (*self.journal, *self.ledger, *(self.index or ()))
         return tuple(dict.fromkeys(os.path.join(directory, CURRENT_FOLDER) for directory in every))
 
+    def ledger_folders(self) -> tuple[str, ...]:
+        """The `current` folder of each ledger directory."""
+        return tuple(os.path.join(directory, CURRENT_FOLDER) for directory in self.ledger)
+
 
 @dataclass(frozen=True, slots=True)
 class Cookie:

@@ -231,8 +231,11 @@ class LedgerStore(Protocol):
         """Store a new ledger. `MetadataExists`: the id is taken (not by an earlier try of this very call)."""
         ...
 
-    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
-        """`MetadataNotFound` if the ledger does not exist, `MetadataDamaged` if it cannot be read."""
+    async def read(
+        self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        """`MetadataNotFound` if the ledger does not exist, `MetadataDamaged` if it cannot be read. `fresh`: nothing
+        older than what anybody had written when this was called."""
         ...
 
     async def write(

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookie_pod.config.load import load_config
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import bookie as bookie_module
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.metadata import open_metadata
@@ -20,8 +21,28 @@ from tests.support.small_bookie import SMALL_BOOKIE
 
 @asynccontextmanager
 async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bookie]:
-    """Started, with an HTTP server; stopped at the end."""
-    config = load_config(
+    """Started in a new cluster, with an HTTP server; stopped at the end."""
+    config = _config(work, settings)
+    service = await open_metadata(config.metadata, str(config.metadata.service_uri))
+    await service.cluster.initialize()
+    await service.close()
+    async with _started(config) as bookie:
+        yield bookie
+
+
+@asynccontextmanager
+async def started_bookie(work: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bookie]:
+    """As `live_bookie`, in the cluster of an earlier one, if there was one."""
+    if (work / "metadata").exists():
+        async with _started(_config(work, settings)) as bookie:
+            yield bookie
+    else:
+        async with live_bookie(work, settings) as bookie:
+            yield bookie
+
+
+def _config(work: Path, settings: Mapping[str, str] | None) -> BookieConfig:
+    return load_config(
         environ={},
         overrides={
             "bookiePort": str(free_port()),
@@ -39,11 +60,10 @@ async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> 
             **(settings or {}),
         },
     )
-    uri = config.metadata.service_uri
-    assert uri is not None
-    service = await open_metadata(config.metadata, uri)
-    await service.cluster.initialize()
-    await service.close()
+
+
+@asynccontextmanager
+async def _started(config: BookieConfig) -> AsyncIterator[Bookie]:
     bookie = Bookie(config)
     with pytest.MonkeyPatch.context() as patch:
         # a process of its own would set aside what is there; here the collector has to find the bookie when it is gone

@@ -49,7 +49,9 @@ class MemoryLedgers:
             raise MetadataExists(f"ledger {metadata.ledger_id} exists")
         return self._store(metadata, 0)
 
-    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+    async def read(
+        self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
         self._check_available()
         try:
             return self.stored[ledger_id]

@@ -32,10 +32,9 @@ class IntegrityView:
         return self._integrity.rebuilder.cancel()
 
     def data_check(self) -> DataCheckState | None:
-        check = self._integrity.data_check
-        if check is None:
+        state = self._integrity.data_check.state
+        if not (self._integrity.checks_data or state.needed):
             return None
-        state = check.state
         return DataCheckState(
             state.needed,
             state.running,

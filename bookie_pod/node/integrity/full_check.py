@@ -1,6 +1,6 @@
 """After data was lost: every ledger of this bookie gets its end and its missing entries from other bookies.
 
-While the storage's flag NEEDS_INTEGRITY_CHECK is set, every `interval_s`, and less often when it fails again and again:
+While the storage's flag NEEDS_INTEGRITY_CHECK is set, ever more rarely when it fails again and again:
 1. ledgers in limbo that are not closed are recovered. This bookie's word does not count there, because it answers
    "ledger state unknown";
 2. every entry that the metadata place here and that is not here is copied; an entry that is damaged here is the
@@ -30,7 +30,7 @@ import structlog
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.preboot import key_of, ledgers_of
-from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
@@ -69,7 +69,7 @@ class DataIntegrityCheck:
 
     def __init__(
         self,
-        storage: DbLedgerStorage,
+        storage: LedgerStorage,
         ledgers: Ledgers,
         store: LedgerStore,
         bookie_id: str,
@@ -88,19 +88,20 @@ class DataIntegrityCheck:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Check whenever the flag is set, until cancelled."""
+        """Check until the flag, which only a start sets, is not set any more."""
         pause = self._interval_s
         while True:
             self.state.needed = bool(await asyncio.to_thread(self._storage.flags) & NEEDS_INTEGRITY_CHECK)
-            done = not self.state.needed
-            if not done:
-                try:
-                    done = await self.check()
-                except PodkeeperError as error:
-                    self.state.last_error = str(error)
-                    _log.warning("the data integrity check will be repeated", reason=str(error))
-            pause = self._interval_s if done else min(2 * pause, MAX_INTERVAL_S)
+            if not self.state.needed:
+                return
+            try:
+                if await self.check():
+                    return
+            except PodkeeperError as error:
+                self.state.last_error = str(error)
+                _log.warning("the data integrity check will be repeated", reason=str(error))
             await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_INTERVAL_S)
 
     async def check(self) -> bool:
         """One full check; whether nothing is left to do. Raises MetadataError, StorageFault."""
@@ -110,14 +111,14 @@ class DataIntegrityCheck:
         try:
             replicas = await self._connect()
             await self._recover_all(replicas)
-            async for metadata in ledgers_of(self._store, self._bookie_id):
+            async for metadata in ledgers_of(self._store, self._bookie_id, self._failed):
                 await self._ledger(replicas, metadata)
             if state.ledgers_failed:
                 _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
                 return False
             await asyncio.to_thread(self._storage.flush)
-            flags = self._storage.flags() & ~NEEDS_INTEGRITY_CHECK
-            await asyncio.to_thread(self._storage.set_flags, flags)
+            flags = await asyncio.to_thread(self._storage.flags)
+            await asyncio.to_thread(self._storage.set_flags, flags & ~NEEDS_INTEGRITY_CHECK)
             state.needed, state.last_error = False, ""
             _log.info("data integrity check complete", ledgers=state.ledgers_checked, copied=state.entries_copied)
             return True
@@ -129,7 +130,7 @@ class DataIntegrityCheck:
     async def _recover_all(self, replicas: Replicas) -> None:
         waiting: set[asyncio.Task[None]] = set()
         try:
-            async for metadata in ledgers_of(self._store, self._bookie_id):
+            async for metadata in ledgers_of(self._store, self._bookie_id, lambda ledger_id, error: None):
                 record = self._storage.ledger(metadata.ledger_id)
                 if metadata.is_closed or record is None or not record.limbo:
                     continue
@@ -169,9 +170,12 @@ class DataIntegrityCheck:
         except LedgerDeleted:
             return
         except PodkeeperError as error:
-            self.state.ledgers_failed += 1
-            self.state.last_error = str(error)
-            _log.warning("a ledger failed the data integrity check", ledger=ledger_id, reason=str(error))
+            self._failed(ledger_id, error)
+
+    def _failed(self, ledger_id: int, error: PodkeeperError) -> None:
+        self.state.ledgers_failed += 1
+        self.state.last_error = str(error)
+        _log.warning("a ledger failed the data integrity check", ledger=ledger_id, reason=str(error))
 
     def _missing(self, metadata: LedgerMetadata) -> Iterator[int]:
         """Entries that belong here and are not, ascending; looks at the index as it is asked."""

@@ -1,16 +1,17 @@
 """Before the bookie serves: what it may have lost is put in limbo, so that nobody is told "no such entry".
 
 Every ledger that the metadata place on this bookie exists here afterwards. Those that are closed, and those whose last
-ensemble this bookie belongs to, are in limbo: reads of what is not there answer "ledger state unknown". Those that are
-not closed are fenced as well: the fence may be what was lost. A ledger that is still written elsewhere and has this
-bookie in an earlier ensemble only is left as it is: limbo would refuse its writer, should it come back here.
+ensemble this bookie belongs to, are in limbo: reads of what is not there answer "ledger state unknown". They are
+fenced as well: the fence may be what was lost, and a writer who never heard that its ledger was closed must not be
+acknowledged here. A ledger that is still written elsewhere and has this bookie in an earlier ensemble only is left as
+it is: limbo would refuse its writer, should it come back here. One whose metadata are damaged is taken for ours.
 
 (The reference puts only ledgers into limbo that are not closed, and so denies entries of closed ones until they are
 copied.)
 
 Invariants
-- The flag NEEDS_INTEGRITY_CHECK is durable first, then the limbo; only then may cookies be stamped or journals go.
-- A ledger whose metadata cannot be read ends the start: nobody knows whether it is ours.
+- The flag NEEDS_INTEGRITY_CHECK is durable first, then the limbo; only then may cookies be stamped, journals go, or the
+  bookie forget that it is new.
 
 Threads: event loop, before it serves.
 
@@ -20,18 +21,18 @@ Source: reference bookie behaviour, sections 7 and 8.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.journal.directory import SUFFIX
 from bookie_pod.storage.journal.marks import mark_file_name
-from bookie_protocol.errors import MetadataNotFound, StorageFault
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, StorageFault
 from bookie_protocol.keys import is_unknown_key, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerStore
@@ -41,14 +42,28 @@ _log = structlog.get_logger(__name__)
 READS_AT_ONCE: Final = 100
 
 
-async def ledgers_of(store: LedgerStore, bookie_id: str) -> AsyncIterator[LedgerMetadata]:
-    """Metadata of every ledger that names this bookie, ascending. Raises MetadataError."""
+async def ledgers_of(
+    store: LedgerStore, bookie_id: str, on_damaged: Callable[[int, MetadataDamaged], None]
+) -> AsyncIterator[LedgerMetadata]:
+    """Metadata of every ledger that names this bookie, ascending; of those that cannot be understood `on_damaged` is
+    told. Raises MetadataError."""
     async for span in store.ranges():
         for at in range(0, len(span.ids), READS_AT_ONCE):
             some = span.ids[at : at + READS_AT_ONCE]
-            for metadata in await asyncio.gather(*(_read(store, ledger_id) for ledger_id in some)):
-                if metadata is not None and bookie_id in metadata.all_bookies():
+            answers = await asyncio.gather(*(_read(store, ledger_id) for ledger_id in some))
+            for ledger_id, metadata in zip(some, answers, strict=True):
+                if isinstance(metadata, MetadataDamaged):
+                    on_damaged(ledger_id, metadata)
+                elif metadata is not None and bookie_id in metadata.all_bookies():
                     yield metadata
+
+
+async def newest_ledger(store: LedgerStore) -> int:
+    """The highest ledger id there is; -1: there is no ledger. Raises MetadataError."""
+    newest = -1
+    async for span in store.ranges():
+        newest = max((newest, *span.ids))
+    return newest
 
 
 def key_of(metadata: LedgerMetadata) -> bytes:
@@ -56,31 +71,57 @@ def key_of(metadata: LedgerMetadata) -> bytes:
     return master_key(metadata.password) if metadata.password is not None else b""
 
 
-async def _read(store: LedgerStore, ledger_id: int) -> LedgerMetadata | None:
+async def _read(store: LedgerStore, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
     try:
         return (await store.read(ledger_id)).value
     except MetadataNotFound:
         return None
+    except MetadataDamaged as error:
+        return error
 
 
-async def run_preboot_check(storage: DbLedgerStorage, store: LedgerStore, bookie_id: str, reason: str) -> int:
+async def run_preboot_check(storage: LedgerStorage, store: LedgerStore, bookie_id: str, reason: str) -> int:
     """Put in limbo what may be lost; how many ledgers. Durable on return. Raises MetadataError, StorageFault."""
-    _log.warning("data may be lost here: ledgers are put in limbo until they are checked", reason=reason)
-    await asyncio.to_thread(storage.set_flags, storage.flags() | NEEDS_INTEGRITY_CHECK)
-    count = 0
-    async for metadata in ledgers_of(store, bookie_id):
-        in_last = bookie_id in metadata.last_ensemble
-        record = storage.ledger(metadata.ledger_id)
+    limbo = _Limbo(storage)
+    damaged: list[int] = []
+    async for metadata in ledgers_of(store, bookie_id, lambda ledger_id, error: damaged.append(ledger_id)):
+        await limbo.flag(reason)
+        doubtful = metadata.is_closed or bookie_id in metadata.last_ensemble
+        limbo.put(metadata.ledger_id, key_of(metadata), doubtful=doubtful)
+    for ledger_id in damaged:
+        await limbo.flag(reason)
+        limbo.put(ledger_id, b"", doubtful=True)
+    if limbo.flagged:
+        await asyncio.to_thread(storage.flush)
+        _log.warning("ledgers are in limbo", count=limbo.count, with_damaged_metadata=len(damaged))
+    return limbo.count
+
+
+class _Limbo:
+    """The ledgers that were put in limbo; nothing is remembered of a bookie that no ledger names."""
+
+    def __init__(self, storage: LedgerStorage) -> None:
+        self.count = 0
+        self.flagged = False
+        self._storage = storage
+
+    async def flag(self, reason: str) -> None:
+        """Durable before anything is in limbo."""
+        if not self.flagged:
+            _log.warning("data may be lost here: ledgers are put in limbo until they are checked", reason=reason)
+            flags = await asyncio.to_thread(self._storage.flags)
+            await asyncio.to_thread(self._storage.set_flags, flags | NEEDS_INTEGRITY_CHECK)
+            self.flagged = True
+
+    def put(self, ledger_id: int, key: bytes, *, doubtful: bool) -> None:
+        """Make the ledger, and put it in limbo if it is doubtful."""
+        record = self._storage.ledger(ledger_id)
         if record is None or is_unknown_key(record.key):
-            record = storage.set_master_key(metadata.ledger_id, key_of(metadata))
-        fenced = record.fenced or (in_last and not metadata.is_closed)
-        limbo = record.limbo or in_last or metadata.is_closed
-        if (fenced, limbo) != (record.fenced, record.limbo):
-            storage.set_ledger(metadata.ledger_id, replace(record, fenced=fenced, limbo=limbo))
-        count += limbo
-    await asyncio.to_thread(storage.flush)
-    _log.warning("ledgers are in limbo", count=count)
-    return count
+            record = self._storage.set_master_key(ledger_id, key)
+        if doubtful and not (record.fenced and record.limbo):
+            record = replace(record, fenced=True, limbo=True)
+            self._storage.set_ledger(ledger_id, record)
+        self.count += record.limbo
 
 
 def forget_marks(files: Files, journal_folders: Sequence[str], ledger_folders: Sequence[str]) -> None:

@@ -18,16 +18,16 @@ from bookie_pod.metrics.scrub import ScrubInstruments
 from bookie_pod.node import options
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.bookie_id import BookieAddressOptions
+from bookie_pod.node.earlier_life import EarlierLife
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.identity import check_cookies
 from bookie_pod.node.integrity.full_check import DataIntegrityCheck
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
-from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
+from bookie_pod.node.integrity.preboot import forget_marks, newest_ledger, run_preboot_check
 from bookie_pod.node.integrity.rebuilding import make_rebuilder
 from bookie_pod.node.integrity.repair import ScrubRepair
 from bookie_pod.node.integrity.scrubbing import AfterPass, make_scrubber
-from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
@@ -85,16 +85,16 @@ class Integrity:
             parts.registry,
             parts.under_pressure,
         )
-        self.data_check: DataIntegrityCheck | None = None
-        if parts.config.integrity.data_integrity_checking and isinstance(parts.storage, DbLedgerStorage):
-            self.data_check = DataIntegrityCheck(
-                parts.storage,
-                parts.operations.ledgers,
-                parts.metadata.ledgers,
-                parts.blocking_metadata.bookie_id,
-                self.replicas,
-                self._copies,
-            )
+        self.checks_data = parts.config.integrity.data_integrity_checking
+        """Whether that was asked for; a bookie that lost everything checks all the same."""
+        self.data_check = DataIntegrityCheck(
+            parts.storage,
+            parts.operations.ledgers,
+            parts.metadata.ledgers,
+            parts.blocking_metadata.bookie_id,
+            self.replicas,
+            self._copies,
+        )
 
     def _after_pass(self, instruments: ScrubInstruments) -> AfterPass | None:
         parts = self._parts
@@ -121,8 +121,7 @@ class Integrity:
     def start(self) -> None:
         """The bookie serves."""
         self.scrubber.start()
-        if self.data_check is not None:
-            self._parts.tasks.assist("data integrity check", self.data_check.run)
+        self._parts.tasks.assist("data integrity check", self.data_check.run)
 
     async def stop(self) -> None:
         """End what runs, at the next safe place."""
@@ -153,20 +152,24 @@ async def check_losses(
     lost: LostCookies | None,
     *,
     unclean: bool,
-) -> None:
+) -> int:
     """Between opening the storage and replaying the journals: put in limbo what may be lost.
 
-    Raises InvalidCookie, MetadataError, StorageFault.
+    Returns the highest id of a ledger that may be older than what this bookie holds; -1: none is. Raises InvalidCookie,
+    MetadataError, StorageFault.
     """
-    if not config.integrity.data_integrity_checking or not isinstance(storage, DbLedgerStorage):
-        return
+    earlier = EarlierLife(files, options.current_folders(config.directories.ledger))
     if lost is not None:
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
-    elif unclean and not config.journal.write_data:
+    elif config.integrity.data_integrity_checking and unclean and not config.journal.write_data:
         reason = "the bookie did not stop cleanly, and its journal holds no entries (journalWriteData=false)"
+    elif await asyncio.to_thread(earlier.is_unknown):
+        reason = "the bookie is new, and ledgers name an earlier one of its id"
     else:
-        return
+        return await asyncio.to_thread(earlier.newest)
+    newest = await newest_ledger(metadata.ledgers)
     await run_preboot_check(storage, metadata.ledgers, bookie_id, reason)
+    await asyncio.to_thread(earlier.note, newest)
     if lost is not None:
         journals = options.current_folders(config.directories.journal)
         ledgers = options.current_folders(config.directories.ledger)
@@ -174,3 +177,4 @@ async def check_losses(
         if gone:
             await asyncio.to_thread(forget_marks, files, journals, ledgers)
         await lost.stamp()
+    return newest

@@ -20,5 +20,7 @@ class Stall(IntFlag):
     """An authentication step or the TLS handshake is under way."""
     READS_PUT_ASIDE = 64
     """Too many reads wait until there is room for their answers."""
+    LEDGER_ASKED = 128
+    """An add waits for what the metadata service knows of its ledger."""
     STOPPING = 32
     """The bookie is stopping; never lifted."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bookie_pod.server.renewed_tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
+    from bookie_pod.server.tcp.older_ledgers import OlderLedgers
 
 
 _log = structlog.get_logger(__name__)
@@ -104,6 +105,8 @@ class ServerContext:
         self.metrics = metrics
         self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self.handlers: RequestHandlers
+        self.older: OlderLedgers | None = None
+        """Of a bookie that may have the id of one that is gone."""
         self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
         self.specials_in_progress = 0
         """Explicit LACs and forces that wait for their journal."""

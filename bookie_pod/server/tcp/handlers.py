@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.older_ledgers import refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
@@ -24,6 +25,7 @@ from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadReq
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BookieReadOnly,
+    LedgerFenced,
     LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
@@ -61,7 +63,32 @@ class RequestHandlers:
     # --- writing --------------------------------------------------------------------------------------------
 
     def add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
-        """Admit an add, or park it while there is no room."""
+        """Admit an add, or park it while there is no room; one of an older ledger not before it is known to be open."""
+        older = self._context.older
+        if older is None or not older.must_ask(request.ledger_id):
+            self._add(conn, request, reply)
+            return
+
+        def over() -> None:
+            if request.recovery:
+                try:
+                    self._ledgers.create_fenced(request.ledger_id, request.key)
+                except PodkeeperError as error:
+                    self._refuse_add(error, reply)
+                else:
+                    self._add(conn, request, reply)
+            else:
+                self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
+
+        older.when_open(
+            conn,
+            request.ledger_id,
+            lambda: self._add(conn, request, reply),
+            over,
+            lambda error: self._refuse_add(error, reply),
+        )
+
+    def _add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
         try:
             if self._admission.refuses(high_priority=request.high_priority):
                 raise BookieReadOnly(f"ledger {request.ledger_id}: this bookie is read-only")
@@ -125,6 +152,19 @@ class RequestHandlers:
 
     def write_lac(self, conn: Connection, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
         """Store an explicit LAC; answered when it is durable."""
+        older = self._context.older
+        if older is None or not older.must_ask(ledger_id):
+            self._write_lac(conn, ledger_id, key, packet, reply)
+            return
+        older.when_open(
+            conn,
+            ledger_id,
+            lambda: self._write_lac(conn, ledger_id, key, packet, reply),
+            lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
+            reply.error,
+        )
+
+    def _write_lac(self, conn: Connection, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
         try:
             if self._admission.refuses(high_priority=False):
                 raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")

@@ -177,11 +177,10 @@ class DbLedgerStorage:
         self.directory_of(ledger_id).delete_ledger(ledger_id)
 
     def flags(self) -> int:
-        """Storage flags (`NEEDS_INTEGRITY_CHECK`), kept by the directory that owns ledger 0."""
+        """See `LedgerStorage`; kept by the directory that owns ledger 0."""
         return self.directories[0].ledgers.flags()
 
     def set_flags(self, flags: int) -> None:
-        """Replace the flags; durable on return."""
         self.directories[0].ledgers.set_flags(flags)
 
     # --- background threads ---------------------------------------------------------------------------------

@@ -164,6 +164,14 @@ class LedgerStorage(Protocol):
 
     # --- background threads ---------------------------------------------------------------------------------
 
+    def flags(self) -> int:
+        """What is to be remembered of the whole storage (`NEEDS_INTEGRITY_CHECK`). `StorageFault`."""
+        ...
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags; durable on return. `StorageFault`."""
+        ...
+
     def flush(self) -> None:
         """Make everything put, set or deleted before the call durable. Never on the event loop.
 

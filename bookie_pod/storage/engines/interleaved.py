@@ -21,6 +21,7 @@ from bookie_pod.storage.engines.drain import Drain
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage, covers
 from bookie_pod.storage.engines.metrics import MemTableMetrics
+from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.journal.marks import LogMark
@@ -38,12 +39,15 @@ class InterleavedLedgerStorage(MemTableStorage):
         on_loop: OnLoop,
         metrics: MemTableMetrics,
         *,
+        flags: StorageFlags,
         memtable_bytes: int,
         log_per_ledger: bool,
     ) -> None:
         """`memtable_bytes`: what adds may be ahead of the entry log; twice as much while a drain is running."""
         memtable = EntryMemTable(memtable_bytes, first_copy_stays=False)
-        super().__init__(logs, cache, memtable, on_loop, metrics, log_per_ledger=log_per_ledger, flush_threads=1)
+        super().__init__(
+            logs, cache, memtable, on_loop, metrics, flags=flags, log_per_ledger=log_per_ledger, flush_threads=1
+        )
         self._background.pause = GATHER_SECONDS
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> bool:

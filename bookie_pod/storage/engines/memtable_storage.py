@@ -34,6 +34,7 @@ from bookie_pod.storage.engines.drain import Drain, checked
 from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.metrics import MemTableMetrics
+from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_data import LedgerRecord
@@ -54,10 +55,12 @@ class MemTableStorage(ABC):
         on_loop: OnLoop,
         metrics: MemTableMetrics,
         *,
+        flags: StorageFlags,
         log_per_ledger: bool,
         flush_threads: int,
     ) -> None:
         """`flush_threads` > 1 drains ledgers in parallel."""
+        self._flags = flags
         self.logs = logs
         self.cache = cache
         self.memtable = memtable
@@ -211,6 +214,12 @@ class MemTableStorage(ABC):
 
     def delete_ledger(self, ledger_id: int) -> None:
         self._on_loop(lambda: self._delete(ledger_id))
+
+    def flags(self) -> int:
+        return self._flags.read()
+
+    def set_flags(self, flags: int) -> None:
+        self._flags.write(flags)
 
     # --- storage thread -------------------------------------------------------------------------------------
 

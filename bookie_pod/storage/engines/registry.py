@@ -25,6 +25,7 @@ from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.engines.sorted import SortedLedgerStorage
+from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_pod.storage.files import Files
@@ -130,12 +131,14 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
         logs.close()
         raise
     _log.info("ledger storage opened", engine=short_name(settings.engine), ledgers=len(cache.records))
+    flags = StorageFlags(parts.files, index_directories[0])
     if settings.engine == INTERLEAVED_LEDGER_STORAGE:
         return InterleavedLedgerStorage(
             logs,
             cache,
             parts.on_loop,
             metrics,
+            flags=flags,
             memtable_bytes=options.memtable_bytes,
             log_per_ledger=entry_log.per_ledger,
         )
@@ -144,6 +147,7 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
         cache,
         parts.on_loop,
         metrics,
+        flags=flags,
         memtable_bytes=options.memtable_bytes,
         log_per_ledger=entry_log.per_ledger,
         flush_threads=options.flush_threads,

@@ -21,6 +21,7 @@ from bookie_pod.storage.engines.drain import Drain
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage, covers
 from bookie_pod.storage.engines.metrics import MemTableMetrics
+from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.journal.marks import LogMark
@@ -36,6 +37,7 @@ class SortedLedgerStorage(MemTableStorage):
         on_loop: OnLoop,
         metrics: MemTableMetrics,
         *,
+        flags: StorageFlags,
         memtable_bytes: int,
         log_per_ledger: bool,
         flush_threads: int,
@@ -47,6 +49,7 @@ class SortedLedgerStorage(MemTableStorage):
             EntryMemTable(memtable_bytes, first_copy_stays=True),
             on_loop,
             metrics,
+            flags=flags,
             log_per_ledger=log_per_ledger,
             flush_threads=flush_threads if log_per_ledger else 1,
         )

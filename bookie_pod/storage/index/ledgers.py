@@ -140,14 +140,7 @@ class LedgerIndex(LedgerRecords):
         release."""
         with self._write_lock:
             value = self._store.get(FLAGS_KEY)
-        if value is None:
-            return 0
-        if len(value) != 8:
-            raise StorageFault(f"ledger index {self.path}: the flags row has {len(value)} bytes, expected 8")
-        flags: int = _ID.unpack(value)[0] & 0xFFFFFFFF
-        if flags & ~_KNOWN_FLAGS:
-            raise StorageFault(f"ledger index {self.path}: unknown storage flags {flags:#x}; use a newer release")
-        return flags
+        return 0 if value is None else checked_flags(value, f"ledger index {self.path}")
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags; durable on return."""
@@ -158,3 +151,13 @@ class LedgerIndex(LedgerRecords):
 
     def close(self) -> None:
         self._store.close()
+
+
+def checked_flags(value: bytes, source: str) -> int:
+    """The flags in 8 bytes; raises `StorageFault` if there are others, or a flag of a newer release."""
+    if len(value) != _ID.size:
+        raise StorageFault(f"{source}: the storage flags have {len(value)} bytes, expected {_ID.size}")
+    flags: int = _ID.unpack(value)[0] & 0xFFFFFFFF
+    if flags & ~_KNOWN_FLAGS:
+        raise StorageFault(f"{source}: unknown storage flags {flags:#x}; use a newer release")
+    return flags

@@ -118,7 +118,10 @@ FORMAT_MARK: Final = "format-unfinished"
 _HEX: Final = re.compile(r"[0-9a-f]{1,2}")
 _COLLECTION: Final = ("gc-state.json", "gc-deleted-ledgers", "gc-fenced-ledgers")
 _STATE: Final = frozenset(
-    {LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", *_COLLECTION, "scrub-state.json", SWAP_FILE, FORMAT_MARK}
+    {
+        *(LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", *_COLLECTION, "scrub-state.json", SWAP_FILE, FORMAT_MARK),
+        *("earlier-ledgers", "storage-flags"),
+    }
 )
 _MARK: Final = re.compile(r"lastMark(\.\d+)?")
 _DATABASES: Final = frozenset({*(kind.value for kind in StoreKind), "metadata-cache"})

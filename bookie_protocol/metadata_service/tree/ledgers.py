@@ -81,7 +81,11 @@ class TreeLedgers:
                     raise MetadataExists(f"ledger {metadata.ledger_id} exists already") from error
             return Versioned(metadata, 0)
 
-    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+    async def read(
+        self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        if fresh:
+            await self._tree.sync(await self._path(ledger_id, timeout), timeout=timeout)
         return await self._read(ledger_id, None, timeout)
 
     async def write(

@@ -159,10 +159,11 @@ def _id(number: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DataIntegrity:
-    """The check after lost cookies or an unclean stop without journaled data (`dataIntegrityChecking`)."""
+    """The check after lost cookies or an unclean stop without journaled data (`dataIntegrityChecking`), and of a new
+    bookie that ledgers name already."""
 
     enabled: bool
-    """It is switched on; otherwise everything below is 0 or false."""
+    """It is switched on, or needed; otherwise everything below is 0 or false."""
     needed: bool
     """Ledgers are in limbo until a check has ended without a failure."""
     running: bool

@@ -1,0 +1,110 @@
+"""What a new bookie has to know of another one that had its id before: `earlier-ledgers` in the ledger directories.
+
+    empty    nobody has looked yet for ledgers of an earlier life
+    8 bytes  the highest id of a ledger that was there when this bookie was new, i64, big-endian
+    4 bytes  CRC32C of these
+
+A bookie whose disks were replaced comes back under its old id, empty. Clients that hold a ledger open since before do
+not know: they go on sending to that id. What the ledger's fence was, and whether it was closed meanwhile, only the
+metadata service can tell; a bookie that took such an add like any other would acknowledge what is lost
+(apache/bookkeeper#4812). So a new bookie
+
+1. stamps this file together with its cookies, before the metadata service knows of it;
+2. puts in limbo what the metadata place on it, and notes the highest ledger id there is (`integrity.preboot`);
+3. asks the metadata service before it takes the first entry of an older ledger that it does not hold
+   (`bookie_pod.server.tcp.older_ledgers`).
+
+No file: there was no ledger when this bookie was new, or the bookie is of an older release. A copy that is damaged
+stands for the highest id possible: asking harms nothing. Apache BookKeeper looks at no file of this name.
+
+Threads: the files: any one at a time; `older_ledgers` on the event loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import google_crc32c
+import structlog
+
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+from bookie_pod.storage.files import Files, storage_fault
+from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerState
+from bookie_protocol.metadata_service.interface import LedgerStore
+
+_log = structlog.get_logger(__name__)
+
+NAME: Final = "earlier-ledgers"
+_ID: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
+
+
+class EarlierLife:
+    """The copies in the `current` folders of the ledger directories."""
+
+    def __init__(self, files: Files, ledger_folders: Sequence[str]) -> None:
+        self._files = files
+        self._folders = list(ledger_folders)
+
+    def begin(self) -> None:
+        """This bookie is new, and nobody has looked yet; durable on return. Raises OSError."""
+        for folder in self._folders:
+            self._files.makedirs(folder)
+            self._files.write_bytes_atomic(f"{folder}/{NAME}", b"")
+
+    def is_unknown(self) -> bool:
+        """Whether somebody has to look for ledgers of an earlier life. `StorageFault`."""
+        return b"" in self._copies()
+
+    def newest(self) -> int:
+        """The highest ledger id that there was when this bookie was new; -1: there was none. `StorageFault`."""
+        return max(map(self._parse, self._copies()), default=-1)
+
+    def note(self, newest: int) -> None:
+        """Somebody has looked; durable on return. -1: there was no ledger. `StorageFault`."""
+        data = _ID.pack(newest)
+        for folder in self._folders:
+            path = f"{folder}/{NAME}"
+            try:
+                if newest >= 0:
+                    self._files.write_bytes_atomic(path, data + _CRC.pack(google_crc32c.value(data)))
+                elif self._files.exists(path):
+                    self._files.unlink(path)
+                    self._files.sync_directory(folder)
+            except OSError as error:
+                raise storage_fault(f"cannot write {path}", error) from error
+
+    def _copies(self) -> list[bytes]:
+        copies = []
+        for folder in self._folders:
+            path = f"{folder}/{NAME}"
+            try:
+                copies.append(self._files.read_bytes(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise storage_fault(f"cannot read {path}", error) from error
+        return copies
+
+    def _parse(self, data: bytes) -> int:
+        newest = data[: _ID.size]
+        if len(newest) < _ID.size or data[_ID.size :] != _CRC.pack(google_crc32c.value(newest)):
+            _log.warning("a copy of the file is damaged: any ledger that is not here may be older", name=NAME)
+            return MAX_LEDGER_ID
+        return int(_ID.unpack(newest)[0])
+
+
+def older_ledgers(ledgers: Ledgers, newest: int, store: LedgerStore) -> OlderLedgers | None:
+    """What the server asks before it takes entries of ledgers up to `newest`; None: there were none."""
+
+    async def is_open(ledger_id: int) -> bool:
+        try:
+            return (await store.read(ledger_id, fresh=True)).value.state is LedgerState.OPEN
+        except MetadataNotFound:
+            return False
+
+    return OlderLedgers(ledgers, newest, is_open) if newest >= 0 else None

@@ -1,0 +1,135 @@
+"""Ledgers that are older than the bookie and unknown to it: the metadata service is asked before the first entry."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_pod.server.tcp import older_ledgers
+from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
+from bookie_protocol.wire.v2_layout import Flag
+from tests.support.frames import entry, v2_add, v2_code, v2_fence, v3_add, v3_status, v3_write_lac
+from tests.support.server_rig import ServerRig, answers
+from tests.support.until import until
+
+NEWEST = 100
+RECOVERY = int(Flag.RECOVERY_ADD)
+
+
+class Metadata:
+    """What the metadata service says of each ledger, when it is let."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+        self.down = False
+        self.asked: list[int] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def is_open(self, ledger_id: int) -> bool:
+        self.asked.append(ledger_id)
+        await self.answers.wait()
+        if self.down:
+            raise MetadataUnavailable("nobody answers")
+        return ledger_id in self.open
+
+
+@pytest.fixture
+async def metadata(rig: ServerRig) -> Metadata:
+    made = Metadata()
+    rig.context.older = OlderLedgers(rig.ledgers, NEWEST, made.is_open)
+    return made
+
+
+async def ask(rig: ServerRig, *frames: bytes) -> list[bytes]:
+    """Send all at once; the answers, as the journal acknowledges."""
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(frames))
+    return await answers(rig, transport, len(frames))
+
+
+async def test_the_writer_of_a_ledger_that_was_closed_meanwhile_is_refused(rig: ServerRig, metadata: Metadata) -> None:
+    (binary,) = await ask(rig, v2_add(entry(7, 5)))
+    (protobuf,) = await ask(rig, v3_add(entry(7, 5)))
+    assert (v2_code(binary), v3_status(protobuf)) == (V2Code.EFENCED, V3Status.EFENCED)
+    assert rig.storage.ledger(7) is None
+    assert not rig.journal.records
+
+
+async def test_of_a_ledger_that_is_still_open_entries_are_taken_and_it_is_asked_once(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    metadata.open.add(7)
+    found = await ask(rig, *(v2_add(entry(7, each)) for each in range(5)))
+    assert [v2_code(each) for each in found] == [V2Code.EOK] * 5
+    assert metadata.asked == [7]
+    (again,) = await ask(rig, v2_add(entry(7, 5)))
+    assert v2_code(again) == V2Code.EOK
+    assert metadata.asked == [7]
+
+
+async def test_a_younger_ledger_and_one_that_is_here_are_not_asked_for(rig: ServerRig, metadata: Metadata) -> None:
+    (fenced,) = await ask(rig, v2_fence(7))
+    assert v2_code(fenced) == V2Code.ENOENTRY
+    younger, refused = await ask(rig, v2_add(entry(NEWEST + 1, 0)), v2_add(entry(7, 0)))
+    assert sorted((v2_code(younger), v2_code(refused))) == sorted((V2Code.EOK, V2Code.EFENCED))
+    assert metadata.asked == []
+
+
+async def test_copies_of_a_closed_ledger_come_in_and_it_is_fenced_for_ever(rig: ServerRig, metadata: Metadata) -> None:
+    (copied,) = await ask(rig, v2_add(entry(7, 5), flags=RECOVERY))
+    assert v2_code(copied) == V2Code.EOK
+    (refused,) = await ask(rig, v2_add(entry(7, 6)))
+    assert v2_code(refused) == V2Code.EFENCED
+    record = rig.storage.ledger(7)
+    assert record is not None
+    assert record.fenced
+    assert [kind.name for kind, _ in rig.journal.records][:2] == ["KEY", "FENCE"], "a replay fences it too"
+
+
+async def test_an_explicit_lac_makes_no_ledger_that_is_over(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(8)
+    (over,) = await ask(rig, v3_write_lac(7, 3))
+    (written,) = await ask(rig, v3_write_lac(8, 3))
+    assert (v3_status(over), v3_status(written)) == (V3Status.ENOLEDGER, V3Status.EOK)
+    assert rig.storage.ledger(7) is None
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_what_cannot_be_asked_is_no_word_on_the_fence(
+    rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    monkeypatch.setattr(older_ledgers, "ASK_S", 0.01 if silent else 60.0)
+    metadata.down = True
+    if silent:
+        metadata.answers.clear()
+    (protobuf,) = await ask(rig, v3_add(entry(7, 5)))
+    (binary,) = await ask(rig, v2_add(entry(7, 5)))
+    assert (v3_status(protobuf), v2_code(binary)) == (V3Status.EUNKNOWNLEDGERSTATE, V2Code.EIO)
+    metadata.down = False
+    metadata.answers.set()
+    metadata.open.add(7)
+    (taken,) = await ask(rig, v2_add(entry(7, 5)))
+    assert v2_code(taken) == V2Code.EOK
+
+
+async def test_one_question_for_all_who_wait_and_nothing_more_is_read_from_them(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    metadata.open.add(7)
+    metadata.answers.clear()
+    connections = [rig.connect() for _ in range(3)]
+    for conn, _ in connections:
+        conn.data_received(v2_add(entry(7, 0)) + v2_add(entry(NEWEST + 1, 0)))
+    gone, _ = connections.pop()
+    gone.connection_lost(None)
+    await until(lambda: metadata.asked)
+    assert all(conn.stalled and not transport.reading for conn, transport in connections)
+    assert not rig.journal.batches
+    metadata.answers.set()
+    for conn, transport in connections:
+        assert [v2_code(each) for each in await answers(rig, transport, 2)] == [V2Code.EOK] * 2
+        assert not conn.stalled
+    assert metadata.asked == [7]
