@@ -44,6 +44,8 @@ class FakeFactsPort:
             0,
             0,
             [],
+            0,
+            [],
             False,
             found.auditor,
             found.last_audit_ms,

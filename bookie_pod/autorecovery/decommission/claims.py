@@ -17,19 +17,27 @@ Source: reference auto-recovery, sections 7 and 8; reference client protocol, se
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
+from bookie_pod.autorecovery.decommission.survey import Survey, survey
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LockHolder
 
 SHOWN: Final = 5
+_LOOK_SECONDS: Final = 0.5
 
 Wait = Callable[[str], Awaitable[None]]
 """Called with what is waited for, again and again; returns when it is time to look."""
 EndRecovery = Callable[[int], Awaitable[str | None]]
 """`LedgerDrain.end_recovery`."""
+
+
+class _TooLong(Exception):
+    pass
 
 
 class Claims:
@@ -42,6 +50,11 @@ class Claims:
 
     def reset(self) -> None:
         self._locks = self._recoveries = None
+
+    @property
+    def locked(self) -> frozenset[int]:
+        """Ledgers whose locks have not ended yet."""
+        return frozenset(self._locks or ())
 
     async def locks_end(self, wait: Wait) -> None:
         """Until every lock that was held at the first call was given back, or has ended. Raises `MetadataError`."""
@@ -78,6 +91,23 @@ class Claims:
                     f"ledgers {_some(reasons)} are IN_RECOVERY, which may name the bookie: {ledger_id}: {reason}"
                 )
         return False
+
+
+async def survey_unclaimed(service: MetadataService, bookie_id: str, seconds: float) -> tuple[Survey, frozenset[int]]:
+    """What names a bookie that takes no new data, listed when the re-replications of this moment have ended; and the
+    ledgers of those that have not after so long: these may come to name it, and so may `Survey.in_recovery`. Raises
+    `MetadataError`."""
+    loop, claims = asyncio.get_running_loop(), Claims(service)
+    deadline = loop.time() + seconds
+
+    async def wait(reason: str) -> None:
+        if loop.time() >= deadline:
+            raise _TooLong
+        await asyncio.sleep(_LOOK_SECONDS)
+
+    with contextlib.suppress(_TooLong):
+        await claims.locks_end(wait)
+    return await survey(service, bookie_id), claims.locked
 
 
 async def names(service: MetadataService, ledger_id: int, bookie_id: str) -> bool:

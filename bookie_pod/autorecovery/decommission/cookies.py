@@ -5,19 +5,16 @@ Threads: event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from typing import Final
 
-from bookie_pod.autorecovery.decommission.claims import Claims
+from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
 from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
-from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused, SessionEnded
 from bookie_protocol.metadata_service.interface import CookieStore, MetadataService
 
 LOCKS_SECONDS: Final = 30.0
 """For so long the locks of others are waited for; they may name the bookie when they end."""
-_LOOK_SECONDS: Final = 0.5
 
 
 async def delete_unneeded_cookie(
@@ -44,19 +41,17 @@ async def delete_unneeded_cookie(
 
 
 async def _check_unneeded(service: MetadataService, bookie_id: str, accepted_losses: Collection[int]) -> None:
-    stays, loop = f"the cookie of {bookie_id} stays", asyncio.get_running_loop()
-    deadline = loop.time() + LOCKS_SECONDS
-
-    async def wait(reason: str) -> None:
-        if loop.time() >= deadline:
-            raise Refused(f"{stays}: {reason}; repeat it when that is done")
-        await asyncio.sleep(_LOOK_SECONDS)
-
-    await Claims(service).locks_end(wait)
-    found = await survey(service, bookie_id)
+    stays = f"the cookie of {bookie_id} stays"
+    found, locked = await survey_unclaimed(service, bookie_id, LOCKS_SECONDS)
     left = found.left(accepted_losses)
     if left:
         raise Refused(f"{stays}: {len(left)} ledgers need it, such as {min(left)}")
+    locked -= frozenset(accepted_losses)
+    if locked:
+        raise Refused(
+            f"{stays}: {len(locked)} ledgers are being re-replicated, such as {min(locked)}, and may come to name it:"
+            " repeat it when that is done"
+        )
     under_way = found.in_recovery - set(accepted_losses)
     if under_way:
         raise Refused(

@@ -24,6 +24,8 @@ from bookie_protocol.metadata_service.interface import BookieGroup, MetadataServ
 
 MAX_LISTINGS: Final = 2
 _SHOWN: Final = 20
+_LOCKS_SECONDS: Final = 5.0
+"""For so long the re-replications of others are waited for; an operator asks again."""
 
 
 class FactsView:
@@ -65,17 +67,18 @@ class FactsView:
 
     async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset()) -> DrainProof:
         from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+        from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
         from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
         from bookie_pod.autorecovery.decommission.store import now_ms
-        from bookie_pod.autorecovery.decommission.survey import survey
 
         async with self._places:
             begun_ms = now_ms()
             audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
             instance_id = await self._instance_id()
             before = await presence_of(self._service, bookie_id)
-            found = await survey(self._service, bookie_id)
+            found, locked = await survey_unclaimed(self._service, bookie_id, _LOCKS_SECONDS)
             after = await presence_of(self._service, bookie_id)
+        claims = (locked | found.in_recovery) - accepted_losses
         return DrainProof(
             bookie_id=bookie_id,
             ledgers=len(found.ledgers.keys() - accepted_losses),
@@ -85,6 +88,8 @@ class FactsView:
             marks=len(found.marks - accepted_losses),
             accepted_losses=len(found.left() & accepted_losses),
             first_ledgers=nsmallest(_SHOWN, found.left(accepted_losses)),
+            claims=len(claims),
+            first_claims=nsmallest(_SHOWN, claims),
             registered=before is not Presence.ABSENT or after is not Presence.ABSENT,
             auditor=await self._service.auditor_election.current_auditor(),
             last_audit_ms=audit.started_ms if audit is not None else None,

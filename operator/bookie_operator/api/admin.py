@@ -23,7 +23,7 @@ import structlog
 
 from bookie_operator.api import answers
 from bookie_operator.api.trust import Trust, Untrusted
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
 from bookie_protocol.addresses import host_and_port
 
 _T = TypeVar("_T")
@@ -129,6 +129,15 @@ class Admin:
                 return answers.no_drain(bookie_id, str(absent))
 
         return await self._fact(at, "drain", ask)
+
+    async def outlook(self, at: Endpoint, bookie_id: str) -> Outlook | None:
+        """What a drain of a bookie would have to do."""
+
+        async def ask() -> Outlook:
+            path = "/api/v1/autorecovery/decommission/plan"
+            return answers.outlook(await self._get(at, path, {"bookie_id": bookie_id}, _LISTING_S), bookie_id)
+
+        return await self._fact(at, "outlook", ask)
 
     async def safety(self, at: Endpoint, bookies: frozenset[str]) -> SafetyFacts | None:
         """What would become of ledgers if these bookies went now."""

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase, Outlook, Proof, SafetyFacts
 
 SILENT_S: Final = 120.0
 """A drain of which nothing was heard for so long is worked on by nobody."""
@@ -122,6 +122,7 @@ def proof(body: Any, bookie_id: str) -> Proof:
     found = members(body)
     if _member(found, "bookieId", text) != bookie_id:
         raise Undecodable(f"bookieId: {found['bookieId']!r} instead of {bookie_id!r}")
+    claims = found.get("claims")  # older bookies do not tell, and look for themselves before a cookie goes
     return Proof(
         bookie_id=bookie_id,
         ledgers=_member(found, "ledgers", whole),
@@ -130,6 +131,7 @@ def proof(body: Any, bookie_id: str) -> Proof:
         auditor=_member(found, "auditor", _or_none(text)) or None,
         last_audit=_member(found, "lastAuditMs", _or_none(_seconds)),
         instance_id=_member(found, "instanceId", text),
+        claims=whole(claims) if claims is not None else 0,
     )
 
 
@@ -179,6 +181,15 @@ def no_drain(bookie_id: str, words: str) -> DrainFacts:
         raise Undecodable(f"404 without its words: {words[:80]!r}")
     problem = words[len(expected) :].lstrip(": ")
     return DrainFacts(bookie_id, DrainPhase.REFUSED if problem else DrainPhase.ABSENT, message=problem)
+
+
+def outlook(body: Any, bookie_id: str) -> Outlook:
+    """Of `/autorecovery/decommission/plan`."""
+    found = members(body)
+    if _member(found, "bookieId", text) != bookie_id:
+        raise Undecodable(f"bookieId: {found['bookieId']!r} instead of {bookie_id!r}")
+    refusals = tuple(text(each) for each in _member(found, "refusals", array)[:_SHOWN])
+    return Outlook(bookie_id, _member(found, "ledgers", whole), refusals)
 
 
 def safety_facts(body: Any, bookies: frozenset[str]) -> SafetyFacts:

@@ -2,7 +2,8 @@
 
 Invariants
 - Nothing of the operator's version is in it, and no hash but its own: the same `spec` makes the same pod.
-- Not two bookies of a cluster run on one node, whatever `spec.pod.affinity` adds.
+- Not two bookies of a cluster run on one node, whatever `spec.pod.affinity` adds, unless `spec.placement.nodes` lets
+  them.
 - Liveness and start-up ask whether the process is sound: neither a long replay, nor a full disk, nor an absent metadata
   service makes them fail. Readiness asks whether it serves, writable or read-only.
 
@@ -29,7 +30,7 @@ from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.builders.zones import ZoneShare
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import Storage
+from bookie_operator.crds.cluster_spec import Nodes, Storage
 from bookie_operator.world.model import ClusterView
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -107,12 +108,18 @@ def _data_mounts(storage: Storage) -> list[dict[str, Any]]:
 
 
 def _affinity(cluster: ClusterView) -> dict[str, Any]:
-    """What the user asks for, and that no two bookies share a node."""
+    """What the user asks for, and that no two bookies share a node, or not where there are more."""
     given = cluster.spec.pod.affinity
     apart = given.get("podAntiAffinity") or {}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)}}
-    return {**given, "podAntiAffinity": {**apart, required: [term, *(apart.get(required) or [])]}}
+    term: dict[str, Any] = {
+        "topologyKey": HOSTNAME,
+        "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)},
+    }
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    if cluster.spec.placement.nodes is Nodes.SHARED:
+        rule = "preferredDuringSchedulingIgnoredDuringExecution"
+        term = {"weight": 100, "podAffinityTerm": term}
+    return {**given, "podAntiAffinity": {**apart, rule: [term, *(apart.get(rule) or [])]}}
 
 
 def _spread(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:

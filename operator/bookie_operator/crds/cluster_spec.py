@@ -118,9 +118,17 @@ class Zone(Model):
     """Bookies of this zone. Give it for all zones or for none; without: spread evenly, the first zones get one more."""
 
 
+class Nodes(StrEnum):
+    SEPARATE = "Separate"
+    SHARED = "Shared"
+
+
 class Placement(Model):
     """Where bookies run and where copies go."""
 
+    nodes: Nodes = Nodes.SEPARATE
+    """`Separate`: not two bookies of the cluster on one node, so each needs a node. `Shared`: apart as far as there are
+    nodes, to try it out; who loses a node loses all bookies on it, and maybe every copy of an entry."""
     zone_topology_key: Words = "topology.kubernetes.io/zone"
     """Label of nodes that tells the zone."""
     zones: Annotated[list[Zone], Field(max_length=16, json_schema_extra=by_name("name"))] = []

@@ -50,7 +50,7 @@ class Pod(Model):
     tolerations: Annotated[list[Freeform], Field(max_length=32)] = []
     """As in a PodSpec."""
     affinity: Freeform = {}
-    """As in a PodSpec; added to the anti-affinity by node, which stays."""
+    """As in a PodSpec; added to the anti-affinity by node of `placement.nodes`, which stays."""
     topology_spread_constraints: Annotated[list[Freeform], Field(max_length=16)] = []
     """As in a PodSpec; one without `labelSelector` is about the bookies of the cluster. The operator's own, over
     `placement.zoneTopologyKey` where `placement.zones` is empty, gives way to one of the same key."""

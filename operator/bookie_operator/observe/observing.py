@@ -168,11 +168,12 @@ async def observe(
 
 async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Observed:
     """With what the planner wants to know beside: proofs, drains and safety, told by who told the facts."""
-    if not (needs.proofs or needs.drains or needs.safety):
+    if not (needs.proofs or needs.drains or needs.outlooks or needs.safety):
         return observed
     teller = observed.tellers[0] if observed.world.facts is not None and observed.tellers else None
     told = await pods_facts.needed(sources.admin, teller, needs)
-    return replace(observed, world=replace(observed.world, proofs=told.proofs, drains=told.drains, safety=told.safety))
+    asked = {"proofs": told.proofs, "drains": told.drains, "outlooks": told.outlooks, "safety": told.safety}
+    return replace(observed, world=replace(observed.world, **asked))
 
 
 async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> _Read:

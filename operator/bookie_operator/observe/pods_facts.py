@@ -19,7 +19,7 @@ from bookie_operator.builders.container import ADMIN_TLS
 from bookie_operator.observe.times import condition
 from bookie_operator.observe.workloads import component_of, is_bookie
 from bookie_operator.planner.decision import Needs
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
 
 _AT_ONCE: Final = 32
 _ONE_BY_ONE: Final = 2
@@ -34,6 +34,7 @@ class Told:
 
     proofs: Mapping[str, Proof | None]
     drains: Mapping[str, DrainFacts | None]
+    outlooks: Mapping[str, Outlook | None]
     safety: Mapping[frozenset[str], SafetyFacts | None]
 
 
@@ -106,9 +107,10 @@ async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> 
 async def needed(admin: Admin, teller: Endpoint | None, needs: Needs) -> Told:
     """One listing after the other: each one reads every ledger's metadata. None of it is known without `teller`."""
     if teller is None:
-        return Told(dict.fromkeys(needs.proofs), dict.fromkeys(needs.drains), dict.fromkeys(needs.safety))
+        return Told(*map(dict.fromkeys, (needs.proofs, needs.drains, needs.outlooks)), dict.fromkeys(needs.safety))
     return Told(
         proofs={each: await admin.proof(teller, each, needs.accepted_losses) for each in sorted(needs.proofs)},
         drains={each: await admin.drain(teller, each) for each in sorted(needs.drains)},
+        outlooks={each: await admin.outlook(teller, each) for each in sorted(needs.outlooks)},
         safety={each: await admin.safety(teller, each) for each in sorted(needs.safety, key=sorted)},
     )

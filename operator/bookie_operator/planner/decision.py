@@ -102,6 +102,8 @@ class Needs:
     proofs: frozenset[str] = frozenset()
     """Bookie ids."""
     drains: frozenset[str] = frozenset()
+    outlooks: frozenset[str] = frozenset()
+    """Bookie ids: what a drain would have to do."""
     safety: frozenset[frozenset[str]] = field(default_factory=frozenset)
     accepted_losses: tuple[int, ...] = ()
     """Ledgers that do not count in these proofs: people gave up what is lost of them."""

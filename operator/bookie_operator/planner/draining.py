@@ -39,6 +39,8 @@ def accepted_by(operation: Operation) -> tuple[int, ...]:
 
 def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
     """None: it is drained. `stopped`: the bookie is down, and has to stay so."""
+    if not run.saved(SINCE) and _unheard_of(run):
+        return None
     given_up = frozenset(accepted_by(run.operation)) | frozenset(view.accepted_losses(run.world))
     if not run.saved(SINCE) or given_up != frozenset(accepted_by(run.operation)):
         return _begin(run, given_up, stopped, "nobody drains it yet")
@@ -56,6 +58,19 @@ def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
             return _refused(run, facts, given_up, stopped)
         case _:
             return _watch(run, facts, stall_s)
+
+
+def _unheard_of(run: Run) -> bool:
+    """Neither ledgers nor a cookie tell of it, so nobody would drain it: it never served, or all was done already."""
+    outlook, facts = run.world.outlooks.get(run.bookie_id), run.world.facts
+    if outlook is None or facts is None:
+        return False
+    return outlook.ledgers == 0 and run.bookie_id not in facts.cookies | facts.registered
+
+
+def asks(operation: Operation) -> bool:
+    """Whether `drain` wants to know the outlook of its bookie."""
+    return operation.step == "Drain" and SINCE not in operation.saved
 
 
 def _begin(run: Run, given_up: frozenset[int], stopped: bool, why: str) -> Decision:

@@ -21,9 +21,11 @@ from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.quantity import readable
 from bookie_operator.world.facts import SafetyFacts
-from bookie_operator.world.model import StatefulSetView, World
+from bookie_operator.world.model import PodFault, StatefulSetView, World
 
 METADATA_UNREACHABLE: Final = "MetadataUnreachable"
+ROOM_SECONDS: Final = 60.0
+"""Kubernetes may need as much to find a node for a pod."""
 _LISTED: Final = 5
 
 
@@ -88,13 +90,6 @@ def is_writable(world: World, desired: Desired, name: str) -> bool:
 def is_registered(world: World, desired: Desired, name: str) -> bool:
     """False if nobody could tell: ask `told` first."""
     return world.facts is not None and desired.bookie_id(name) in world.facts.registered
-
-
-def writable_without(world: World, desired: Desired, but: Collection[str]) -> int:
-    """Writable bookies beside these."""
-    if world.facts is None:
-        return 0
-    return len(world.facts.writable - {desired.bookie_id(name) for name in but})
 
 
 def claims_stay(world: World, desired: Desired, names: Collection[str]) -> Obstacle | None:
@@ -235,6 +230,31 @@ def next_victim(world: World, desired: Desired) -> Victim | None:
     return Victim(fullest, fullest.replicas - 1)
 
 
+def without_room(world: World, desired: Desired, but: str) -> list[str]:
+    """Bookies beside this one that served, and that no node has taken for a while: one that goes makes room."""
+    facts = world.facts
+    if facts is None:
+        return []
+    return [
+        name
+        for name in view.expected_pods(world)
+        if name != but
+        and (pod := view.pod(world, name)) is not None
+        and pod.fault is PodFault.UNSCHEDULABLE
+        and world.now - pod.created_at >= ROOM_SECONDS
+        and (bookie_id := desired.bookie_id(name)) in facts.cookies
+        and bookie_id not in facts.registered
+    ]
+
+
+def is_down(world: World, desired: Desired, name: str) -> bool:
+    """It does not serve, and something keeps it from coming up. False if nobody could tell."""
+    pod = view.pod(world, name)
+    if world.facts is None or is_registered(world, desired, name):
+        return False
+    return pod is not None and not pod.deleting and not pod.ready and bool(pod.fault)
+
+
 def never_served(world: World, desired: Desired, name: str) -> bool:
     """A new bookie that has not come up: without a cookie it has never taken an entry. False if nobody could tell."""
     facts, pod = world.facts, view.pod(world, name)
@@ -293,17 +313,19 @@ def room_for(world: World, victim: str) -> Obstacle | None:
     return None
 
 
-def spare_for(world: World, desired: Desired, lost: str) -> Obstacle | None:
-    """Copies of what a lost bookie held have somewhere to go: a bookie that their ensembles do not name yet."""
-    missing = told(world)
-    if missing is not None:
-        return missing
-    others, size = writable_without(world, desired, {lost}), world.cluster.spec.durability.ensemble_size
-    if others >= size:
+def elsewhere(world: World, bookie_id: str) -> Obstacle | None:
+    """What a bookie stores has somewhere to go, by what its ledgers are, whatever `spec` says now: what a drain would
+    refuse is refused before anything is done to the bookie."""
+    outlook = world.outlooks.get(bookie_id)
+    if outlook is None:
+        return Obstacle(
+            "SafetyUnknown", f"nobody could tell yet whether what {bookie_id} stores has another bookie to go to"
+        )
+    if not outlook.ledgers or not outlook.refusals:
         return None
     return Obstacle(
         "NoSpareBookie",
-        f"{others} bookies beside {lost} are writable, and an ensemble takes {size}, so its copies have nowhere to go:"
-        " raise spec.replicas by one",
+        f"what {bookie_id} stores has nowhere to go: {'; '.join(outlook.refusals)}. Raise spec.replicas, or delete"
+        " these ledgers if nobody needs them",
         needs_person=True,
     )

@@ -48,9 +48,7 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
     if operation.type is OperationType.ROLLOUT:
         return _end_rollout(world, operation, f"{lost} is replaced first")
     if operation.step in _LIVE and waiting.stalled:
-        return Record(
-            operations.stepped(world, operation, "Undo"), f"{lost} is replaced first: {operation.bookie} stays"
-        )
+        return decommission.given_back(world, desired, operation, f"{lost} is replaced first")
     return None
 
 

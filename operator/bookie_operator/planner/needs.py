@@ -13,7 +13,7 @@ from typing import TypeVar
 from bookie_operator.planner import giving_way
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import garbage, registry, repair, scale_up, zone_drain
+from bookie_operator.planner.flows import decommission, garbage, registry, repair, scale_up, zone_drain
 from bookie_operator.world.model import World
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ def needs(world: World, desired: Desired) -> Needs:
     return together(
         scale_up.needs_to_begin(world, desired),
         repair.needs_to_begin(world, desired),
+        decommission.needs_to_begin(world, desired),
         zone_drain.needs(world, desired),
         garbage.needs(world, desired),
     )
@@ -38,6 +39,7 @@ def together(*some: Needs) -> Needs:
     return Needs(
         proofs=_all(one.proofs for one in some),
         drains=_all(one.drains for one in some),
+        outlooks=_all(one.outlooks for one in some),
         safety=frozenset().union(*(one.safety for one in some)),
         accepted_losses=tuple(sorted(_all(frozenset(one.accepted_losses) for one in some))),
     )

@@ -41,6 +41,11 @@ def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
         return f"the metadata service is of cluster {proof.instance_id}, not of {instance_id or 'a known one'}"
     if proof.auditor is None:
         return "no auditor is elected, so nobody looks for missing copies"
+    if proof.claims:
+        return (
+            f"{proof.claims} ledgers are being re-replicated or recovered, and may come to name {run.bookie}: waits"
+            " until that is done; one that nobody ends is closed by `bookie ledger recover`"
+        )
     judged = replace(proof, registered=False) if registered else proof
     if not judged.holds(instance_id=instance_id, drained_since=run.saved_time(draining.SINCE)):
         return f"waits for an audit that is newer than the drain of {run.bookie}"

@@ -25,7 +25,7 @@ _REMEDIES: Final = {
     PodFault.CONFIG: "it cannot be started ({}): create what is missing, or change spec so that it is not referred to",
     PodFault.CRASHING: "it ends again and again ({0}): see `kubectl logs {1} --previous`",
     PodFault.UNSCHEDULABLE: "no node takes it ({}): each bookie needs a node of its own that fits spec.pod, and its"
-    " volumes may bind it to one. Uncordon that, or make room on it; or add a node, or ask for less",
+    " volumes may bind it to one. Uncordon that, or make room on it; or add a node, or lower spec.replicas",
     PodFault.VOLUME: "a volume of it is missing, or its node is gone ({0}): bring it back, or replace the bookie with a"
     " BookieTask of type Replace that names {1}",
     PodFault.COOKIE: "it refuses its directories, which are not those of its cookie ({0}): bring its volumes back, or"

@@ -70,12 +70,15 @@ class Proof:
     auditor: str | None
     last_audit: float | None
     instance_id: str
+    claims: int = 0
+    """Ledgers that are being re-replicated or recovered, and may come to name it."""
 
     def holds(self, *, instance_id: str, drained_since: float) -> bool:
         """Whether its cookie and its volumes may be deleted."""
         return (
             self.ledgers == 0
             and self.marks == 0
+            and self.claims == 0
             and not self.registered
             and self.auditor is not None
             and self.last_audit is not None
@@ -108,6 +111,16 @@ class DrainFacts:
     blockers: tuple[str, ...] = ()
     """The first twenty, each with its ledger and the reason."""
     message: str = ""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a drain of a bookie would have to do, and why it would not be begun."""
+
+    bookie_id: str
+    ledgers: int
+    """Ledgers that name it."""
+    refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,8 @@ class World:
     proofs: Mapping[str, Proof | None] = field(default_factory=dict)
     """By bookie id, as the planner needs them; None: could not be told."""
     drains: Mapping[str, DrainFacts | None] = field(default_factory=dict)
+    """By bookie id."""
+    outlooks: Mapping[str, Outlook | None] = field(default_factory=dict)
     """By bookie id."""
     safety: Mapping[frozenset[str], SafetyFacts | None] = field(default_factory=dict)
     """By bookie ids."""

@@ -87,6 +87,12 @@ class AdminApi:
                 return web.json_response(self._state())
             case "GET", "/api/v1/autorecovery/decommission/proof":
                 return web.json_response(self._proof(request.query["bookie_id"]))
+            case "GET", "/api/v1/autorecovery/decommission/plan":
+                bookie_id = request.query["bookie_id"]
+                refusal, ledgers = keeper.drain_refusal(bookie_id), len(keeper.naming(bookie_id))
+                return web.json_response(
+                    {"bookieId": bookie_id, "ledgers": ledgers, "refusals": [refusal] if refusal else []}
+                )
             case "GET", "/api/v1/autorecovery/decommission/progress":
                 return self._progress(request.query["bookie_id"])
             case "PUT", "/api/v1/autorecovery/decommission":

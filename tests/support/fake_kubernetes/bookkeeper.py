@@ -66,12 +66,18 @@ class FakeBookKeeper:
         """It begins somewhat after it was asked for."""
         self.last_audit = self.clock() + 0.02
 
+    def drain_refusal(self, bookie_id: str) -> str:
+        """Why not; empty: it may begin."""
+        others = self.writable - {bookie_id}
+        if any(others <= self.ledgers[each] for each in self.naming(bookie_id)):
+            return f"some ledger of {bookie_id} has no other writable bookie to go to"
+        return ""
+
     def begin_drain(self, bookie_id: str) -> str | None:
         """Why not; None: it is begun, or goes on."""
         naming = self.naming(bookie_id)
-        others = self.writable - {bookie_id}
-        if any(len(self.ledgers[each]) > len(others | self.ledgers[each]) - 1 for each in naming):
-            return f"some ledger of {bookie_id} has no other writable bookie to go to"
+        if refusal := self.drain_refusal(bookie_id):
+            return refusal
         if bookie_id not in self.drains or self.drains[bookie_id].phase == "done":
             self.drains[bookie_id] = Drain(total=len(naming))
         self.set_read_only(bookie_id, True)

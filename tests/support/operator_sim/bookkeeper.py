@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_operator.planner.flows.repair_gates import loss_hash
-from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
+from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase, Outlook, Proof, SafetyFacts
 
 AUDIT_SECONDS: Final = 3.0
-ENSEMBLE: Final = 3
+_UNDER_WAY: Final = frozenset({DrainPhase.RUNNING, DrainPhase.BLOCKED, DrainPhase.INTERRUPTED})
 ACK_QUORUM: Final = 2
 
 
@@ -58,6 +58,8 @@ class SimBookKeeper:
     audit_ends: float | None = None
     audit_lost_now: bool = False
     writes: bool = True
+    ensemble: int = 3
+    """Of the ledgers that clients write."""
     drain_seconds: float = 1.0
     """Per ledger."""
     next_ledger: int = 0
@@ -108,10 +110,10 @@ class SimBookKeeper:
 
     def _write(self) -> None:
         targets = self.writable
-        if not self.writes or len(targets) < ENSEMBLE or self.now - self.last_write < 7:
+        if not self.writes or len(targets) < self.ensemble or self.now - self.last_write < 7:
             return
         self.last_write, first = self.now, self.next_ledger % len(targets)
-        chosen = [targets[(first + step) % len(targets)] for step in range(ENSEMBLE)]
+        chosen = [targets[(first + step) % len(targets)] for step in range(self.ensemble)]
         self.ledgers[self.next_ledger] = SimLedger(chosen, {self.running[one] for one in chosen})
         self.next_ledger += 1
 
@@ -176,9 +178,24 @@ class SimBookKeeper:
         if self.audit_ends is None or self.audit_ends - AUDIT_SECONDS <= self.now:
             self.audit_ends = self.now + 0.5 + AUDIT_SECONDS
 
+    def outlook(self, bookie_id: str) -> Outlook | None:
+        """What would be refused: a bookie that nobody knows, and ledgers that have no other bookie to go to."""
+        if self.facts() is None:
+            return None
+        naming = self.naming(bookie_id)
+        others = set(self.writable) - {bookie_id} - {one for one, it in self.drains.items() if it.phase in _UNDER_WAY}
+        stuck = [key for key in naming if others <= set(self.ledgers[key].ensemble)]
+        refusals = [f"{len(stuck)} ledgers have no other writable bookie to go to: add a bookie"] if stuck else []
+        if not naming and bookie_id not in self.cookies:
+            refusals.append("nobody knows this bookie")
+        return Outlook(bookie_id, len(naming), tuple(refusals))
+
     def begin_drain(self, bookie_id: str, stopped: bool, accepted: tuple[int, ...]) -> None:
         if stopped and bookie_id in self.running:
             raise Refused(f"{bookie_id} is registered")
+        outlook, running = self.outlook(bookie_id), self.drains.get(bookie_id)
+        if outlook is not None and outlook.refusals and (running is None or running.phase is DrainPhase.DRAINED):
+            raise Refused("; ".join(outlook.refusals))
         self.drains[bookie_id] = SimDrain(stopped, accepted=frozenset(accepted))
 
     def undo_drain(self, bookie_id: str) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
+from tests.support.operator_sim.kubernetes import BAD_IMAGE
 from tests.support.operator_sim.simulation import Simulation
 
 Mishap = Callable[[Simulation, int], None]
@@ -20,6 +21,13 @@ RELEASES: Final = ("", "newer", "newest")
 def _bookie(sim: Simulation, number: int) -> str | None:
     pods = sorted(sim.kubernetes.pods)
     return pods[number % len(pods)] if pods else None
+
+
+def _whole(sim: Simulation) -> bool:
+    keeper = sim.bookkeeper
+    return all(
+        keeper.running.get(one) in ledger.copies for ledger in keeper.ledgers.values() for one in ledger.ensemble
+    )
 
 
 def scale(sim: Simulation, number: int) -> None:
@@ -88,11 +96,8 @@ def lose_node(sim: Simulation, number: int) -> None:
 
 def lose_volume(sim: Simulation, number: int) -> None:
     """Only while every ledger has all its copies, and once: no operator brings back what has no copy."""
-    name, keeper = _bookie(sim, number), sim.bookkeeper
-    whole = all(
-        keeper.running.get(one) in ledger.copies for ledger in keeper.ledgers.values() for one in ledger.ensemble
-    )
-    if name is not None and whole and not any(one.lost for one in sim.kubernetes.claims.values()):
+    name = _bookie(sim, number)
+    if name is not None and _whole(sim) and not any(one.lost for one in sim.kubernetes.claims.values()):
         sim.kubernetes.lose_volume(name, ("journal", "ledger")[number % 2])
 
 
@@ -109,6 +114,52 @@ def restart(sim: Simulation, number: int) -> None:
 def upgrade_operator(sim: Simulation, number: int) -> None:
     """To a release that makes pods in another way, or back."""
     sim.release = RELEASES[number % len(RELEASES)]
+
+
+def scale_far(sim: Simulation, number: int) -> None:
+    """Beyond the nodes that there are, or below what ledgers take."""
+    sim.change(replicas=3 + number % 5)
+
+
+def widen(sim: Simulation, number: int) -> None:
+    """Clients write larger or smaller ensembles, and `spec` says so."""
+    size = 3 + number % 2
+    if size <= sim.spec.replicas:
+        sim.change(durability={"ensembleSize": size})
+        sim.bookkeeper.ensemble = size
+
+
+def break_image(sim: Simulation, number: int) -> None:
+    sim.change(image=BAD_IMAGE)
+
+
+def cordon(sim: Simulation, number: int) -> None:
+    """One node, and its pod is drained; the one before is uncordoned."""
+    name = _bookie(sim, number)
+    sim.kubernetes.cordoned.clear()
+    if name is not None:
+        sim.kubernetes.cordoned.add(sim.kubernetes.pods[name].node)
+        delete_pod(sim, number)
+
+
+def uncordon(sim: Simulation, number: int) -> None:
+    sim.kubernetes.cordoned.clear()
+
+
+def fill_quota(sim: Simulation, number: int) -> None:
+    sim.kubernetes.quota = len(sim.kubernetes.pods)
+
+
+def delete_claim(sim: Simulation, number: int) -> None:
+    """Under a running pod: it is there as long as that. Only while every ledger has all its copies, and once."""
+    name = _bookie(sim, number)
+    if name is not None and _whole(sim) and not any(one.deleting for one in sim.kubernetes.claims.values()):
+        sim.kubernetes.claims_of(name)[0].deleting = True
+        sim.forgiven = True
+
+
+def stop_first(sim: Simulation, number: int) -> None:
+    sim.change(decommission={"mode": ("Drain", "StopFirst")[number % 2]})
 
 
 def heal(sim: Simulation) -> None:
@@ -133,3 +184,23 @@ FAULTS: Final[tuple[Mishap, ...]] = (
     lose_volume,
     pause,
 )
+UNHEALED: Final[tuple[Mishap, ...]] = (
+    scale_far,
+    scale_far,
+    widen,
+    break_image,
+    upgrade,
+    stop_first,
+    cordon,
+    uncordon,
+    fill_quota,
+    delete_pod,
+    kill_pod,
+    delete_claim,
+    lose_volume,
+    scale_by_hand,
+    remove_set,
+    restart,
+    interrupt_drains,
+)
+"""What stays as it is until somebody does something about it."""

@@ -14,6 +14,7 @@ from bookie_operator.planner import holding, invariants, operations
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows.decommission_state import MODE
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
@@ -171,7 +172,9 @@ class Simulation:
         """Nothing may be taken from a bookie that ledgers name, unless their loss was accepted."""
         accepted = {ledger for task in self.tasks if task.type is TaskType.ACCEPT_LOSS for ledger in task.ledgers}
         named = set(self.bookkeeper.naming(self.desired().bookie_id(bookie))) - accepted
-        stops_first = self.spec.decommission.mode is DecommissionMode.STOP_FIRST and "scaled" in what
+        operation = self.status.operation
+        mode = operation.saved.get(MODE) if operation is not None else ""
+        stops_first = mode == DecommissionMode.STOP_FIRST and "scaled" in what
         if named and not stops_first:
             self.accidents.append(f"{bookie} {what} while ledgers {sorted(named)} name it")
 

@@ -52,6 +52,7 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
         bookies={name: _facts(sim, desired, pod) for name, pod in kube.pods.items()},
         proofs={one: keeper.proof(one, needs.accepted_losses) for one in needs.proofs},
         drains={one: keeper.drain_facts(one) for one in needs.drains},
+        outlooks={one: keeper.outlook(one) for one in needs.outlooks},
         safety={one: keeper.safety(one) for one in needs.safety},
         tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
         spec_errors=sim.spec_errors,

@@ -58,6 +58,10 @@ class DrainProof:
     """Ledgers of either kind that were given up, and name it still."""
     first_ledgers: list[int]
     """The first ones of either kind."""
+    claims: int
+    """Ledgers that are being re-replicated or recovered, and may come to name it, without those that were given up."""
+    first_claims: list[int]
+    """The first of these."""
     registered: bool
     """It is registered, writable or read-only: before the listing or after it."""
     auditor: str | None

@@ -3,8 +3,8 @@
 The next one is the highest ordinal of the most-filled zone that has too many. For each, as an operation of its own:
 
  1. Gates, before anything is recorded: enough bookies and zones are left, every other bookie is ready and writable, no
-    ledger is under-replicated, and what the bookie stores fits on the others with headroom. Otherwise the reason is
-    told, and the rest of the pass goes on.
+    ledger is under-replicated, what the bookie stores fits on the others with headroom, and each of its ledgers has
+    another bookie to go to. Otherwise the reason is told, and the rest of the pass goes on.
  2. Record: the pod, its UID and the UIDs of its claims.
  3. `Audit`: an audit is asked for and waited for; it must find nothing under-replicated.
  4. `ReadOnly`: no new data goes to it; read back, and set again whenever it is found writable.
@@ -28,7 +28,11 @@ ledgers name it all the same, because somebody deleted its cookie, it is taken o
 waits gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
 
 With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 11: for a bookie that does not serve any
-more. It is stopped only if no ledger needs it at that moment, and comes back if `replicas` is raised before 10.
+more, and so taken also for one that is down. It is stopped only if no ledger needs it at that moment, and comes back if
+`replicas` is raised before 10.
+
+While no node takes some other bookie, the one that goes makes room for that: it is stopped first, without 3, and with
+the gates of 1 for all others.
 
 Threads: pure functions, any thread.
 
@@ -48,12 +52,14 @@ from bookie_operator.planner.flows import decommission_gone as gone
 from bookie_operator.planner.flows import decommission_live as live
 from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.flows.decommission_state import (
+    MAKES_ROOM,
     MODE,
     ORDINAL,
     SET,
     WAS_READ_ONLY,
     WITHDRAWN,
     patience,
+    stays,
     stops_first,
 )
 from bookie_operator.planner.proving import Claims
@@ -90,25 +96,23 @@ def _begin(
 ) -> Decision:
     if gates.never_served(world, desired, victim.name):
         return _withdrawal(world, victim, saved)
-    mode = world.cluster.spec.decommission.mode.value
-    obstacle = gates.first(
-        gates.told(world),
-        gates.enough_without(world, victim),
-        gates.others_serve(world, desired, {victim.name}),
-        gates.replicated(world),
-        # Of one that is down nobody knows what it stores: whoever drains it looks whether there is room.
-        None if stops_first(mode) and world.bookies.get(victim.name) is None else gates.room_for(world, victim.name),
-    )
+    crowded = gates.without_room(world, desired, victim.name)
+    obstacle = _obstacle(world, desired, victim, crowded)
+    if obstacle is None and not crowded:
+        obstacle = gates.elsewhere(world, desired.bookie_id(victim.name))
     if obstacle is not None:
         return refused(obstacle)
+    mode = DecommissionMode.STOP_FIRST.value if crowded else _mode(world, desired, victim)
+    why = f"no node takes {', '.join(crowded)}, and it makes room" if crowded else why
     read_only = world.facts is not None and desired.bookie_id(victim.name) in world.facts.read_only
     operation = operations.new(
         world,
         OperationType.DECOMMISSION,
-        "Audit",
+        "Stop" if crowded else "Audit",
         bookie=victim.name,
         saved={
             MODE: mode,
+            **({MAKES_ROOM: "true"} if crowded else {}),
             SET: victim.stateful_set.name,
             ORDINAL: str(victim.ordinal),
             WAS_READ_ONLY: str(read_only).lower(),
@@ -120,12 +124,48 @@ def _begin(
     return Record(operation, message, Event("DecommissionBegun", message))
 
 
-def withdrawal(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that never served and is not asked for any more: what may begin instead of other work."""
+def _mode(world: World, desired: Desired, victim: gates.Victim) -> str:
+    if gates.is_down(world, desired, victim.name):
+        return DecommissionMode.STOP_FIRST.value
+    return world.cluster.spec.decommission.mode.value
+
+
+def _obstacle(world: World, desired: Desired, victim: gates.Victim, crowded: list[str]) -> gates.Obstacle | None:
+    """What costs no listing of all ledgers. `crowded`: bookies that wait for the room that it takes."""
+    unknown = stops_first(_mode(world, desired, victim)) and world.bookies.get(victim.name) is None
+    return gates.first(
+        gates.told(world),
+        gates.enough_without(world, victim),
+        gates.others_serve(world, desired, {victim.name, *crowded}),
+        None if crowded else gates.replicated(world),
+        # Of one that is down nobody knows what it stores: whoever drains it looks whether there is room.
+        None if unknown else gates.room_for(world, victim.name),
+    )
+
+
+def needs_to_begin(world: World, desired: Desired) -> Needs:
+    """What a drain would refuse, once nothing else is in the way."""
     victim = gates.next_victim(world, desired)
-    if victim is None or not gates.never_served(world, desired, victim.name):
+    if victim is None or gates.never_served(world, desired, victim.name):
+        return Needs()
+    crowded = gates.without_room(world, desired, victim.name)
+    if crowded or _obstacle(world, desired, victim, crowded) is not None:
+        return Needs()
+    return Needs(outlooks=frozenset({desired.bookie_id(victim.name)}))
+
+
+def withdrawal(world: World, desired: Desired) -> Record | None:
+    """Of a bookie that is not asked for any more, and that never served or takes the place of another one: what may
+    begin instead of other work."""
+    victim = gates.next_victim(world, desired)
+    if victim is None:
         return None
-    return _withdrawal(world, victim, None)
+    if gates.never_served(world, desired, victim.name):
+        return _withdrawal(world, victim, None)
+    if not gates.without_room(world, desired, victim.name):
+        return None
+    begun = _begin(world, desired, victim, "")
+    return begun if isinstance(begun, Record) else None
 
 
 def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None) -> Record:
@@ -143,12 +183,18 @@ def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None
     return Record(operation, message, Event("DecommissionBegun", message))
 
 
+def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
+    """Of one that is still there: for other work that it is in the way of."""
+    return stays(Run(world, desired, operation), why)
+
+
 def needs(operation: Operation, desired: Desired) -> Needs:
     bookie = frozenset({desired.bookie_id(operation.bookie)})
     step = operation.step
     return Needs(
         proofs=bookie if step in _PROVING else frozenset(),
         drains=bookie if step in ("Drain", "Undo") else frozenset(),
+        outlooks=bookie if step == "ReadOnly" or draining.asks(operation) else frozenset(),
         safety=frozenset({bookie}) if step == "Stop" else frozenset(),
         accepted_losses=draining.accepted_by(operation),
     )
@@ -160,7 +206,7 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     if missing is not None:
         return run.blocked(missing, patience(run))
     if _wanted_again(run):
-        return run.go("Undo", f"spec asks for {run.bookie} again")
+        return stays(run, f"spec asks for {run.bookie} again")
     return take(_STEPS, run)
 
 

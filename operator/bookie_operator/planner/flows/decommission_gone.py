@@ -21,9 +21,11 @@ from bookie_operator.planner.flows.decommission_state import (
     ORDINAL,
     SET,
     WAS_READ_ONLY,
+    WHY_BACK,
     WITHDRAWN,
     back,
     patience,
+    stays,
     stops_first,
     until_settled,
 )
@@ -36,7 +38,7 @@ from bookie_operator.world.facts import Proof
 def leave(run: Run) -> Decision:
     found = view.stateful_set(run.world, run.saved(SET))
     if found is not None and found.replicas > int(run.saved(ORDINAL)):
-        return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
     if run.pod is not None:
         stuck = stuck_on_node(run.world, run.pod)
         return run.wait_at_most(patience(run), "StoppingBookie", f"waits until pod {run.bookie} is gone{stuck}")
@@ -125,7 +127,8 @@ def undo(run: Run) -> Decision:
     assert run.world.facts is not None
     if run.bookie_id in run.world.facts.read_only and run.saved(WAS_READ_ONLY) != "true":
         return run.act(SetReadOnly(run.bookie, False), f"{run.bookie} stays: it takes new data again")
-    if not gates.is_registered(run.world, run.desired, run.bookie):
+    registered = gates.is_registered(run.world, run.desired, run.bookie)
+    if not registered and not gates.is_down(run.world, run.desired, run.bookie):
         return run.wait_at_most(patience(run), "StartingBookie", f"waits until {run.bookie} is registered again")
-    message = f"{run.bookie} stays: replicas were raised again"
+    message = f"{run.bookie} stays: {run.saved(WHY_BACK)}"
     return run.finish(message, outcome="Cancelled", event=Event("DecommissionCancelled", message))

@@ -10,12 +10,14 @@ from bookie_operator.planner import auditing, draining, gates, operations, provi
 from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly
 from bookie_operator.planner.decision import Decision
 from bookie_operator.planner.flows.decommission_state import (
+    MAKES_ROOM,
     MODE,
     ORDINAL,
     SET,
     WITHDRAWN,
     back,
     patience,
+    stays,
     stops_first,
     until_settled,
 )
@@ -60,16 +62,26 @@ def withdraw(run: Run) -> Decision:
 
 def read_only(run: Run) -> Decision:
     if gates.is_writable(run.world, run.desired, run.bookie):
-        return run.act(SetReadOnly(run.bookie, True), f"no new data may go to {run.bookie}")
+        nowhere = gates.elsewhere(run.world, run.bookie_id)
+        if nowhere is None:
+            return run.act(SetReadOnly(run.bookie, True), f"no new data may go to {run.bookie}")
+        return stays(run, nowhere.message) if nowhere.needs_person else run.blocked(nowhere, patience(run))
     if not gates.is_registered(run.world, run.desired, run.bookie):
-        why = run.pod.fault_message if run.pod is not None else "it has no pod"
-        return run.wait_at_most(
-            patience(run),
-            "BookieUnavailable",
-            f"waits until {run.bookie} is registered, for it has to serve reads{f': {why}' if why else ''}; if it is"
-            " lost set spec.decommission.mode to StopFirst, raise spec.replicas, and lower it again",
-        )
+        return _down(run)
     return run.forget(*draining.KEYS).go("Drain", f"{run.bookie} is read-only")
+
+
+def _down(run: Run) -> Decision:
+    """It has to serve reads while it is drained, unless people say that it does not any more."""
+    if stops_first(run.world.cluster.spec.decommission.mode.value):
+        return run.go("Stop", f"{run.bookie} is stopped first", saved={MODE: DecommissionMode.STOP_FIRST.value})
+    why = run.pod.fault_message if run.pod is not None else "it has no pod"
+    return run.wait_at_most(
+        patience(run),
+        "BookieUnavailable",
+        f"waits until {run.bookie} is registered, for it has to serve reads{f': {why}' if why else ''}; if it is"
+        " lost set spec.decommission.mode to StopFirst, or raise spec.replicas to keep it",
+    )
 
 
 def drain(run: Run) -> Decision:
@@ -115,7 +127,7 @@ def scale(run: Run) -> Decision:
     if found.replicas == ordinal:
         return run.go("Leave", f"{found.name} has {ordinal} replicas")
     if found.replicas != ordinal + 1:
-        return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
     proof = proving.told(run, patience(run))
@@ -148,11 +160,14 @@ def stop(run: Run) -> Decision:
     if found.replicas == ordinal:
         return run.go("Leave", f"{found.name} has {ordinal} replicas")
     if found.replicas != ordinal + 1:
-        return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
+    crowded = gates.without_room(run.world, run.desired, run.bookie) if run.saved(MAKES_ROOM) else []
+    if run.saved(MAKES_ROOM) and not crowded:
+        return stays(run, "every other bookie has a node by now")
     obstacle = gates.first(
         gates.enough_without(run.world, gates.Victim(found, ordinal)),
         gates.claims_stay(run.world, run.desired, {run.bookie}),
-        gates.others_serve(run.world, run.desired, {run.bookie}),
+        gates.others_serve(run.world, run.desired, {run.bookie, *crowded}),
         gates.stoppable(run.world, frozenset({run.bookie_id})),
     )
     if obstacle is not None:

@@ -9,13 +9,16 @@ from typing import Final
 
 from bookie_operator.crds.cluster_spec import DecommissionMode
 from bookie_operator.planner import auditing, draining, operations
-from bookie_operator.planner.decision import Decision
+from bookie_operator.planner.decision import Decision, Record
 from bookie_operator.planner.run import Run
 
+MAKES_ROOM: Final = "makesRoom"
+"""Set if it is stopped for another bookie that no node takes."""
 MODE: Final = "mode"
 ORDINAL: Final = "ordinal"
 SET: Final = "statefulSet"
 WAS_READ_ONLY: Final = "wasReadOnly"
+WHY_BACK: Final = "whyBack"
 WITHDRAWN: Final = "withdrawn"
 """Set if it never served."""
 
@@ -32,6 +35,11 @@ def back(run: Run, why: str) -> Decision:
     """Drain it once more: it may have got data."""
     scaling = operations.planned_replicas(run.saved(SET), 0)
     return run.forget(*auditing.KEYS, *draining.KEYS, *scaling).go("ReadOnly", why)
+
+
+def stays(run: Run, why: str) -> Record:
+    """Given back: whatever was done to it is undone."""
+    return run.go("Undo", why, saved={WHY_BACK: why})
 
 
 def until_settled(run: Run) -> Decision:

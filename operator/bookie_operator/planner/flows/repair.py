@@ -2,8 +2,8 @@
 
 The loss of a journal or a ledger volume is the loss of the bookie: what was not flushed may have been in the journal.
 
- 1. Gates, before anything is recorded: the bookie is lost and registered nowhere, an auditor is there, an ensemble of
-    other bookies is writable, and no ledger has its only copy there: those that have are told, until the annotation
+ 1. Gates, before anything is recorded: the bookie is lost and registered nowhere, an auditor is there, each ledger has
+    another bookie to go to, and none has its only copy there: those that have are told, until the annotation
     `podkeeper.dev/accept-ledger-loss` or a task of type AcceptLoss gives them up.
     By itself only after `repair.autoReplaceAfterSeconds`, else for a task of type Replace.
  2. Record: its pod, and the UIDs of its claims.
@@ -99,7 +99,7 @@ def _begin(world: World, desired: Desired, name: str, why: str, saved: dict[str,
     obstacle = gates.first(
         repair_gates.stopped(world, desired, name),
         gates.copies_can_be_made(world),
-        gates.spare_for(world, desired, name),
+        gates.elsewhere(world, desired.bookie_id(name)),
         repair_gates.copies_elsewhere(world, desired.bookie_id(name)),
     )
     if obstacle is not None:
@@ -121,7 +121,8 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
         pod = view.pod(world, name)
         if patience_s and pod is not None and world.now - repair_gates.lost_since(pod) >= patience_s:
             candidates.add(name)
-    return Needs(safety=frozenset(frozenset({desired.bookie_id(name)}) for name in candidates))
+    ids = frozenset(desired.bookie_id(name) for name in candidates)
+    return Needs(outlooks=ids, safety=frozenset(frozenset({one}) for one in ids))
 
 
 def needs(operation: Operation, desired: Desired) -> Needs:
@@ -129,6 +130,7 @@ def needs(operation: Operation, desired: Desired) -> Needs:
     return Needs(
         proofs=bookie if step in ("Prove", "Claims", "Cookie") else frozenset(),
         drains=bookie if step in ("Drain", "Start", "Undo") else frozenset(),
+        outlooks=bookie if step == "Check" or draining.asks(operation) else frozenset(),
         safety=frozenset({bookie}) if step == "Check" else frozenset(),
         accepted_losses=draining.accepted_by(operation),
     )

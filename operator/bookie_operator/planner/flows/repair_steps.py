@@ -29,7 +29,7 @@ def check(run: Run) -> Decision:
     obstacle = gates.first(
         repair_gates.stopped(run.world, run.desired, run.bookie),
         gates.copies_can_be_made(run.world),
-        gates.spare_for(run.world, run.desired, run.bookie),
+        gates.elsewhere(run.world, run.bookie_id),
         repair_gates.copies_elsewhere(run.world, run.bookie_id),
     )
     if obstacle is not None:

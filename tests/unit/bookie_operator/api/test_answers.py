@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookie_operator.api import answers
 from bookie_operator.api.answers import Undecodable
-from bookie_operator.world.facts import DrainPhase
+from bookie_operator.world.facts import DrainPhase, Outlook
 
 STATE: dict[str, Any] = {
     "instanceId": "i",
@@ -55,6 +55,21 @@ SAFETY: dict[str, Any] = {
         {"ledgerId": 9, "risk": "below ack quorum", "detail": "y"},
     ],
 }
+
+
+def test_claims_count_where_a_pod_tells_them() -> None:
+    assert answers.proof(PROOF, "a:1").claims == 0
+    assert answers.proof({**PROOF, "claims": 2}, "a:1").claims == 2
+    with pytest.raises(Undecodable):
+        answers.proof({**PROOF, "claims": "none"}, "a:1")
+
+
+def test_what_a_drain_would_have_to_do() -> None:
+    told = {"bookieId": "a:1", "ledgers": 3, "refusals": ["no room"]}
+    assert answers.outlook(told, "a:1") == Outlook("a:1", 3, ("no room",))
+    for wrong in ({**told, "bookieId": "b:1"}, {**told, "refusals": None}, {"bookieId": "a:1", "refusals": []}):
+        with pytest.raises(Undecodable):
+            answers.outlook(wrong, "a:1")
 
 
 def test_the_state_of_the_cluster() -> None:

@@ -100,6 +100,15 @@ def test_bookies_avoid_the_same_node_whatever_the_user_adds() -> None:
     assert found["nodeAffinity"] == {"preferred": []}
 
 
+def test_bookies_share_nodes_where_that_is_asked_for() -> None:
+    rule = "preferredDuringSchedulingIgnoredDuringExecution"
+    more = {"weight": 1, "podAffinityTerm": {"topologyKey": "rack"}}
+    spec = {**MINIMAL, "placement": {"nodes": "Shared"}, "pod": {"affinity": {"podAntiAffinity": {rule: [more]}}}}
+    found = bookie_pod(spec)["affinity"]["podAntiAffinity"]
+    assert found.keys() == {rule}
+    assert [term["podAffinityTerm"]["topologyKey"] for term in found[rule]] == ["kubernetes.io/hostname", "rack"]
+
+
 def test_a_zone_is_where_its_pods_run_and_what_the_bookie_publishes() -> None:
     for each in build(cluster(WITH_ZONES), BuildContext()).sets:
         spec = each.manifest["spec"]["template"]["spec"]

@@ -11,6 +11,7 @@ from bookie_operator.observe.observing import Observed, Sources, observe, with_n
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired, DesiredDeployment
+from bookie_operator.world.facts import Outlook
 from bookie_operator.world.model import DeploymentView, PodFault
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
@@ -108,7 +109,8 @@ async def test_needs_are_asked_of_who_told_the_facts() -> None:
     async with fake_cluster() as fake:
         await ready_cluster(fake)
         bookie = fake.bookie_id("demo-bookie-0")
-        needs = Needs(frozenset({bookie}), frozenset({bookie}), frozenset({frozenset({bookie})}))
+        one = frozenset({bookie})
+        needs = Needs(proofs=one, drains=one, outlooks=one, safety=frozenset({one}))
         observed = await with_needs(sources(fake), await look(fake), needs)
         proof, drain = observed.world.proofs[bookie], observed.world.drains[bookie]
         assert proof is not None
@@ -117,10 +119,12 @@ async def test_needs_are_asked_of_who_told_the_facts() -> None:
         safety = observed.world.safety[frozenset({bookie})]
         assert safety is not None
         assert safety.safe
+        assert observed.world.outlooks == {bookie: Outlook(bookie, 0)}
         fake.bookkeeper.reachable = False
         unknown = await with_needs(sources(fake), await look(fake), needs)
         assert unknown.world.proofs == {bookie: None}
         assert unknown.world.drains == {bookie: None}
+        assert unknown.world.outlooks == {bookie: None}
         assert unknown.world.safety == {frozenset({bookie}): None}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bookie_operator.planner import gates
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, Outlook, SafetyFacts
 from bookie_operator.world.model import StatefulSetView, World
 from tests.support.operator_sim import Simulation, resting
 
@@ -83,9 +83,8 @@ def test_who_cannot_be_asked_is_an_obstacle_everywhere(sim: Simulation) -> None:
         gates.others_serve(world, desired, ()),
         gates.copies_can_be_made(world),
         gates.replicated(world),
-        gates.spare_for(world, desired, VICTIM),
     )
-    assert answers == (gates.Obstacle("MetadataUnreachable", told),) * 5
+    assert answers == (gates.Obstacle("MetadataUnreachable", told),) * 4
     assert not gates.audited_after(world, 0.0)
     assert not gates.is_writable(world, desired, VICTIM)
 
@@ -249,11 +248,18 @@ def test_a_bookie_that_does_not_tell_what_it_stores_stays(sim: Simulation) -> No
     assert "does not tell how much it stores" in message(gates.room_for(world, VICTIM))
 
 
-def test_a_lost_bookie_needs_a_spare(sim: Simulation) -> None:
-    world, desired = sim.world(), sim.desired()
-    assert gates.spare_for(world, desired, VICTIM) is None
-    fewer = with_facts(world, writable=frozenset(sorted(world.facts.writable)[:2]))  # type: ignore[union-attr]
-    assert message(gates.spare_for(fewer, desired, VICTIM)) == (
-        "2 bookies beside c-bookie-3 are writable, and an ensemble takes 3, so its copies have nowhere to go: raise"
-        " spec.replicas by one"
+def test_what_a_bookie_stores_has_to_have_somewhere_to_go(sim: Simulation) -> None:
+    def told(outlook: Outlook | None) -> gates.Obstacle | None:
+        return gates.elsewhere(replace(sim.world(), outlooks={VICTIM: outlook}), VICTIM)
+
+    assert told(Outlook(VICTIM, 7)) is None
+    assert told(Outlook(VICTIM, 0, ("nobody knows this bookie",))) is None
+    assert told(Outlook(VICTIM, 7, ("3 ledgers have no other writable bookie to go to",))) == gates.Obstacle(
+        "NoSpareBookie",
+        f"what {VICTIM} stores has nowhere to go: 3 ledgers have no other writable bookie to go to. Raise"
+        " spec.replicas, or delete these ledgers if nobody needs them",
+        needs_person=True,
     )
+    unknown = told(None)
+    assert unknown is not None
+    assert (unknown.reason, unknown.needs_person) == ("SafetyUnknown", False)

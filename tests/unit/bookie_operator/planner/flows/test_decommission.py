@@ -17,9 +17,10 @@ from bookie_operator.planner.actions import (
 )
 from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.flows import decommission
+from bookie_operator.planner.needs import needs
 from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.bookkeeper import SimLedger
-from tests.support.operator_sim.flows import acted, steps_taken
+from tests.support.operator_sim.flows import acted, at_step, steps_taken
 from tests.support.operator_sim.going import GOING, SERVING, STOPPED, fewer, settled, what_is_left
 
 
@@ -143,9 +144,16 @@ def fill(sim: Simulation) -> None:
     sim.bookkeeper.ledgers.update({key: SimLedger([bookie_id], {"x"}) for key in range(1000, 40000)})
 
 
+def on_all(sim: Simulation) -> None:
+    """Of an ensemble as large as the cluster was, whatever `spec` says now."""
+    everyone = [sim.desired().bookie_id(name) for name in sim.kubernetes.pods]
+    sim.bookkeeper.ledgers[1000] = SimLedger(everyone, {sim.bookkeeper.running[one] for one in everyone})
+
+
 REFUSALS: list[tuple[str, str, bool, Change]] = [
     ("MetadataUnreachable", "can tell the state of the cluster: nobody answers", False, unreachable),
     ("DecommissionBlocked", "there would be 4 bookies, and durability.ensembleSize is 5", True, widen),
+    ("NoSpareBookie", "1 ledgers have no other writable bookie to go to", True, on_all),
     ("BookieUnavailable", "every other bookie serves: c-bookie-1 is read-only", False, disable_writing),
     ("BookieUnavailable", "every other bookie serves: c-bookie-1 is not ready", False, restart_another),
     ("WaitingForReplication", "1 ledger is under-replicated", False, mark),
@@ -159,10 +167,36 @@ REFUSALS: list[tuple[str, str, bool, Change]] = [
 def test_it_does_not_begin(five: Simulation, reason: str, words: str, stalled: bool, change: Change) -> None:
     fewer(five)
     change(five)
-    decision = decommission.begin(five.world(), five.desired())
+    decision = decommission.begin(five.world(needs(five.world(), five.desired())), five.desired())
     assert isinstance(decision, Wait)
     assert (decision.reason, decision.stalled) == (reason, stalled)
     assert words in decision.message
+
+
+def test_smaller_ensembles_in_the_same_patch_make_nothing_read_only() -> None:
+    """The ledgers that there are still need every bookie."""
+    sim = settled(replicas=5, durability={"ensembleSize": 5, "writeQuorum": 3, "ackQuorum": 2})
+    sim.bookkeeper.ensemble = 5
+    sim.advance(30)
+    sim.change(replicas=4, durability={"ensembleSize": 3})
+    sim.run_until_stalled("NoSpareBookie")
+    assert len(sim.bookkeeper.writable) == 5
+    assert sim.status.operations_begun == 0
+    sim.bookkeeper.ensemble = 3
+    sim.bookkeeper.ledgers = {key: one for key, one in sim.bookkeeper.ledgers.items() if len(one.ensemble) < 5}
+    sim.run_until_rest()
+    assert len(sim.kubernetes.pods) == 4
+    assert not sim.accidents
+
+
+def test_what_has_nowhere_to_go_by_then_stays_writable(five: Simulation) -> None:
+    fewer(five)
+    at_step(five, "ReadOnly")
+    on_all(five)
+    five.run(lambda sim, _: sim.status.operation is None)
+    assert five.status.history[0].outcome == "Cancelled"
+    assert "nowhere to go" in five.status.history[0].message
+    assert not any(isinstance(one, SetReadOnly) for one in acted(five))
 
 
 def test_nothing_is_wanted(five: Simulation) -> None:

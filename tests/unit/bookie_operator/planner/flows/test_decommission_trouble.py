@@ -32,6 +32,7 @@ def test_somebody_has_to_look_when_it_does_not_move(five: Simulation) -> None:
     """Four bookies, and an ensemble on all of them: there is nowhere to go."""
     fewer(five)
     at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
     ids = [five.desired().bookie_id(f"c-bookie-{one}") for one in range(5)]
     five.bookkeeper.ledgers[900] = SimLedger(ids, set(five.bookkeeper.running.values()))
     five.run_until_stalled("DecommissionBlocked")
@@ -48,6 +49,7 @@ def test_somebody_has_to_look_when_it_does_not_move(five: Simulation) -> None:
 def test_a_stalled_drain_is_written_once(five: Simulation) -> None:
     fewer(five)
     at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
     ids = [five.desired().bookie_id(f"c-bookie-{one}") for one in range(5)]
     five.bookkeeper.ledgers[900] = SimLedger(ids, set(five.bookkeeper.running.values()))
     five.bookkeeper.writes = False
@@ -63,6 +65,7 @@ def test_losses_that_people_accept_are_handed_on(five: Simulation) -> None:
     fewer(five)
     five.bookkeeper.writes = False
     at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
     ids = [five.desired().bookie_id(f"c-bookie-{one}") for one in range(5)]
     five.bookkeeper.ledgers[900] = SimLedger(ids, set(five.bookkeeper.running.values()))
     five.run_until_stalled("DecommissionBlocked")

@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from bookie_operator.planner.actions import SetReadOnly
 from bookie_operator.planner.decision import Wait
+from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, resting
+from tests.support.operator_sim.bookkeeper import SimLedger
+from tests.support.operator_sim.flows import acted, at_step
 
 
 def no_nodes(sim: Simulation) -> None:
@@ -57,6 +61,66 @@ def test_fewer_replicas_lead_out(
     assert not sim.accidents
     (wanted,) = sim.desired().stateful_sets
     assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
+
+
+def crowded(**changes: object) -> Simulation:
+    """A newcomer waited for a node, and took that of a bookie which was restarted."""
+    sim = resting(**changes)
+    sim.kubernetes.room = sim.spec.replicas
+    sim.change(replicas=sim.spec.replicas + 1)
+    passes(sim, 8)
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-1"])
+    passes(sim, 30)
+    newcomer = f"c-bookie-{sim.spec.replicas - 1}"
+    assert sim.kubernetes.pods[newcomer].running
+    assert sim.bookkeeper.naming(sim.desired().bookie_id(newcomer))
+    assert sim.kubernetes.pods["c-bookie-1"].fault is PodFault.UNSCHEDULABLE
+    return sim
+
+
+@pytest.mark.parametrize("replicas", [3, 4])
+@pytest.mark.parametrize("besides", [nothing, template])
+def test_a_newcomer_on_the_node_of_a_member_makes_room_again(
+    replicas: int, besides: Callable[[Simulation], None]
+) -> None:
+    sim = crowded(replicas=replicas)
+    besides(sim)
+    passes(sim, 200)
+    sim.change(replicas=replicas)
+    sim.run_until_rest(most=900)
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(replicas)]
+    assert len(sim.bookkeeper.writable) == replicas
+    assert not sim.accidents
+
+
+def test_it_stays_where_ledgers_need_it() -> None:
+    """Whose other copies are on the bookie that waits for its node."""
+    sim = crowded()
+    sim.bookkeeper.writes = False
+    newcomer, waiting = (sim.desired().bookie_id(f"c-bookie-{number}") for number in (4, 1))
+    left = sim.desired().bookie_id("c-bookie-0")
+    disks = {sim.bookkeeper.running[left], sim.bookkeeper.running[newcomer], sim.bookkeeper.cookies[waiting]}
+    sim.bookkeeper.ledgers = {1: SimLedger([left, waiting, newcomer], disks)}
+    sim.bookkeeper.auditor_up = False
+    sim.change(replicas=4)
+    sim.run_until_stalled("BelowAckQuorum")
+    assert sim.kubernetes.pods["c-bookie-4"].running
+    sim.change(replicas=5)
+    sim.kubernetes.room = 5
+    sim.run_until_rest()
+    assert not sim.accidents
+
+
+def test_room_that_comes_by_itself_ends_it() -> None:
+    sim = crowded()
+    sim.change(replicas=4)
+    at_step(sim, "Stop")
+    sim.kubernetes.room = 5
+    sim.advance(10)
+    sim.run_until_rest()
+    assert [one.outcome for one in sim.status.history[:2]] == ["Done", "Cancelled"]
+    assert any(isinstance(one, SetReadOnly) for one in acted(sim))
+    assert not sim.accidents
 
 
 def test_one_that_ledgers_name_is_drained_though_it_has_no_cookie() -> None:

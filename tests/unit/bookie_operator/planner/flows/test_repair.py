@@ -166,7 +166,7 @@ def test_without_a_spare_its_copies_have_nowhere_to_go() -> None:
     lose(sim)
     sim.run_until_stalled("NoSpareBookie")
     assert sim.status.operation is None
-    assert "raise spec.replicas by one" in str(sim.passes[-1].plan)
+    assert "Raise spec.replicas" in str(sim.passes[-1].plan)
     sim.change(replicas=4)
     sim.run_until_rest()
     assert [one.type for one in reversed(sim.status.history)] == [OperationType.SCALE_UP, OperationType.REPLACE]

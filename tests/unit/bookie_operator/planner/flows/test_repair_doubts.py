@@ -10,7 +10,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, EvictPod
-from bookie_operator.planner.decision import Decision, Record, Wait
+from bookie_operator.planner.decision import Decision, Needs, Record, Wait
 from bookie_operator.planner.flows import repair
 from bookie_operator.planner.flows.repair_gates import loss_hash
 from bookie_operator.world.facts import SafetyFacts
@@ -47,7 +47,7 @@ def lost_world(sim: Simulation) -> World:
     """Seen by somebody who may replace it now."""
     lose(sim)
     sim.advance(60)
-    return sim.world()
+    return sim.world(Needs(outlooks=frozenset({sim.desired().bookie_id(LOST)})))
 
 
 def begin(sim: Simulation, world: World) -> Decision | None:

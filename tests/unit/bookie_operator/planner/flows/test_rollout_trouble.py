@@ -222,7 +222,8 @@ def faulty(world: World, fault: PodFault, message: str = "") -> World:
             "0/3 nodes",
             "Unschedulable",
             "c-bookie-1: no node takes it (0/3 nodes): each bookie needs a node of its own that fits spec.pod, and its"
-            " volumes may bind it to one. Uncordon that, or make room on it; or add a node, or ask for less",
+            " volumes may bind it to one. Uncordon that, or make room on it; or add a node, or lower"
+            " spec.replicas",
         ),
     ],
 )

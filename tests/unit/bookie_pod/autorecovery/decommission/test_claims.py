@@ -153,7 +153,7 @@ class TestCookiesWithoutADecommission:
         await rig.change(2, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", "b3:1")}))
         worker, _ = await rig.connect()
         lock = await worker.under_replication.lock(1)
-        with pytest.raises(Refused, match="ledgers 1 are being re-replicated"):
+        with pytest.raises(Refused, match="1 ledgers are being re-replicated, such as 1"):
             await delete_unneeded_cookie(rig.service, GOING)
         await worker.under_replication.release(lock)
         await rig.store(ledger(5, (0, "123"), last=None).in_recovery())

@@ -91,6 +91,27 @@ async def test_a_bookie_that_nothing_needs(rig: Rig) -> None:
     assert found.instance_id == await rig.service.cluster.instance_id()
 
 
+async def test_who_is_about_to_name_it_is_waited_for_or_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, (worker, _) = FactsView(rig.service, CONFIG), await rig.connect()
+    await rig.stop("b4:1")
+    lock, holders = await worker.under_replication.lock(1), rig.service.under_replication.holders
+
+    async def released_then() -> object:
+        found = await holders()
+        if 1 in found:
+            await worker.under_replication.release(lock)
+        return found
+
+    monkeypatch.setattr(rig.service.under_replication, "holders", released_then)
+    assert (await view.proof("b4:1")).claims == 0
+    monkeypatch.setattr("bookie_pod.node.admin.facts._LOCKS_SECONDS", 0.0)
+    await worker.under_replication.lock(2)
+    await rig.store(ledger(5, (0, "123"), last=None).in_recovery())
+    found = await view.proof("b4:1")
+    assert (found.ledgers, found.claims, found.first_claims) == (0, 2, [2, 5])
+    assert (await view.proof("b4:1", {2, 5})).claims == 0
+
+
 @pytest.mark.parametrize(
     "ask", [lambda view: view.cluster(), lambda view: view.proof(GOING)], ids=["the cluster", "a proof"]
 )
