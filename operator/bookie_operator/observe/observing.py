@@ -172,8 +172,8 @@ async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Obse
         return observed
     teller = observed.tellers[0] if observed.world.facts is not None and observed.tellers else None
     told = await pods_facts.needed(sources.admin, teller, needs)
-    asked = {"proofs": told.proofs, "drains": told.drains, "outlooks": told.outlooks, "safety": told.safety}
-    return replace(observed, world=replace(observed.world, **asked))
+    world = replace(observed.world, proofs=told.proofs, drains=told.drains, outlooks=told.outlooks, safety=told.safety)
+    return replace(observed, world=world)
 
 
 async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> _Read:

@@ -107,7 +107,12 @@ async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> 
 async def needed(admin: Admin, teller: Endpoint | None, needs: Needs) -> Told:
     """One listing after the other: each one reads every ledger's metadata. None of it is known without `teller`."""
     if teller is None:
-        return Told(*map(dict.fromkeys, (needs.proofs, needs.drains, needs.outlooks)), dict.fromkeys(needs.safety))
+        return Told(
+            proofs=dict.fromkeys(needs.proofs),
+            drains=dict.fromkeys(needs.drains),
+            outlooks=dict.fromkeys(needs.outlooks),
+            safety=dict.fromkeys(needs.safety),
+        )
     return Told(
         proofs={each: await admin.proof(teller, each, needs.accepted_losses) for each in sorted(needs.proofs)},
         drains={each: await admin.drain(teller, each) for each in sorted(needs.drains)},
