@@ -5,6 +5,9 @@ kopf's daemons, timers and change handlers are not used: they add a finalizer an
 handling of a deletion ends them before the flow that deletes a cluster is done. Events need neither. The operator's own
 finalizer is put there, and taken away, by a pass.
 
+Of what is watched no more than its metadata come, and only what bears the operator's labels: strangers' objects cost
+nothing.
+
 kopf has an event loop of its own, in a thread of its own: when it stops it cancels every task of its loop.
 
 Threads: handlers run on kopf's loop, and only call `wake`.
@@ -17,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import aiohttp
 import kopf
 
 from bookie_operator.api.kinds import (
@@ -33,13 +37,19 @@ from bookie_operator.api.kinds import (
 )
 from bookie_operator.crds import names
 
-_MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT}
+_OURS: Final = f"{names.NAME} in (podkeeper,podkeeper-job),{names.INSTANCE}"
+"""Of what is watched beside the operator's own resources: the API server leaves everything else out."""
+_MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT, names.JOB: kopf.ABSENT}
 _OF_A_JOB: Final[dict[str, Any]] = {names.JOB: kopf.PRESENT}
 _CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
 _RUNNERS: Final = (CRON_JOB, JOB, POD)
+_WHOLE: Final = TASK.plural
+"""Whose spec tells what to wake; of everything else metadata are enough."""
+_PAGE: Final = 200
 _SERVER_TIMEOUT_S: Final = 300
 _REQUEST_TIMEOUT_S: Final = 30.0
 _STOP_S: Final = 15.0
+_PLURALS: Final = frozenset(each.plural for each in (CLUSTER, TASK, BOOKIE_JOB, *_CHILDREN, *_RUNNERS))
 
 Wake = Callable[[str, str, bool], None]
 """Of a resource: namespace, name, and whether to keep it from now on if it is not kept yet. From any thread."""
@@ -54,6 +64,9 @@ def operator_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = _SERVER_TIMEOUT_S
     settings.watching.client_timeout = _SERVER_TIMEOUT_S + 30.0
     settings.watching.connect_timeout = 10.0
+    settings.watching.chunk_size = _PAGE
+    for resource in {*_CHILDREN, *_RUNNERS}:
+        settings.watching.label_selectors[_selector(resource)] = _OURS
     settings.networking.request_timeout = _REQUEST_TIMEOUT_S
     settings.peering.standalone = True
     settings.persistence.finalizer = f"{names.GROUP}/watch"
@@ -67,8 +80,9 @@ def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | N
     BookieJob; None: they are not watched, because this Kubernetes does not know them."""
     registry = kopf.OperatorRegistry()
 
-    def log_in(**context: Any) -> kopf.ConnectionInfo | None:
-        return login(**context) if login is not None else kopf.login_via_client(**context)
+    async def log_in(**context: Any) -> kopf.AiohttpSession | None:
+        info = login(**context) if login is not None else kopf.login_via_client(**context)
+        return _session(info) if info is not None else None
 
     async def cluster_event(namespace: str | None, name: str | None, **_: Any) -> None:
         wake(namespace or "", name or "", True)
@@ -87,6 +101,32 @@ def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | N
     if wake_job is not None:
         _watch_jobs(registry, wake_job)
     return registry
+
+
+def _session(info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+    """That asks for metadata alone where these are enough. It is kopf's, which ends it."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        proxy=info.proxy_url,
+        trust_env=info.trust_env,
+        middlewares=(_metadata_only,),
+    )
+    return kopf.AiohttpSession(
+        server=info.server,
+        aiohttp_session=session,
+        default_namespace=info.default_namespace,
+        priority=info.priority,
+        expiration=info.expiration,
+    )
+
+
+async def _metadata_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    plural = request.url.path.rpartition("/")[2]
+    if request.method == "GET" and plural in _PLURALS and plural != _WHOLE:
+        kind = "PartialObjectMetadata" if request.url.query.get("watch") else "PartialObjectMetadataList"
+        request.headers["Accept"] = f"application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
+    return await handler(request)
 
 
 def _watch_jobs(registry: kopf.OperatorRegistry, wake: Wake) -> None:

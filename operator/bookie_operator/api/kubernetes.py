@@ -11,7 +11,8 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from bookie_operator.api.errors import Absent, Expired
@@ -59,16 +60,28 @@ class Kubernetes:
         self,
         resource: Resource,
         namespace: str = "",
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str | None] | None = None,
         *,
         fields: str = "",
         metadata_only: bool = False,
+        page: int = _PAGE,
+        kept: Callable[[KubernetesObject], KubernetesObject] = lambda obj: obj,
     ) -> list[KubernetesObject]:
-        """All of them with these labels and this field selector; without `namespace` those of all namespaces."""
+        """All of them with these labels (None: without this one) and this field selector; without `namespace` those of
+        all namespaces. `kept`: what is kept of each, from one answer of `page` objects to the next."""
+        query = {"limit": str(page)}
+        if labels:
+            query["labelSelector"] = ",".join(
+                f"!{name}" if value is None else f"{name}={value}" for name, value in labels.items()
+            )
+        if fields:
+            query["fieldSelector"] = fields
+        accept = _METADATA_ONLY if metadata_only else "application/json"
+        request = Request("GET", resource.path(namespace), query, accept=accept)
         try:
-            return await self._pages(resource, namespace, labels, fields, metadata_only)
+            return await self._pages(request, kept)
         except Expired:
-            return await self._pages(resource, namespace, labels, fields, metadata_only)
+            return await self._pages(request, kept)
 
     async def groups(self) -> frozenset[str]:
         """API groups that the server has, such as `cert-manager.io`; and kinds as `monitoring.coreos.com/PodMonitor` of
@@ -173,23 +186,15 @@ class Kubernetes:
     async def close(self) -> None:
         await asyncio.to_thread(self._transport.close)
 
-    async def _pages(
-        self, resource: Resource, namespace: str, labels: Mapping[str, str] | None, fields: str, metadata_only: bool
-    ) -> Objects:
-        query = {"limit": str(_PAGE)}
-        if labels:
-            query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
-        if fields:
-            query["fieldSelector"] = fields
-        accept = _METADATA_ONLY if metadata_only else "application/json"
+    async def _pages(self, request: Request, kept: Callable[[KubernetesObject], KubernetesObject]) -> Objects:
         found: Objects = []
         while True:
-            page = await self._object(Request("GET", resource.path(namespace), dict(query), accept=accept))
-            found += page.get("items") or ()
+            page = await self._object(request)
+            found += map(kept, page.get("items") or ())
             proceed = (page.get("metadata") or {}).get("continue")
             if not proceed:
                 return found
-            query["continue"] = proceed
+            request = replace(request, query={**request.query, "continue": proceed})
 
     async def _object(self, request: Request) -> dict[str, Any]:
         answer: dict[str, Any] = await self._transport.request(request)

@@ -77,6 +77,16 @@ class DesiredObjects:
         found += [each for each in (self.autorecovery, self.gateway) if each is not None]
         return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
 
+    def as_applied(self, key: str, annotations: Mapping[str, str]) -> Manifest | None:
+        """What the object of this name with these annotations was given; None: another content, which counts as such.
+        One that lost the annotation may have been given what is desired."""
+        bookies = next((each for each in self.sets if key_of(each.manifest) == key), None)
+        if bookies is not None:
+            return bookies.manifest if annotations.get(names.TEMPLATE_HASH) == bookies.template_hash else None
+        digest = annotations.get(names.OBJECT_HASH)
+        made = [each for each in (*self.budgets.values(), *self.objects.values()) if key_of(each) == key]
+        return next((each for each in made if digest in (None, object_hash(each))), None)
+
     def stateful_set(self, name: str, replicas: int, live: Manifest | None = None) -> Manifest:
         """The StatefulSet with so many replicas; raises KeyError if none of that name is desired.
 

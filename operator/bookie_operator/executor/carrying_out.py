@@ -23,6 +23,7 @@ _FUNCTIONS: Final[dict[type[Any], Callable[[Execution, Any], Awaitable[None]]]] 
     actions.CreateStatefulSet: workloads.create_stateful_set,
     actions.ScaleStatefulSet: workloads.scale_stateful_set,
     actions.ApplyTemplate: workloads.apply_template,
+    actions.RestoreTemplate: workloads.restore_template,
     actions.RecordInputs: workloads.record_inputs,
     actions.OrphanStatefulSet: workloads.orphan_stateful_set,
     actions.EvictPod: workloads.evict_pod,

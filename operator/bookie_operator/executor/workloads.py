@@ -37,6 +37,7 @@ from bookie_operator.planner.actions import (
     EvictPod,
     OrphanStatefulSet,
     RecordInputs,
+    RestoreTemplate,
     ScaleStatefulSet,
 )
 from bookie_operator.world.model import ClusterView
@@ -112,6 +113,13 @@ async def apply_template(execution: Execution, action: ApplyTemplate) -> None:
     manifest = execution.objects.stateful_set(action.name, live["spec"]["replicas"], live)
     metadata = {**manifest["metadata"], "resourceVersion": action.resource_version}
     await execution.kubernetes.apply({**manifest, "metadata": metadata})
+
+
+async def restore_template(execution: Execution, action: RestoreTemplate) -> None:
+    made = execution.objects.stateful_set(action.name, 0)["metadata"]["annotations"][names.TEMPLATE_HASH]
+    if made != action.template_hash:
+        raise Prohibited(f"StatefulSet {action.name} never had the template {made}: that is a rollout's")
+    await apply_template(execution, ApplyTemplate(action.name, action.resource_version))
 
 
 async def record_inputs(execution: Execution, action: RecordInputs) -> None:

@@ -1,7 +1,7 @@
 """One snapshot: all that Kubernetes and the cluster's pods say now.
 
 Invariants
-- Every read goes to the API server's store; nothing is kept from pass to pass.
+- Every read of what is the cluster's goes to the API server's store; nothing of it is kept from pass to pass.
 - An object counts as the cluster's by its owner, never by its name or its labels.
 - What the operator may not read is None in the snapshot, what is not there is empty. Whatever else cannot be read ends
   the pass with an error of `api.errors`: half a snapshot is none.
@@ -26,7 +26,6 @@ from bookie_operator.api.kinds import (
     DEPLOYMENT,
     JOB,
     NETWORK_POLICY,
-    NODE,
     POD,
     POD_EVENT,
     POD_MONITOR,
@@ -35,7 +34,6 @@ from bookie_operator.api.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
-    STORAGE_CLASS,
     TASK,
     VOLUME,
     KubernetesObject,
@@ -44,11 +42,15 @@ from bookie_operator.api.kinds import (
 )
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import naming, ownership
+from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
+from bookie_operator.observe.drift import drift
 from bookie_operator.observe.faults import elsewhere, starts_slowly
+from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
+from bookie_operator.observe.times import condition
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, PodFault, PodView, World
@@ -70,8 +72,8 @@ class Sources:
     """With the token of this cluster."""
     api_groups: frozenset[str] = frozenset()
     admin_port: int = 8000
-    nodes: bool = True
-    """Whether nodes and storage classes are asked for at all; a namespaced operator may not."""
+    surroundings: Surroundings | None = None
+    """None: nodes and storage classes are not asked for at all; a namespaced operator may not."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,10 @@ async def observe(
     cleanup_job: str = "",
     now: float,
     spec_errors: tuple[str, ...] = (),
+    objects: DesiredObjects | None = None,
 ) -> Observed:
     """`identity`: name of the Secret that keeps who the cluster is; `cleanup_job`: `Job/name` of what removes its
-    metadata.
+    metadata; `objects`: by which it is judged whether somebody changed what was applied.
 
     Raises the errors of `api.errors`.
     """
@@ -131,6 +134,8 @@ async def observe(
     tasks, outlived_tasks = others.task_views(read.tasks, cluster)
     identity_texts = secret_texts(read.identity)
     owned, taken, outlived = await _by_owner(sources, cluster, desired, found, cleanup_job)
+    changed = _drift(owned, objects)
+    views = _of_their_templates(views, read, changed)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
@@ -141,8 +146,12 @@ async def observe(
         ),
         pods=tuple(sorted(views, key=lambda pod: (pod.stateful_set, pod.ordinal))),
         claims=tuple(_claims(read, cluster, desired, identity_texts)),
-        object_hashes={_key(each): _annotation(each, names.OBJECT_HASH) for each in owned},
+        object_hashes={
+            _key(each): "" if _key(each) in changed and each["kind"] != STATEFUL_SET.kind else _hash(each)
+            for each in owned
+        },
         object_uids={_key(each): each["metadata"]["uid"] for each in owned},
+        drift=changed,
         taken=taken,
         outlived=outlived,
         metadata_job=job.state,
@@ -191,36 +200,32 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         """A Role that somebody wrote for an earlier release does not name them: only who wants some needs it."""
         return (await _allowed(headers(PROMETHEUS_RULE)) or []) if rules else []
 
-    async def full(resource: Resource, labels: Mapping[str, str] | None) -> list[KubernetesObject]:
+    async def full(resource: Resource, labels: Mapping[str, str | None] | None) -> list[KubernetesObject]:
         return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
-
-    async def unless_forbidden(resource: Resource) -> list[KubernetesObject] | None:
-        return await _allowed(kubernetes.list(resource)) if sources.nodes else None
 
     secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
     secrets += desired.issued
     workload, around, listed, named_secrets = await asyncio.gather(
         asyncio.gather(
             full(STATEFUL_SET, managed),
-            full(POD, ours),
+            full(POD, {**ours, names.JOB: None}),
             full(CLAIM, ours),
             full(DEPLOYMENT, managed),
             full(JOB, managed),
         ),
         asyncio.gather(
             _there(full(TASK, None)),
-            unless_forbidden(NODE),
-            unless_forbidden(STORAGE_CLASS),
             kubernetes.find(SECRET, namespace, identity),
         ),
         asyncio.gather(*[*(headers(each) for each in (*_METADATA_ONLY, *optional)), alerts()]),
         asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
     )
-    tasks, nodes, classes, found_identity = around
+    tasks, found_identity = around
     kept = [*named_secrets, found_identity]
     other = [each for group in listed for each in group]
     other += [{**each, "kind": SECRET.kind} for each in kept if each is not None]
     sets, pods, claims, deployments, jobs = workload
+    nodes, classes = await _around(sources, pods)
     return _Read(
         [each for each in sets if ownership.is_own(each, cluster)],
         pods,
@@ -233,6 +238,45 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         classes,
         found_identity if found_identity is not None and ownership.is_own(found_identity, cluster) else None,
     )
+
+
+def _hash(obj: KubernetesObject) -> str:
+    return _annotation(obj, names.OBJECT_HASH)
+
+
+def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) -> dict[str, str]:
+    """What of the cluster's own is not as it was applied."""
+    found: dict[str, str] = {}
+    if objects is None:
+        return found
+    for each in owned:
+        manifest = objects.as_applied(_key(each), each["metadata"].get("annotations") or {})
+        if manifest is not None and (words := drift(manifest, each["metadata"])):
+            found[_key(each)] = words
+    return found
+
+
+def _of_their_templates(views: list[PodView], read: _Read, changed: Mapping[str, str]) -> list[PodView]:
+    """Pods that were made while somebody had changed the template of their StatefulSet have no template of ours."""
+    sets = {each["metadata"]["name"]: each for each in read.stateful_sets if _key(each) not in changed}
+    pods = {each["metadata"]["name"]: each for each in read.pods}
+    return [
+        replace(one, template_hash="")
+        if one.stateful_set in sets and not workloads.is_made_of(pods[one.name], sets[one.stateful_set])
+        else one
+        for one in views
+    ]
+
+
+async def _around(
+    sources: Sources, pods: Iterable[KubernetesObject]
+) -> tuple[list[KubernetesObject] | None, list[KubernetesObject] | None]:
+    """Nodes and storage classes: newly read while a bookie is not as it should be."""
+    if sources.surroundings is None:
+        return None, None
+    well = all(condition(pod, "Ready").get("status") == "True" for pod in pods if workloads.is_bookie(pod))
+    age = AT_REST_S if well else IN_TROUBLE_S
+    return await sources.surroundings.nodes(age), await sources.surroundings.storage_classes(age)
 
 
 def _claims(

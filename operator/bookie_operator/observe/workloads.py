@@ -112,6 +112,32 @@ def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
     )
 
 
+def is_made_of(pod: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
+    """Whether it was made of the template that its StatefulSet has, as far as that can be told.
+
+    The revision alone would be too much: whatever people add to a template makes another one. The containers alone
+    would be too: webhooks change pods, each time that they are made.
+    """
+    status, template = owner.get("status") or {}, owner["spec"]["template"]
+    told = (pod["metadata"].get("labels") or {}).get("controller-revision-hash", "")
+    wanted = status.get("updateRevision", "")
+    busy = status.get("observedGeneration", 0) < owner["metadata"].get("generation", 0)
+    if not told or not wanted or told == wanted or busy:
+        return True
+    hashes = [(each["metadata"].get("annotations") or {}).get(names.TEMPLATE_HASH) for each in (pod, template)]
+    if hashes[0] != hashes[1]:
+        return True  # of an older template, as it says itself
+    containers = {each["name"]: each for each in (pod.get("spec") or {}).get("containers") or ()}
+    return all(_alike(containers.get(each["name"], {}), each) for each in template["spec"].get("containers") or ())
+
+
+def _alike(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    if any(made.get(key) != wanted.get(key) for key in ("image", "command", "args", "resources")):
+        return False
+    given = {each["name"]: each for each in made.get("env") or ()}
+    return all(given.get(each["name"]) == each for each in wanted.get("env") or ())
+
+
 def _owner(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller") and owner.get("kind") == "StatefulSet":

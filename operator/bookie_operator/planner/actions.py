@@ -62,6 +62,15 @@ class ApplyTemplate:
 
 
 @dataclass(frozen=True)
+class RestoreTemplate:
+    """Give the StatefulSet the template back that it was given, and that somebody changed since."""
+
+    name: str
+    resource_version: str
+    template_hash: str
+
+
+@dataclass(frozen=True)
 class RecordInputs:
     """Write down for which inputs the StatefulSet got the template that it has; its pods stay as they are."""
 
@@ -211,6 +220,7 @@ Action = (
     | CreateStatefulSet
     | ScaleStatefulSet
     | ApplyTemplate
+    | RestoreTemplate
     | RecordInputs
     | OrphanStatefulSet
     | ExpandClaim

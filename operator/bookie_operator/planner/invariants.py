@@ -39,6 +39,7 @@ from bookie_operator.planner.actions import (
     ModifyClaim,
     OrphanStatefulSet,
     RecordState,
+    RestoreTemplate,
     RetireClaim,
     ScaleStatefulSet,
     SetReadOnly,
@@ -51,7 +52,7 @@ from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import World
 
 _OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, ModifyClaim, SetReadOnly)
-_ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, OrphanStatefulSet)
+_ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, RestoreTemplate, OrphanStatefulSet)
 _HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask)
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner import giving_way, holding, steadiness, view
-from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, ScaleStatefulSet
+from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, RestoreTemplate, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Decision, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
@@ -53,12 +53,14 @@ FIRST: Final[tuple[Rule, ...]] = (
     create.stateful_sets,
     lambda world, _: replicas.begin(world),
     disruption.begin,
+    support.templates,
     holding.begin,
 )
 """Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
 
 CHANGES: Final[tuple[Rule, ...]] = (
     support.names_taken,
+    support.unstable,
     zone_drain.blocked,
     expand.begin,
     volume_attributes.waiting,
@@ -168,7 +170,7 @@ def _settled(world: World, decision: Decision) -> Decision:
     """No StatefulSet is changed before its controller has seen what it was told last (I10)."""
     if not isinstance(decision, Act):
         return decision
-    if isinstance(decision.action, ScaleStatefulSet | ApplyTemplate | OrphanStatefulSet):
+    if isinstance(decision.action, ScaleStatefulSet | ApplyTemplate | RestoreTemplate | OrphanStatefulSet):
         found = view.stateful_set(world, decision.action.name)
         if found is None or not found.settled:
             return Wait("StatefulSetBusy", f"waits for the controller of StatefulSet {decision.action.name}", 1.0)

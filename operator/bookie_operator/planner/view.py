@@ -67,6 +67,13 @@ def going_claim(world: World, bookie: str) -> ClaimView | None:
     return next((one for one in claims_of(world, bookie) if one.deleting), None)
 
 
+def to_apply(world: World, key: str, digest: str) -> bool:
+    """Whether the object has another content, and may be given this one now."""
+    if world.object_hashes.get(key) == digest or key in world.taken:
+        return False
+    return world.unstable.get(key) != digest
+
+
 def unsettled(world: World) -> StatefulSetView | None:
     """A StatefulSet whose controller has not caught up (I10)."""
     return next((one for one in world.stateful_sets if not one.settled), None)

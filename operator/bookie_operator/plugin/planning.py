@@ -25,6 +25,7 @@ from bookie_operator.crds.validation import known_spec, parse_spec, validate
 from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.needs import needs
@@ -67,7 +68,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
     token = await _token(api, view.name, doubts)
     async with session_to(await pods_of(api, view.name), open_socket) as session:
         admin = Admin(session, token, trust=trust_of(api, view.name), timeout_s=_ADMIN_TIMEOUT_S)
-        sources = Sources(api.kubernetes, admin, context.api_groups)
+        sources = Sources(api.kubernetes, admin, context.api_groups, surroundings=Surroundings(api.kubernetes))
         observed = await observe(
             sources,
             view,
@@ -76,6 +77,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
             cleanup_job=key_of(objects.destroy_job),
             now=time.time(),
             spec_errors=errors,
+            objects=objects,
         )
         desired = holding.hold(observed.world, desired)
         observed = await with_needs(sources, observed, needs(observed.world, desired))

@@ -16,11 +16,12 @@ import structlog
 
 from bookie_operator.api.admin import AdminError, AdminRefused
 from bookie_operator.api.errors import Forbidden, Invalid, KubernetesError
+from bookie_operator.api.kinds import STATEFUL_SET
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.executor.carrying_out import carry_out
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
 from bookie_operator.planner import operations
-from bookie_operator.planner.actions import ReleaseFinalizer
+from bookie_operator.planner.actions import ApplyObjects, ReleaseFinalizer, RestoreTemplate
 from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.invariants import check
 from bookie_operator.reconcile.back_off import Failure
@@ -96,12 +97,27 @@ async def _act(context: OperatorContext, execution: Execution, decision: Act) ->
         return _failed(context, execution, decision, failure, counted=True)
     log.info("acted", reason=decision.reason)
     context.back_off.done(key)
+    context.repairs.applied(key, _contents(execution, decision.action), context.now())
     base = operations.after(cluster.status, decision, execution.world.now)
     if base.operation is not None and base.operation.attempts:
         base = base.model_copy(update={"operation": base.operation.model_copy(update={"attempts": 0})})
     event = decision.event or Event(type(decision.action).__name__, decision.reason)
     gone = isinstance(decision.action, ReleaseFinalizer)
     return Outcome(base, plan, _SOON_S, event, gone=gone)
+
+
+def _contents(execution: Execution, action: object) -> dict[str, str]:
+    """Hashes of what an action has applied, by `Kind/name`."""
+    desired = execution.desired
+    match action:
+        case ApplyObjects(keys=keys):
+            budget = {desired.budget: desired.budget_hashes.get(execution.plan.evictions, "")}
+            wanted = {**desired.support, **desired.monitoring, **desired.deployments, **budget}
+            return {key: wanted[key] for key in keys if key in wanted}
+        case RestoreTemplate(name=name, template_hash=digest):
+            return {f"{STATEFUL_SET.kind}/{name}": digest}
+        case _:
+            return {}
 
 
 def _failed(

@@ -5,6 +5,7 @@ Threads: one event loop.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +17,13 @@ from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.reconcile.admin_certificate import AdminCertificates
 from bookie_operator.reconcile.back_off import BackOff
+from bookie_operator.reconcile.repairs import Repairs
 from bookie_operator.status.events import Events
 
+_AT_ONCE: Final = 16
 _GROUPS_S: Final = 300.0
 """How long the list of API groups counts: a PodMonitor's definition may be installed later."""
 
@@ -49,9 +53,17 @@ class OperatorContext:
     now: Callable[[], float] = time.time
     """Seconds since 1970."""
     back_off: BackOff = field(default_factory=BackOff)
+    repairs: Repairs = field(default_factory=Repairs)
     certificates: AdminCertificates = field(default_factory=AdminCertificates)
+    passes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    """Passes that run at once: what each has read is in memory until it ends."""
+    surroundings: Surroundings | None = None
     _groups: frozenset[str] = frozenset()
     _groups_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.settings.reads_nodes and self.surroundings is None:
+            self.surroundings = Surroundings(self.kubernetes)
 
     async def building(self) -> BuildContext:
         """Raises KubernetesError only if no list of API groups was ever had."""

@@ -114,11 +114,15 @@ class Keeper:
 
     async def _pass_or_wait(self, key: tuple[str, str], kept: _Kept) -> float | None:
         """Seconds until the next pass; None: the cluster is gone."""
-        kept.woken.clear()
-        if not self._context.leading():
-            return FOLLOW_S
+        async with self._context.passes:
+            kept.woken.clear()
+            if self._stopping or not self._context.leading():
+                return FOLLOW_S
+            kept.passing = True
+            return await self._pass(key, kept)
+
+    async def _pass(self, key: tuple[str, str], kept: _Kept) -> float | None:
         namespace, name = key
-        kept.passing = True
         try:
             seconds = await self._one_pass(self._context, name, namespace)
             kept.failures = 0

@@ -76,6 +76,7 @@ async def run_pass(context: OperatorContext, name: str, namespace: str) -> float
         raise
     if seconds is None:
         context.metrics.forget(namespace, name)
+        context.repairs.forget((namespace, name))
     else:
         context.metrics.passed(namespace, name, time.monotonic() - begun, context.now())
     return seconds
@@ -175,7 +176,10 @@ async def _reconcile(
         cleanup_job=f"{JOB.kind}/{key_of(objects.destroy_job).partition('/')[2]}",
         now=context.now(),
         spec_errors=errors,
+        objects=objects,
     )
+    unstable = context.repairs.unstable((cluster.namespace, cluster.name), context.now())
+    observed = replace(observed, world=replace(observed.world, unstable=unstable))
     desired = holding.hold(observed.world, desired)
     observed = await with_needs(sources, observed, needs(observed.world, desired))
     observed = await with_config_changes(context.kubernetes, observed, objects, desired.held)
@@ -214,7 +218,11 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
     admin = Admin(context.session, token, trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now)
     groups = (await context.building()).api_groups
     return Sources(
-        context.kubernetes, admin, groups, admin_port=context.settings.admin_port, nodes=context.settings.reads_nodes
+        context.kubernetes,
+        admin,
+        groups,
+        admin_port=context.settings.admin_port,
+        surroundings=context.surroundings,
     )
 
 

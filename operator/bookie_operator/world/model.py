@@ -227,6 +227,12 @@ class World:
     """`Kind/name` of objects that the cluster needs and that are somebody else's, with whose, in words."""
     outlived: frozenset[str] = frozenset()
     """Those of them that an earlier cluster of this name owned: Kubernetes takes them away."""
+    drift: Mapping[str, str] = field(default_factory=dict)
+    """`Kind/name` of the cluster's own objects that are not as they were applied, with what was changed, in words.
+    Their hash is empty, but for StatefulSets."""
+    unstable: Mapping[str, str] = field(default_factory=dict)
+    """`Kind/name` of objects that were applied again and again, and are not to be applied again yet, with the hash of
+    what was applied."""
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""

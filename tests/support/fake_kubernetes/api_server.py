@@ -36,6 +36,8 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         """`METHOD path` of every request but watches."""
+        self.watches: list[tuple[str, str, bool]] = []
+        """Plural and label selector of every watch, and whether it asked for metadata alone."""
         self.host = ""
         self.page = 0
         """Objects of an answer, if the client allows as many; 0: as many as it allows."""
@@ -95,7 +97,7 @@ class ApiServer:
     ) -> Object:
         match request.method:
             case "GET" if name:
-                return self.store.get(resource, namespace, name)
+                return self.store.shown(self.store.get(resource, namespace, name))
             case "GET":
                 return self._list(request, resource, namespace)
             case "POST":
@@ -107,7 +109,9 @@ class ApiServer:
                     return body
                 return self.store.apply(resource, namespace, name, body, request.query["fieldManager"], sub)
             case "PATCH":
-                return self.store.patch(resource, namespace, name, body, sub)
+                patched = self.store.patch(resource, namespace, name, body, sub)
+                self.store.updated_by(patched, request.query.get("fieldManager", ""), body)
+                return patched
             case "DELETE":
                 uid = (body.get("preconditions") or {}).get("uid", "")
                 return self.store.delete(resource, namespace, name, uid, body.get("propagationPolicy", "Background"))
@@ -121,12 +125,9 @@ class ApiServer:
         metadata: dict[str, Any] = {"resourceVersion": str(self.store.version)}
         if at + limit < len(items):
             metadata["continue"] = str(at + limit)
-        shown = items[at : at + limit]
-        if "PartialObjectMetadataList" in request.headers.get("Accept", ""):
-            shown = [
-                {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": each["metadata"]}
-                for each in shown
-            ]
+        shown = [self.store.shown(each) for each in items[at : at + limit]]
+        if "as=PartialObjectMetadataList;" in request.headers.get("Accept", ""):
+            shown = [_header(each) for each in shown]
         return {
             "apiVersion": resource.api_version,
             "kind": f"{resource.kind}List",
@@ -182,6 +183,8 @@ class ApiServer:
             request.query.get("labelSelector", ""),
             int(request.query.get("resourceVersion") or self.store.version),
         )
+        header = "as=PartialObjectMetadata;" in request.headers.get("Accept", "")
+        self.watches.append((resource.plural, selector, header))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         while True:
@@ -190,11 +193,16 @@ class ApiServer:
                 here = not found["namespace"] or change.obj["metadata"].get("namespace") == found["namespace"]
                 if change.resource == resource and here and matches(change.obj, selector):
                     try:
-                        await response.write(json.dumps({"type": change.type, "object": change.obj}).encode() + b"\n")
+                        shown = _header(change.obj) if header else change.obj
+                        await response.write(json.dumps({"type": change.type, "object": shown}).encode() + b"\n")
                     except ConnectionError:
                         return response
             async with self.store.changed:
                 await self.store.changed.wait_for(lambda seen=seen: self.store.version > seen)
+
+
+def _header(obj: Object) -> Object:
+    return {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]}
 
 
 def _is_excepted(pod: Object, expressions: Iterable[Object]) -> bool:

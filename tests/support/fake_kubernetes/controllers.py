@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, NODE, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from bookie_operator.builders.hashing import content_hash
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.claims import Driver
 from tests.support.fake_kubernetes.objects import Object
@@ -61,18 +62,20 @@ class Controllers:
         if "deletionTimestamp" in owner["metadata"]:
             return
         wanted = [f"{name}-{ordinal}" for ordinal in range(spec["replicas"])]
+        revision = f"{name}-{content_hash(spec['template'], 10)}"
         for pod in self.store.children(POD, namespace, spec["selector"]["matchLabels"]):
             self._adopt(owner, pod)
             if _owner_of(pod) == owner["metadata"]["uid"] and pod["metadata"]["name"] not in wanted:
                 self.store.delete(POD, namespace, pod["metadata"]["name"])
         for pod_name in wanted:
             if self.store.find(POD, namespace, pod_name) is None and self._claims(owner, pod_name):
-                self._make(owner, pod_name, spec["template"], f"{name}-revision", pod_name)
+                self._make(owner, pod_name, spec["template"], revision, pod_name)
         pods = [pod for each in wanted if (pod := self.store.find(POD, namespace, each)) is not None]
         status = {
             "observedGeneration": owner["metadata"]["generation"],
             "replicas": len(pods),
             "readyReplicas": sum(is_ready(pod) for pod in pods),
+            "updateRevision": revision,
         }
         self._status(STATEFUL_SET, owner, status)
 

@@ -44,6 +44,26 @@ def applied(live: Object, before: Object, now: Object) -> Object:
     return laid
 
 
+def fields_of(body: Object, live: Object) -> tuple[Object, Object]:
+    """Trees of the fields of `body`, as `metadata.managedFields` has them: those that `live` has with the same value,
+    and those that it has with another. Lists are one value each, but for owners; and so are selectors."""
+    same: Object = {}
+    other: Object = {}
+    for key, value in body.items():
+        there = live.get(key)
+        if key == "ownerReferences":
+            uids = {each["uid"] for each in there or ()}
+            kept = {f'k:{{"uid":"{each["uid"]}"}}': {} for each in value if each["uid"] in uids}
+            same |= {f"f:{key}": kept} if kept else {}
+        elif isinstance(value, dict) and value and key != "selector":
+            below = fields_of(value, there if isinstance(there, dict) else {})
+            same |= {f"f:{key}": below[0]} if below[0] else {}
+            other |= {f"f:{key}": below[1]} if below[1] else {}
+        elif key in live:
+            (same if there == value else other)[f"f:{key}"] = {}
+    return same, other
+
+
 def _owners(obj: Object) -> list[Object]:
     return list((obj.get("metadata") or {}).get("ownerReferences") or ())
 

@@ -10,10 +10,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from bookie_operator.api.kinds import ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS, Resource
-from tests.support.fake_kubernetes.objects import Object, applied, copied, field_of, matches, merge_patch, selected_by
+from tests.support.fake_kubernetes.objects import (
+    Object,
+    applied,
+    copied,
+    field_of,
+    fields_of,
+    matches,
+    merge_patch,
+    selected_by,
+)
 
 RESOURCES = {(each.api_version, each.plural): each for each in (*ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS)}
 _KEPT_CHANGES = 2000
+MANAGER = "podkeeper-operator"
+"""Whose fields are told apart from those of all others."""
 
 
 class Refused(Exception):
@@ -50,6 +61,8 @@ class Store:
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _managers: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     """By UID, manager and subresource: what was applied."""
+    _updates: dict[tuple[str, str], Object] = field(default_factory=dict)
+    """By UID and manager: what was changed by patches."""
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
     version: int = 99
 
@@ -162,6 +175,30 @@ class Store:
                 return self._stored(resource, namespace, marked, "MODIFIED")
             return live
         return self._gone(resource, namespace, live, propagation)
+
+    def updated_by(self, obj: Object, manager: str, patch: Object) -> None:
+        key = (obj["metadata"]["uid"], manager)
+        self._updates[key] = merge_patch(self._updates.get(key, {}), patch)
+
+    def shown(self, obj: Object) -> Object:
+        """With who answers for which of its fields, if it was applied; whoever changed one is `somebody`."""
+        metadata = obj["metadata"]
+        applied_by = [key for key in ((metadata["uid"], MANAGER, ""),) if key in self._managers]
+        if not applied_by:
+            return obj
+        entries: list[Object] = []
+        for operation, body in (
+            ("Apply", self._managers[applied_by[0]]),
+            ("Update", self._updates.get((metadata["uid"], MANAGER), {})),
+        ):
+            header = {key: body.get("metadata", {}).get(key) for key in ("labels", "annotations", "ownerReferences")}
+            content = {key: body[key] for key in body if key not in ("apiVersion", "kind", "metadata", "status")}
+            named = {key: each for key, each in header.items() if each}
+            own, others = fields_of({**content, "metadata": named}, obj)
+            entries.append({"manager": MANAGER, "operation": operation, "fieldsV1": own})
+            if others and operation == "Apply":
+                entries.append({"manager": "somebody", "operation": "Update", "fieldsV1": others})
+        return {**obj, "metadata": {**metadata, "managedFields": entries}}
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -103,6 +103,13 @@ def _template(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyTe
     found.touch(sim.now)
 
 
+def _restore(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RestoreTemplate) -> None:
+    found = sim.kubernetes.the_set(action.name, action.resource_version)
+    if found.template_hash != action.template_hash:
+        sim.accidents.append(f"{action.name} was given back a template that it did not have")
+    found.touch(sim.now)
+
+
 def _inputs(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RecordInputs) -> None:
     found = sim.kubernetes.the_set(action.name, action.resource_version)
     if found.template_hash != action.template_hash:
@@ -215,6 +222,7 @@ _EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
     a.CreateStatefulSet: _create_set,
     a.ScaleStatefulSet: _scale,
     a.ApplyTemplate: _template,
+    a.RestoreTemplate: _restore,
     a.RecordInputs: _inputs,
     a.OrphanStatefulSet: _orphan,
     a.ExpandClaim: _expand,

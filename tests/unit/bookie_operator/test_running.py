@@ -117,6 +117,21 @@ async def test_a_job_beside_its_cluster() -> None:
             assert 'job="weekly"' not in text
 
 
+async def test_what_is_watched_is_its_own_and_metadata_alone() -> None:
+    """An API server that many others use is no reason to read of what they do."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        stranger = {"name": "stranger", "labels": {"app.kubernetes.io/name": "shop"}}
+        fake.store.create(POD, NAMESPACE, {"metadata": stranger, "spec": {}, "status": {"phase": "Succeeded"}})
+        async with operator(fake):
+            await reached(fake, lambda: fake.condition("Ready") == "True")
+        assert {plural for plural, _, metadata in fake.server.watches if not metadata} == {"bookietasks"}
+        own = {"bookieclusters", "bookietasks", "bookiejobs"}
+        for plural, selector, _ in fake.server.watches:
+            assert (plural in own) is (selector == ""), plural
+            assert selector in ("", "app.kubernetes.io/name in (podkeeper,podkeeper-job),app.kubernetes.io/instance")
+
+
 async def test_clusters_are_kept_where_jobs_are_not_defined() -> None:
     """The definition may not have been applied with an upgrade."""
     async with fake_cluster() as fake:

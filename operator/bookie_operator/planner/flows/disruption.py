@@ -16,9 +16,10 @@ from typing import Final
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import ApplyObjects
-from bookie_operator.planner.decision import Act
+from bookie_operator.planner.decision import Act, Event, EventType
 from bookie_operator.planner.desired import Desired, Evictions
 from bookie_operator.planner.flows import rollout_state, zone_drain
+from bookie_operator.planner.flows.support import DRIFT
 from bookie_operator.world.model import World
 
 _EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
@@ -54,11 +55,14 @@ def _of_any_zone(world: World, desired: Desired) -> int:
 
 
 def begin(world: World, desired: Desired) -> Act | None:
-    if not desired.budget or desired.budget in world.taken:
+    if not desired.budget:
         return None
     evictions = allowed(world, desired)
-    if world.object_hashes.get(desired.budget) == desired.budget_hashes.get(evictions):
+    if not view.to_apply(world, desired.budget, desired.budget_hashes.get(evictions, "")):
         return None
+    if desired.budget in world.drift:
+        reason = f"{desired.budget} is not as it was applied ({world.drift[desired.budget]})"
+        return Act(ApplyObjects((desired.budget,)), reason, event=Event(DRIFT, reason, EventType.WARNING))
     said = f"the disruption budget allows {evictions.count} evictions from now on"
     if evictions.zone:
         said = f"zone {evictions.zone} is drained, and ledgers can do without it: any bookie of it may be evicted"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.planner import gates
+from bookie_operator.planner import gates, view
 from bookie_operator.planner.actions import ApplyObjects, SetRecoveryDelay
 from bookie_operator.planner.decision import Decision, Event
 from bookie_operator.planner.flows import rollout_state as state
@@ -41,8 +41,7 @@ def raise_delay(run: Run) -> Decision:
 
 def deployments(run: Run) -> Decision:
     wanted = run.desired.deployments
-    found, taken = run.world.object_hashes, run.world.taken
-    older = tuple(key for key, digest in wanted.items() if found.get(key) != digest and key not in taken)
+    older = tuple(key for key, digest in wanted.items() if view.to_apply(run.world, key, digest))
     if older:
         why = f"what runs beside the bookies is brought up to date after them: {', '.join(older)}"
         return run.act(ApplyObjects(older), why, then="RestoreDelay")

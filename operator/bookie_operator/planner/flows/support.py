@@ -1,7 +1,8 @@
 """Objects without which nothing works, or that only look on: applied when they are not as desired, one pass for all.
 
 Invariants
-- What is applied has the content whose hash it bears: an object is never applied twice without a change.
+- What is applied has the content whose hash it bears: an object is applied again only when its content is to be another
+  one, or when somebody changed it; and with ever longer pauses where that happens again and again.
 - Nothing that would start pods begins before the certificates that they mount are there.
 - Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time; and so
   do gateways, which serve clients.
@@ -12,12 +13,18 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from bookie_operator.builders.common import MANAGER
+from bookie_operator.crds import names
 from bookie_operator.planner import view
-from bookie_operator.planner.actions import ApplyObjects
-from bookie_operator.planner.decision import Act, Wait
+from bookie_operator.planner.actions import ApplyObjects, RestoreTemplate
+from bookie_operator.planner.decision import Act, Event, EventType, Wait
 from bookie_operator.planner.desired import Desired, DesiredDeployment
 from bookie_operator.world.model import World
+
+DRIFT: Final = "ChangedByHand"
+"""Reason of the event that tells what was put back."""
 
 
 def begin(world: World, desired: Desired) -> Act | None:
@@ -70,6 +77,46 @@ def certificates(world: World, desired: Desired) -> Wait | None:
     return Wait("CertificatePending", why, seconds=5.0)
 
 
+def templates(world: World, desired: Desired) -> Act | None:
+    """StatefulSets whose template somebody changed get it back. It restarts nobody: pods that were made meanwhile are
+    a rollout's."""
+    for wanted in desired.stateful_sets:
+        one, key = view.stateful_set(world, wanted.name), f"StatefulSet/{wanted.name}"
+        if one is None or key not in world.drift or wanted.name in desired.held:
+            continue
+        if one.template_hash == wanted.template_hash != world.unstable.get(key) and one.settled:
+            reason = f"{key} is given back what it had: {world.drift[key]}"
+            action = RestoreTemplate(one.name, one.resource_version, one.template_hash)
+            return Act(action, reason, event=Event(DRIFT, reason, EventType.WARNING))
+    return None
+
+
+def unstable(world: World, desired: Desired) -> Wait | None:
+    """What does not stay as it was applied. Everything else goes on."""
+    waits = [
+        f"{key} ({world.drift.get(key) or 'the annotation that tells its content is gone'})"
+        for key, digest in sorted(world.unstable.items())
+        if (world.drift.get(key) or not world.object_hashes.get(key)) and digest
+    ]
+    kept = [
+        f"StatefulSet/{name} ({world.drift[f'StatefulSet/{name}']})"
+        for name in sorted(desired.held)
+        if f"StatefulSet/{name}" in world.drift
+    ]
+    if kept:
+        remedy = "change it back, or restart all bookies by a BookieTask, which gives it the newest template"
+        return Wait("ChangedByHand", f"{'; '.join(kept)}: {remedy}", seconds=30.0, stalled=True)
+    if not waits:
+        return None
+    remedy = "find the admission webhook or the controller that changes it, and exclude what has the label"
+    return Wait(
+        "DoesNotStay",
+        f"what was applied does not stay so: {'; '.join(waits[:5])}; {remedy} {names.MANAGED_BY}={MANAGER}",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
 def autorecovery(world: World, desired: Desired) -> Act | None:
     return _deployment(world, desired.autorecovery, "auto-recovery is not as desired")
 
@@ -104,10 +151,11 @@ def _was_writable(world: World) -> bool:
 
 
 def _apply(world: World, wanted: Mapping[str, str], why: str) -> Act | None:
-    differing = tuple(
-        key for key, digest in wanted.items() if world.object_hashes.get(key) != digest and key not in world.taken
-    )
+    differing = tuple(key for key, digest in wanted.items() if view.to_apply(world, key, digest))
     if not differing:
         return None
-    shown = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
-    return Act(ApplyObjects(differing), f"{why}: {shown}")
+    each = [f"{key} ({world.drift[key]})" if key in world.drift else key for key in differing[:5]]
+    shown = ", ".join(each) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+    reason = f"{why}: {shown}"
+    changed = any(key in world.drift for key in differing)
+    return Act(ApplyObjects(differing), reason, event=Event(DRIFT, reason, EventType.WARNING) if changed else None)

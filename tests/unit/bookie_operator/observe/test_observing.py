@@ -9,6 +9,7 @@ from bookie_operator.api.errors import Unreachable
 from bookie_operator.api.kinds import CLAIM, NODE, POD, POD_EVENT, VOLUME
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired, DesiredDeployment
 from bookie_operator.world.facts import Outlook
@@ -31,7 +32,8 @@ DESIRED = Desired(
 def sources(fake: FakeCluster) -> Sources:
     context = fake.operators[0]
     admin = Admin(context.session, trust=fake.trust(), now=context.now, timeout_s=1.0)
-    return Sources(context.kubernetes, admin, admin_port=context.settings.admin_port)
+    around = Surroundings(context.kubernetes)
+    return Sources(context.kubernetes, admin, admin_port=context.settings.admin_port, surroundings=around)
 
 
 async def look(fake: FakeCluster) -> Observed:

@@ -24,8 +24,10 @@ def _no_spacing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def keeper(one_pass: Pass, leading: Callable[[], bool] = lambda: True) -> AsyncIterator[Keeper]:
-    context = Mock(leading=leading, metrics=OperatorMetrics())
+async def keeper(
+    one_pass: Pass, leading: Callable[[], bool] = lambda: True, at_once: int = 16
+) -> AsyncIterator[Keeper]:
+    context = Mock(leading=leading, metrics=OperatorMetrics(), passes=asyncio.Semaphore(at_once))
     found = Keeper(context, one_pass=one_pass)  # type: ignore[arg-type]
     try:
         yield found
@@ -171,3 +173,24 @@ async def test_stopping_lets_a_pass_end_and_begins_no_other() -> None:
         assert finished == ["x"]
         found.wake("a", "y")
     assert finished == ["x"]
+
+
+async def test_no_more_passes_than_the_bound_run_at_once() -> None:
+    running = most = 0
+    ended = asyncio.Semaphore(0)
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        ended.release()
+        return 3600.0
+
+    async with asyncio.timeout(10), keeper(one_pass, at_once=3) as found:
+        for number in range(20):
+            found.wake("a", f"c-{number}")
+        for _ in range(20):
+            await ended.acquire()
+    assert most == 3
