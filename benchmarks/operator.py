@@ -1,16 +1,19 @@
-"""What the operator costs: one pass over a healthy cluster, against the API server and bookies of the unit tests.
+"""What the operator costs, against the API server and bookies of the unit tests: one pass over a healthy cluster, or a
+whole operator that keeps many of them among many objects of other people.
 
     python -m benchmarks.operator                 30 bookies, 50 passes
     python -m benchmarks.operator --profile       where the time goes
+    python -m benchmarks.operator --clusters 100  of 3 bookies each, with 500 nodes and 5,000 pods of others
 
 The fakes run in a process of their own, so that their time is not the operator's; on a machine with few processors they
-still take some of it away. Targets: 200 ms a pass, 150 MB.
+still take some of it away. Targets: 200 ms a pass, 150 MB; for 100 clusters 200 MB and 5 % of a processor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import cProfile
+import itertools
 import json
 import os
 import pstats
@@ -21,6 +24,10 @@ import time
 from typing import Any
 
 import click
+
+_STRANGER_BYTES = 7500
+_NODE_BYTES = 11_700
+_PODS_OF_A_CLUSTER = 8
 
 
 async def _serve(bookies: int) -> None:
@@ -112,16 +119,168 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
     raise click.ClickException("the fakes ended")
 
 
+# --- many clusters ----------------------------------------------------------------------------------------------------
+
+
+async def _serve_fleet(clusters: int, nodes: int, strangers: int) -> None:
+    """Clusters at rest, each in a namespace of its own, and what stands around them; as `_serve`."""
+    from bookie_operator.api.kinds import NODE, POD
+    from tests.support.fake_kubernetes import admin_api, api_server
+    from tests.support.fake_kubernetes.store import Store
+
+    store, pods = Store(time.time), _AdminApis()
+    for number in range(clusters):
+        await _settle_one(number, store, pods.members)
+    for number in range(strangers):
+        filler = [{"name": f"VARIABLE_{each}", "value": "x" * 50} for each in range(_STRANGER_BYTES // 85)]
+        metadata = {"name": f"pod-{number}", "labels": {"app.kubernetes.io/name": "shop"}}
+        spec = {"containers": [{"name": "shop", "image": "shop:1", "env": filler}]}
+        store.create(POD, f"shop-{number % 50}", {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    for number in range(nodes):
+        images = [{"names": ["registry/" + "x" * 180], "sizeBytes": 1} for _ in range(_NODE_BYTES // 215)]
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "images": images}
+        store.create(NODE, "", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": status})
+    async with api_server.serving(store) as server, admin_api.serving(pods.as_api()) as port:
+        print(json.dumps({"host": server.host, "admin_port": port}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        writes = [each for each in server.writes() if "/leases" not in each]
+        print(json.dumps({"writes": writes, "requests": len(server.requests)}), flush=True)
+
+
+async def _settle_one(number: int, store: Any, members: dict[str, Any]) -> None:
+    """A cluster that has settled in a world of its own, put into `store`; and its pods' admin API into `members`."""
+    from bookie_operator.api.kinds import POD
+    from tests.support.fake_kubernetes.cluster import fake_cluster
+
+    async with fake_cluster(namespace=f"team-{number}") as fake:
+        fake.time = time.time()
+        fake.store._uids = itertools.count(1 + 1000 * number)
+        fake.controllers._addresses = itertools.count(2 + _PODS_OF_A_CLUSTER * number)
+        fake.apply(replicas=3)
+        await fake.settle(limit=500)
+        for resource, objects in fake.store.objects.items():
+            store.kind(resource).update(objects)
+        store._managers |= fake.store._managers
+        store._updates |= fake.store._updates
+        store._versions = itertools.count(max(store.version, fake.store.version) + 1)
+        store.version = next(store._versions)
+        for pod in fake.store.list(POD):
+            members[(pod.get("status") or {}).get("podIP", "")] = fake.admin
+
+
+class _AdminApis:
+    """Of many clusters on one port, each by the addresses of its pods."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Any] = {}
+
+    def as_api(self) -> Any:
+        from tests.support.fake_kubernetes.admin_api import AdminApi
+        from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
+
+        members = self.members
+
+        class Dispatching(AdminApi):
+            async def handle(self, request: Any) -> Any:
+                address = request.transport.get_extra_info("sockname")[0]
+                return await members[address].handle(request)
+
+        def certificate_at(address: str) -> tuple[str, str] | None:
+            return members[address].certificate_at(address) if address in members else None
+
+        return Dispatching(FakeBookKeeper(time.time), lambda address: None, certificate_at)
+
+
+async def _operate(host: str, admin_port: int, warm_s: float, measured_s: float) -> dict[str, float]:
+    """The operator as it runs, for so long."""
+    import kopf
+    from kubernetes import client
+
+    from bookie_operator.reconcile.context import Settings
+    from bookie_operator.running import RunOptions, run_operator
+
+    stop = asyncio.Event()
+    options = RunOptions((), Settings(admin_port=admin_port), "operators", metrics_port=0)
+    running = asyncio.create_task(
+        run_operator(
+            client.Configuration(host=host), options, login=lambda **_: kopf.ConnectionInfo(server=host), stop=stop
+        )
+    )
+    await asyncio.sleep(warm_s)
+    cpu, begun = time.process_time(), time.perf_counter()
+    await asyncio.sleep(measured_s)
+    share = (time.process_time() - cpu) / (time.perf_counter() - begun)
+    stop.set()
+    await running
+    return {"share": share, "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+async def _fleet(arguments: list[str], warm_s: float, measured_s: float) -> dict[str, Any]:
+    pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    program = [sys.executable, "-m", "benchmarks.operator"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    fakes = await asyncio.create_subprocess_exec(
+        *program, *arguments, "--serve", stdin=pipe, stdout=pipe, stderr=quiet, env=environment
+    )
+    if fakes.stdin is None or fakes.stdout is None:
+        raise click.ClickException("the fakes have no pipes")
+    try:
+        at = json.loads(await _line(fakes.stdout))
+        where = ["--operate", json.dumps([at["host"], at["admin_port"], warm_s, measured_s])]
+        operator = await asyncio.create_subprocess_exec(*program, *where, stdout=pipe, stderr=quiet, env=environment)
+        if operator.stdout is None:
+            raise click.ClickException("the operator has no pipe")
+        measured = json.loads(await _line(operator.stdout))
+        await operator.wait()
+        fakes.stdin.close()
+        return {**measured, **json.loads(await _line(fakes.stdout))}
+    finally:
+        if fakes.returncode is None:
+            fakes.kill()
+        await fakes.wait()
+
+
 @click.command()
 @click.option("--bookies", default=30, show_default=True)
+@click.option("--clusters", default=0, help="Measure an operator that keeps so many clusters instead.")
+@click.option("--nodes", default=500, show_default=True)
+@click.option("--strangers", default=5000, show_default=True, help="Pods of others.")
+@click.option("--warm", default=90.0, show_default=True, help="Seconds before the processor's time is measured.")
+@click.option("--seconds", default=240.0, show_default=True, help="For which it is measured.")
 @click.option("--passes", default=50, show_default=True)
 @click.option("--profile", is_flag=True, help="Show where the time goes.")
 @click.option("--serve", is_flag=True, hidden=True)
-def main(bookies: int, passes: int, profile: bool, serve: bool) -> None:
-    """Time and memory of one pass over a cluster at rest."""
+@click.option("--operate", default="", hidden=True)
+def main(
+    bookies: int,
+    clusters: int,
+    nodes: int,
+    strangers: int,
+    warm: float,
+    seconds: float,
+    passes: int,
+    profile: bool,
+    serve: bool,
+    operate: str,
+) -> None:
+    """Time and memory of one pass over a cluster at rest, or of an operator that keeps many."""
     if serve:
-        asyncio.run(_serve(bookies))
-        return
+        asyncio.run(_serve_fleet(clusters, nodes, strangers) if clusters else _serve(bookies))
+    elif operate:
+        print(json.dumps(asyncio.run(_operate(*json.loads(operate)))), flush=True)
+    elif clusters:
+        arguments = ["--clusters", str(clusters), "--nodes", str(nodes), "--strangers", str(strangers)]
+        told = asyncio.run(_fleet(arguments, warm, seconds))
+        click.echo(
+            f"{clusters} clusters at rest, {nodes} nodes, {strangers} pods of others: at most {told['rss_mb']:.0f} MB, "
+            f"{100 * told['share']:.1f} % of a processor, {told['requests']} requests to the API server in "
+            f"{warm + seconds:.0f} s, {len(told['writes'])} writes beside the Lease"
+        )
+    else:
+        _one_cluster(bookies, passes, profile)
+
+
+def _one_cluster(bookies: int, passes: int, profile: bool) -> None:
     profiler = cProfile.Profile() if profile else None
     measured = asyncio.run(_against_fakes(bookies, passes, profiler))
     click.echo(

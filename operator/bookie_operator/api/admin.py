@@ -29,6 +29,8 @@ from bookie_protocol.addresses import host_and_port
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 _MAX_BODY: Final = 8 * 1024 * 1024
+_MOST_IN_LINE: Final = 4000
+"""Characters of ledger ids in a request line, of which a bookie takes 8190 bytes; more go in a body."""
 _MAX_WORDS: Final = 500
 _SLOW_S: Final = 40.0
 """Time-out of what waits for a record to be stored, in seconds: somewhat more than the pod's own."""
@@ -113,8 +115,11 @@ class Admin:
         """A full listing, now; ledgers of `accepted_losses` do not count."""
 
         async def ask() -> Proof:
-            path = "/api/v1/autorecovery/decommission/proof"
-            return answers.proof(await self._get(at, path, _about(bookie_id, accepted_losses), _LISTING_S), bookie_id)
+            path, losses = "/api/v1/autorecovery/decommission/proof", _listed(accepted_losses)
+            if len(losses) <= _MOST_IN_LINE:
+                return answers.proof(await self._get(at, path, _about(bookie_id, losses), _LISTING_S), bookie_id)
+            body = await self._call("POST", at, path, None, _about(bookie_id, losses), _LISTING_S)
+            return answers.proof(_decoded(f"POST {path} of {at.pod}", body), bookie_id)
 
         return await self._fact(at, "proof", ask)
 
@@ -177,8 +182,10 @@ class Admin:
 
     async def delete_cookie(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> None:
         """The pod proves once more that no ledger needs the bookie. AdminAbsent: it has none."""
-        about = _about(bookie_id, accepted_losses)
-        await self._call("DELETE", at, "/api/v1/bookie/cookie", about, None, _LISTING_S)
+        losses = _listed(accepted_losses)
+        in_line = losses if len(losses) <= _MOST_IN_LINE else ""
+        body = {"accept_loss": losses} if losses != in_line else None
+        await self._call("DELETE", at, "/api/v1/bookie/cookie", _about(bookie_id, in_line), body, _LISTING_S)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -190,11 +197,7 @@ class Admin:
             return None
 
     async def _get(self, at: Endpoint, path: str, query: Mapping[str, str] | None = None, timeout_s: float = 0) -> Any:
-        body = await self._call("GET", at, path, query, None, timeout_s)
-        try:
-            return json.loads(body)
-        except ValueError as exc:
-            raise AdminUnreachable(f"GET {path} of {at.pod}: the answer is no JSON: {body[:80]!r}") from exc
+        return _decoded(f"GET {path} of {at.pod}", await self._call("GET", at, path, query, None, timeout_s))
 
     async def _put(self, at: Endpoint, path: str, body: Any, timeout_s: float = 0) -> None:
         await self._call("PUT", at, path, None, body, timeout_s)
@@ -239,8 +242,15 @@ def _listed(ledgers: Sequence[int]) -> str:
     return ",".join(map(str, sorted(ledgers)))
 
 
-def _about(bookie_id: str, accepted_losses: Sequence[int]) -> dict[str, str]:
-    return {"bookie_id": bookie_id} | ({"accept_loss": _listed(accepted_losses)} if accepted_losses else {})
+def _about(bookie_id: str, losses: str) -> dict[str, str]:
+    return {"bookie_id": bookie_id} | ({"accept_loss": losses} if losses else {})
+
+
+def _decoded(call: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as exc:
+        raise AdminUnreachable(f"{call}: the answer is no JSON: {body[:80]!r}") from exc
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

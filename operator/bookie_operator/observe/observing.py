@@ -271,12 +271,12 @@ def _of_their_templates(views: list[PodView], read: _Read, changed: Mapping[str,
 async def _around(
     sources: Sources, pods: Iterable[KubernetesObject]
 ) -> tuple[list[KubernetesObject] | None, list[KubernetesObject] | None]:
-    """Nodes and storage classes: newly read while a bookie is not as it should be."""
+    """Nodes and storage classes; nodes are newly read while a bookie is not as it should be."""
     if sources.surroundings is None:
         return None, None
     well = all(condition(pod, "Ready").get("status") == "True" for pod in pods if workloads.is_bookie(pod))
     age = AT_REST_S if well else IN_TROUBLE_S
-    return await sources.surroundings.nodes(age), await sources.surroundings.storage_classes(age)
+    return await sources.surroundings.nodes(age), await sources.surroundings.storage_classes()
 
 
 def _claims(

@@ -40,8 +40,9 @@ class Surroundings:
         """As they were so many seconds ago at most. Raises the errors of `api.errors`."""
         return await self._of(NODE, at_most_s, _node)
 
-    async def storage_classes(self, at_most_s: float) -> list[KubernetesObject] | None:
-        return await self._of(STORAGE_CLASS, at_most_s, lambda obj: obj)
+    async def storage_classes(self) -> list[KubernetesObject] | None:
+        """As they are now: they are few, and whether volumes may grow is decided by them."""
+        return await self._of(STORAGE_CLASS, 0.0, lambda obj: obj)
 
     async def _of(
         self, resource: Resource, at_most_s: float, kept: Callable[[KubernetesObject], KubernetesObject]

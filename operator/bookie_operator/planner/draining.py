@@ -10,6 +10,7 @@ Source: reference operator, section 5.6 flow 3; decommission over the admin API.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
@@ -23,7 +24,7 @@ from bookie_operator.world.facts import DrainFacts, DrainPhase
 SINCE: Final = "drainedSince"
 """When the drain was begun; RFC 3339. Audits have to be newer."""
 ACCEPTED: Final = "acceptedLosses"
-"""Ids of the ledgers whose loss was accepted, with commas."""
+"""Ids of the ledgers whose loss was accepted, in pieces."""
 _LEDGERS: Final = "ledgersLeft"
 _BYTES: Final = "bytesLeft"
 _REFUSED: Final = "drainRefused"
@@ -34,7 +35,12 @@ UNDER_WAY: Final = frozenset({DrainPhase.RUNNING, DrainPhase.BLOCKED, DrainPhase
 
 def accepted_by(operation: Operation) -> tuple[int, ...]:
     """Ledgers whose loss counts as accepted in this operation, sorted."""
-    return tuple(sorted(int(one) for one in operation.saved.get(ACCEPTED, "").split(",") if one))
+    return tuple(sorted(int(one) for one in operations.joined(operation, ACCEPTED)))
+
+
+def accepting(ledgers: Iterable[int]) -> dict[str, str]:
+    """What is saved of ledgers whose loss is accepted."""
+    return operations.in_pieces(ACCEPTED, map(str, sorted(ledgers)))
 
 
 def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
@@ -75,7 +81,7 @@ def asks(operation: Operation) -> bool:
 
 def _begin(run: Run, given_up: frozenset[int], stopped: bool, why: str) -> Decision:
     losses = tuple(sorted(given_up))
-    saved = {ACCEPTED: ",".join(map(str, losses))} if losses else {}
+    saved = accepting(losses)
     if not run.saved(SINCE):
         saved[SINCE] = operations.written(run.world.now)
     return run.forget(_REFUSED).act(

@@ -11,7 +11,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,6 +29,8 @@ HISTORY_LENGTH: Final = 10
 TASK: Final = "task"
 """Key of `saved`: name of the BookieTask that asked for the operation."""
 _REPLICAS_KEY: Final = "replicas/"
+_PIECE: Final = 12_000
+"""Characters of a saved value, of the 16,384 that it may have."""
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -111,6 +113,30 @@ def said(operation: Operation, message: str, *, stalled: bool = False) -> Operat
 def forgotten(operation: Operation, *keys: str) -> Operation:
     """Without these saved values."""
     return operation.model_copy(update={"saved": {k: v for k, v in operation.saved.items() if k not in keys}})
+
+
+def in_pieces(key: str, words: Iterable[str]) -> dict[str, str]:
+    """A list as saved values, each of which has a bound: `key`, `key.1` and so on."""
+    pieces: list[list[str]] = [[]]
+    room = _PIECE
+    for word in words:
+        if len(word) >= room and pieces[-1]:
+            pieces.append([])
+            room = _PIECE
+        pieces[-1].append(word)
+        room -= len(word) + 1
+    return {f"{key}.{number}" if number else key: ",".join(piece) for number, piece in enumerate(pieces) if piece}
+
+
+def joined(operation: Operation, key: str) -> list[str]:
+    """The list that was saved so; empty: none was."""
+    words: list[str] = []
+    number, piece = 0, operation.saved.get(key, "")
+    while piece:
+        words += piece.split(",")
+        number += 1
+        piece = operation.saved.get(f"{key}.{number}", "")
+    return words
 
 
 def wait(operation: Operation, reason: str, message: str, *, seconds: float = 5.0, stalled: bool = False) -> Wait:

@@ -19,6 +19,8 @@ from bookie_operator.world.facts import ClusterFacts
 from bookie_operator.world.model import ClaimView, PodView, StatefulSetView, TaskView, World
 
 ACCEPTED_SECONDS: Final = 86_400.0
+MOST_LOSSES: Final = 16_384
+"""Ledgers whose loss is accepted at once: their ids stand in the status, and in requests."""
 VOLUMES = frozenset({"journal", "ledger", "index"})
 
 
@@ -134,6 +136,11 @@ def lapsed(world: World, task: TaskView) -> bool:
 
 
 def accepted_losses(world: World) -> tuple[int, ...]:
-    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, in the last day, sorted."""
-    asked = (one for one in world.tasks if one.type is TaskType.ACCEPT_LOSS and not lapsed(world, one))
-    return tuple(sorted({ledger for one in asked for ledger in one.ledgers}))
+    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, in the last day, sorted. A task
+    that would make them too many does not count."""
+    found: set[int] = set()
+    for task in world.tasks:
+        if task.type is TaskType.ACCEPT_LOSS and not lapsed(world, task):
+            more = found.union(task.ledgers)
+            found = more if len(more) <= MOST_LOSSES else found
+    return tuple(sorted(found))

@@ -24,6 +24,7 @@ from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
+from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.reconcile.context import OperatorContext, Settings
 from bookie_operator.reconcile.passing import run_pass
 from bookie_operator.status.events import Events
@@ -49,7 +50,15 @@ SPEC: Final[Object] = {
 
 
 class FakeCluster:
-    def __init__(self, store: Store, server: ApiServer, bookkeeper: FakeBookKeeper, admin: AdminApi) -> None:
+    def __init__(
+        self,
+        store: Store,
+        server: ApiServer,
+        bookkeeper: FakeBookKeeper,
+        admin: AdminApi,
+        namespace: str = NAMESPACE,
+    ) -> None:
+        self.namespace = namespace
         self.store = store
         self.server = server
         self.bookkeeper = bookkeeper
@@ -68,23 +77,23 @@ class FakeCluster:
     def apply(self, **changes: Any) -> Object:
         """The cluster with these parts of its spec."""
         spec = {**copy.deepcopy(SPEC), **changes}
-        if self.store.find(CLUSTER, NAMESPACE, NAME) is None:
-            return self.store.create(CLUSTER, NAMESPACE, {"metadata": {"name": NAME}, "spec": spec})
-        return self.store.patch(CLUSTER, NAMESPACE, NAME, {"spec": spec})
+        if self.store.find(CLUSTER, self.namespace, NAME) is None:
+            return self.store.create(CLUSTER, self.namespace, {"metadata": {"name": NAME}, "spec": spec})
+        return self.store.patch(CLUSTER, self.namespace, NAME, {"spec": spec})
 
     def annotate(self, name: str, value: str | None) -> None:
-        self.store.patch(CLUSTER, NAMESPACE, NAME, {"metadata": {"annotations": {name: value}}})
+        self.store.patch(CLUSTER, self.namespace, NAME, {"metadata": {"annotations": {name: value}}})
 
     def ask(self, name: str, kind: str, **spec: Any) -> None:
         """A BookieTask."""
         body = {"metadata": {"name": name}, "spec": {"cluster": NAME, "type": kind, **spec}}
-        self.store.create(TASK, NAMESPACE, body)
+        self.store.create(TASK, self.namespace, body)
 
     # --- what is ------------------------------------------------------------------------------------------------------
 
     @property
     def resource(self) -> Object:
-        return self.store.get(CLUSTER, NAMESPACE, NAME)
+        return self.store.get(CLUSTER, self.namespace, NAME)
 
     @property
     def status(self) -> Object:
@@ -105,7 +114,7 @@ class FakeCluster:
 
     def events(self, reason: str = "") -> list[tuple[str, str, str]]:
         """Reason, note and type of each, or of those of this reason."""
-        found = [(each["reason"], each["note"], each["type"]) for each in self.store.list(EVENT, NAMESPACE)]
+        found = [(each["reason"], each["note"], each["type"]) for each in self.store.list(EVENT, self.namespace)]
         return [each for each in found if reason in ("", each[0])]
 
     def measured(self, name: str, **labels: str) -> float:
@@ -117,14 +126,14 @@ class FakeCluster:
 
     def pods(self, component: str = "bookie") -> list[str]:
         chosen = {names.INSTANCE: NAME, names.COMPONENT: component}
-        return [pod["metadata"]["name"] for pod in self.store.children(POD, NAMESPACE, chosen)]
+        return [pod["metadata"]["name"] for pod in self.store.children(POD, self.namespace, chosen)]
 
     def bookie_id(self, pod: str) -> str:
-        return f"{pod}.{NAME}-bookie.{NAMESPACE}.svc:3181"
+        return f"{pod}.{NAME}-bookie.{self.namespace}.svc:3181"
 
     def uids(self) -> dict[str, str]:
         """Of all pods, by name."""
-        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.store.list(POD, NAMESPACE)}
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.store.list(POD, self.namespace)}
 
     def fill(self, ledgers: int, bookies: int) -> None:
         """Ledgers with three copies each, on the first bookies."""
@@ -145,14 +154,14 @@ class FakeCluster:
                 break
         auditors = [
             pod["metadata"]["name"]
-            for pod in self.store.children(POD, NAMESPACE, {names.COMPONENT: "autorecovery"})
+            for pod in self.store.children(POD, self.namespace, {names.COMPONENT: "autorecovery"})
             if is_ready(pod)
         ]
         self.bookkeeper.elect(auditors[0] if auditors else None)
 
     async def one_pass(self, operator: int = 0) -> float | None:
         """A pass, then what the controllers make of it; the time goes on by what the pass asked for."""
-        seconds = await run_pass(self.operators[operator], NAME, NAMESPACE)
+        seconds = await run_pass(self.operators[operator], NAME, self.namespace)
         self.time += max(seconds or 0.0, 0.05)
         self.run_controllers()
         return seconds
@@ -185,13 +194,13 @@ class FakeCluster:
 
     def trust(self) -> Trust:
         """Of the first operator, for one look."""
-        return Trust(self.operators[0].kubernetes, NAMESPACE, naming.admin_server_name(NAME, NAMESPACE))
+        return Trust(self.operators[0].kubernetes, self.namespace, naming.admin_server_name(NAME, self.namespace))
 
     def certificate_at(self, address: str) -> tuple[str, str] | None:
         """Chain and key of the Secret that the pod with this address mounts for its HTTP port."""
         for pod in self.store.list(POD):
             if (pod.get("status") or {}).get("podIP") == address:
-                texts = secret_texts(self.store.find(SECRET, NAMESPACE, admin_secret(pod))) or {}
+                texts = secret_texts(self.store.find(SECRET, self.namespace, admin_secret(pod))) or {}
                 return (texts["tls.crt"], texts["tls.key"]) if texts else None
         return None
 
@@ -199,12 +208,14 @@ class FakeCluster:
         if pod["metadata"]["labels"].get(names.COMPONENT) == "bookie":
             bookie_id = self.bookie_id(pod["metadata"]["name"])
             self.bookkeeper.start(bookie_id)
-            settings = self.store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-bookie-settings")
+            settings = self.store.get(CONFIG_MAP, self.namespace, f"{NAME}-bookie-settings")
             self.bookkeeper.config[bookie_id] = dict(settings["data"])
 
     def _initialised(self, job: str) -> str:
         """The cluster in the metadata service, made with the id that the Job was given unless it was there."""
-        command = self.store.get(JOB, NAMESPACE, job)["spec"]["template"]["spec"]["containers"][0].get("command", [""])
+        command = self.store.get(JOB, self.namespace, job)["spec"]["template"]["spec"]["containers"][0].get(
+            "command", [""]
+        )
         self.bookkeeper.instance_id = self.bookkeeper.instance_id or command[-1]
         return self.bookkeeper.instance_id
 
@@ -220,7 +231,7 @@ def admin_secret(pod: Object) -> str:
 
 
 @asynccontextmanager
-async def fake_cluster(operators: int = 1, **settings: Any) -> AsyncIterator[FakeCluster]:
+async def fake_cluster(operators: int = 1, namespace: str = NAMESPACE, **settings: Any) -> AsyncIterator[FakeCluster]:
     """With so many operators, of which each may act."""
     fake: FakeCluster | None = None
 
@@ -236,12 +247,15 @@ async def fake_cluster(operators: int = 1, **settings: Any) -> AsyncIterator[Fak
             lambda address: fake.certificate_at(address) if fake is not None else None,
         )
         port = await stack.enter_async_context(admin_api.serving(admin))
-        fake = FakeCluster(store, server, bookkeeper, admin)
+        fake = FakeCluster(store, server, bookkeeper, admin, namespace)
         for number in range(operators):
             kubernetes = Kubernetes(Transport(server.configuration(), timeout_s=settings.pop("timeout_s", 5.0)))
             stack.push_async_callback(kubernetes.close)
             session = await stack.enter_async_context(aiohttp.ClientSession())
             chosen = replace(Settings(), admin_port=port, **settings)
             events = Events(kubernetes, f"operator-{number}", now=now)
-            fake.operators.append(OperatorContext(kubernetes, session, events, settings=chosen, now=now))
+            around = Surroundings(kubernetes, now)
+            fake.operators.append(
+                OperatorContext(kubernetes, session, events, settings=chosen, now=now, surroundings=around)
+            )
         yield fake

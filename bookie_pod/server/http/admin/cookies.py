@@ -34,6 +34,8 @@ async def _update_cookie(context: Context, call: Call) -> Reply:
 async def _delete_cookie(context: Context, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     losses = accepted_losses(call.parameters["accept_loss"])
+    if not call.is_blank:
+        losses |= accepted_losses(call.members().get("accept_loss"))
     await context.admin.decommission.delete_cookie(bookie_id, accepted_losses=losses)
     return Text(f"cookie of {bookie_id} deleted")
 
@@ -71,10 +73,12 @@ RESOURCES: Final = (
             ),
             Operation(
                 "DELETE",
-                "Delete the cookie of a bookie that is registered nowhere and that no ledger names",
+                "Delete the cookie of a bookie that is registered nowhere and that no ledger names. `accept_loss` may"
+                " stand in a JSON body: a request line does not hold many",
                 _delete_cookie,
                 (Answer("Done."), _NONE, _REFUSED),
                 parameters=(BOOKIE, LOSSES),
+                body=dict[str, str],
                 timeout_s=_LISTING_S,
             ),
         ),

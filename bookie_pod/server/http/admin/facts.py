@@ -28,6 +28,12 @@ async def _proof(context: Context, call: Call) -> Reply:
     return Json(await context.admin.facts.proof(bookie_id, losses))
 
 
+async def _long_proof(context: Context, call: Call) -> Reply:
+    members = call.members()
+    bookie_id = checked_id(members.get("bookie_id"), "bookie_id")
+    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(members.get("accept_loss"))))
+
+
 RESOURCES: Final = (
     Resource(
         "/api/v1/cluster/state",
@@ -52,6 +58,14 @@ RESOURCES: Final = (
                 _proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
                 parameters=(BOOKIE, LOSSES),
+                timeout_s=_LISTING_S,
+            ),
+            Operation(
+                "POST",
+                "The same, for more accepted losses than a request line holds",
+                _long_proof,
+                (Answer("What was found.", type=DrainProof), _UNKNOWN),
+                body=dict[str, str],
                 timeout_s=_LISTING_S,
             ),
         ),

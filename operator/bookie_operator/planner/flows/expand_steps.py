@@ -5,8 +5,10 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from bookie_operator.builders.hashing import content_hash
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.actions import (
     CreateStatefulSet,
@@ -169,7 +171,7 @@ def orphan(run: Run) -> Decision:
         _SET: one.name,
         _UID: one.uid,
         _REPLICAS: str(max(one.replicas, live)),
-        _PODS: ",".join(f"{pod.name}={pod.uid}" for pod in pods),
+        _PODS: _told_apart(pods),
     }
     if any(run.saved(key) != value for key, value in saved.items()):
         return run.go("Orphan", f"{one.name} is to be made anew with other claim templates", saved=saved)
@@ -179,6 +181,11 @@ def orphan(run: Run) -> Decision:
         then="Recreate",
         saved={_MADE: _made_for(run, one.name)},
     )
+
+
+def _told_apart(pods: Iterable[PodView]) -> str:
+    """The same while the pods are."""
+    return content_hash(sorted(f"{pod.name}={pod.uid}" for pod in pods))
 
 
 def _end(run: Run) -> Decision:
@@ -226,8 +233,7 @@ def adopt(run: Run) -> Decision:
         return run.wait_at_most(
             _patience(run), "RecreatingStatefulSet", f"waits until {found.name} has taken over {waiting}"
         )
-    before = dict(pair.split("=", 1) for pair in run.saved(_PODS).split(",") if pair)
-    changed = sorted(pod.name for pod in pods if before.get(pod.name, pod.uid) != pod.uid)
-    told = f", though {', '.join(changed)} were started anew meanwhile" if changed else "; no pod was restarted"
+    same = run.saved(_PODS) == _told_apart(pods)
+    told = "; no pod was restarted" if same else ", though pods were started anew, or came or went, meanwhile"
     event = Event("StatefulSetRecreated", f"{found.name} has its new claim templates{told}")
     return run.forget(_SET, _UID, _REPLICAS, _PODS).go("Orphan", f"{found.name} is made anew{told}", event=event)

@@ -36,7 +36,7 @@ def check(run: Run) -> Decision:
         return run.blocked(obstacle, patience(run))
     safety = run.world.safety.get(frozenset({run.bookie_id}))
     lost = safety.unrecoverable if safety is not None else ()
-    saved = {draining.ACCEPTED: ",".join(map(str, sorted(lost)))} if lost else {}
+    saved = draining.accepting(lost)
     return run.forget(*draining.KEYS).go("Drain", f"every ledger has a copy beside {run.bookie}", saved=saved)
 
 

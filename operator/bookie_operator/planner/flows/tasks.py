@@ -88,7 +88,13 @@ def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
 
 def _refused(world: World, task: TaskView) -> str:
     if task.type is TaskType.ACCEPT_LOSS:
-        return "" if task.ledgers else "it names no ledgers: tell the ids whose loss is accepted in spec.ledgers"
+        if not task.ledgers:
+            return "it names no ledgers: tell the ids whose loss is accepted in spec.ledgers"
+        if not view.lapsed(world, task) and not set(task.ledgers) <= set(view.accepted_losses(world)):
+            return (
+                f"with those of other tasks more than {view.MOST_LOSSES} losses would be accepted: wait for their end"
+            )
+        return ""
     known = {*view.expected_pods(world), *(one.name for one in world.pods)} | _taken_out(world, task)
     strangers = [name for name in task.bookies if name not in known]
     if strangers:

@@ -65,6 +65,19 @@ async def test_a_metadata_service_that_does_not_answer_is_told_as_such(
     assert await admin.proof(endpoint(served), "a:1") is None
 
 
+@pytest.mark.parametrize("count", [3, 1100, 16_384])
+async def test_any_number_of_accepted_losses_is_told(
+    served: ServedAdmin, session: aiohttp.ClientSession, count: int
+) -> None:
+    admin, at = Admin(session, TOKEN), endpoint(served)
+    losses = tuple(range(10**17, 10**17 + count))
+    assert await admin.proof(at, "d:1", losses) is not None
+    assert served.admin.facts.asked == [("d:1", set(losses))]
+    await admin.delete_cookie(at, "b:1", losses)
+    await admin.begin_drain(at, "b:1", losses)
+    assert served.admin.decommission.losses == [set(losses), set(losses)]
+
+
 async def test_proof_drain_and_safety(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
     admin, at = Admin(session, TOKEN, now=lambda: STATE.updated_time / 1000), endpoint(served)
     proof = await admin.proof(at, "d:1", (3, 1))

@@ -58,7 +58,7 @@ async def test_what_may_not_be_read_is_none_and_a_fault_is_none_of_both() -> Non
     async with kubernetes_alone() as (kubernetes, server):
         server.forbidden.add("storageclasses")
         around = Surroundings(kubernetes)
-        assert await around.storage_classes(60.0) is None
+        assert await around.storage_classes() is None
         server.faults.append(Fault("GET .*/nodes", 500))
         with pytest.raises(Unreachable):
             await around.nodes(60.0)

@@ -73,6 +73,9 @@ async def test_losses_that_were_accepted_are_handed_on(served: Served) -> None:
     assert (await served.put("autorecovery/decommission", '{"bookie_src": "b:1", "accept_loss": "7, 9"}')).status == 200
     assert (await served("/api/v1/bookie/cookie?bookie_id=b:1&accept_loss=8", "DELETE")).status == 200
     assert served.admin.decommission.losses == [{7, 9}, {8}]
+    body = '{"bookie_id": "d:1", "accept_loss": "7,9"}'
+    assert (await served("/api/v1/autorecovery/decommission/proof", "POST", body)).status == 200
+    assert served.admin.facts.asked == [("d:1", {7, 9}), ("d:1", {7, 9})]
 
 
 @pytest.mark.parametrize("text", ["seven", "7,", "-1", "7;9", "9" * 20])
