@@ -5,10 +5,10 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from bookie_operator.builders.hashing import content_hash
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.actions import (
     CreateStatefulSet,
@@ -185,7 +185,7 @@ def orphan(run: Run) -> Decision:
 
 def _told_apart(pods: Iterable[PodView]) -> str:
     """The same while the pods are."""
-    return content_hash(sorted(f"{pod.name}={pod.uid}" for pod in pods))
+    return hashlib.sha256(",".join(sorted(f"{pod.name}={pod.uid}" for pod in pods)).encode()).hexdigest()[:16]
 
 
 def _end(run: Run) -> Decision:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bookie_operator.builders.common import MANAGER
 from bookie_operator.crds import names
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import ApplyObjects, RestoreTemplate
@@ -111,7 +110,7 @@ def unstable(world: World, desired: Desired) -> Wait | None:
     remedy = "find the admission webhook or the controller that changes it, and exclude what has the label"
     return Wait(
         "DoesNotStay",
-        f"what was applied does not stay so: {'; '.join(waits[:5])}; {remedy} {names.MANAGED_BY}={MANAGER}",
+        f"what was applied does not stay so: {'; '.join(waits[:5])}; {remedy} {names.MANAGED_BY}=podkeeper-operator",
         seconds=30.0,
         stalled=True,
     )
