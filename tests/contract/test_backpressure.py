@@ -284,7 +284,9 @@ async def test_a_client_with_many_waiting_adds_leaves_room_for_others(tmp_path: 
         gate.close()
         admission = bookie.server.admission
         greedy.send(*(v2_add(big(e)) for e in range(200)))
-        await until(lambda: admission.parked_adds == 5)
+        (directory,) = bookie.side.storage.directories
+        # Both halves are full: nobody is let in before the gate opens.
+        await until(lambda: directory.write_cache_usage()[0] > 960 * KB and admission.parked_adds == 5)
         modest.send(v2_add(big(1000)), v2_add(big(1001)))
         await until(lambda: admission.parked_adds == 7)
         gate.open()

@@ -59,6 +59,10 @@ class GatedFiles(PosixFiles):
         self.gates.append(gate)
         return gate
 
+    def open_all(self) -> None:
+        for gate in self.gates:
+            gate.open()
+
     def create(self, path: str) -> File:
         return self._wrap(super().create(path))
 

@@ -23,6 +23,7 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
+from tests.support.gated_files import GatedFiles
 
 _LENGTH = struct.Struct(">I")
 
@@ -124,6 +125,8 @@ class ServedBookie:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        if isinstance(self.files, GatedFiles):
+            self.files.open_all()  # a test that failed before it did would wait for ever here
         await self.stop()
 
 
