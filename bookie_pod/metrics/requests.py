@@ -93,11 +93,11 @@ class RequestMetrics:
         if self._bookie is not None:
             self._bookie.was_read(entries, nbytes, elapsed_ms)
 
-    def reads_from_memory(self, entries: int, nbytes: int) -> None:
-        """Plain reads that memory answered while their socket read was parsed: their time is that of no wait at all."""
+    def reads_done(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
+        """Plain reads of one entry that were answered together, each after so long: 0 from memory."""
         for stats in self._kinds["read"]:
-            stats.observe_ms(0.0, entries)
-        self.entries_read(entries, nbytes, 0.0)
+            stats.observe_ms(elapsed_ms, entries)
+        self.entries_read(entries, nbytes, elapsed_ms)
 
     def forced(self) -> None:
         """A force request came in."""

@@ -56,6 +56,8 @@ ADD_HEADER: Final = struct.Struct(">I20sqqq")
 `ADD_ENTRY_OFFSET`."""
 READ_REQUEST: Final = struct.Struct(">Iqq")
 """Header word, ledger id, entry id; with DO_FENCING the master key starts behind it."""
+PLAIN_READ: Final = struct.Struct(">8sqq")
+"""A whole frame: `PLAIN_READ_HEAD`, ledger id, entry id."""
 BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
 """Header word, ledger id, first entry id, request id, max count, max size."""
 RESPONSE: Final = struct.Struct(">Iiqq")
@@ -117,3 +119,9 @@ def response_prefix(version: int, opcode: int, code: int) -> bytes:
     `response_prefix(version, OpCode.ADDENTRY, 0) + body[24:40]`.
     """
     return RESPONSE_FRAME.pack(RESPONSE_SIZE, header_word(version, opcode), code, 0, 0)[:12]
+
+
+PLAIN_READ_HEAD: Final = struct.pack(
+    ">II", READ_REQUEST_SIZE, header_word(CURRENT_VERSION, OpCode.READENTRY, Flag.NONE)
+)
+"""What the frame of a read without flags begins with: length word and header word."""

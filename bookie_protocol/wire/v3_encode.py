@@ -71,29 +71,22 @@ def add_error(response: bytes, status: V3Status) -> bytes:
 
 def read_response(txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None) -> list[bytes]:
     """The frame of a successful read of the stored entry `body`, in pieces."""
-    size = len(body)
+    before, middle, body_head, tail = _read_response_parts(len(txn), len(ledger) + len(entry), len(body), max_lac)
+    return [before, txn, middle, ledger, b"\x18", entry, body_head, body, tail]
+
+
+@lru_cache(maxsize=1024)
+def _read_response_parts(
+    txn_size: int, ids_size: int, size: int, max_lac: int | None
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """What stands before the transaction id, between it and the ledger id, before the entry, and behind it."""
     body_length = encode_varint(size)
     tail = b"" if max_lac is None else b"\x28" + encode_varint(max_lac)
-    inner = 5 + len(ledger) + len(entry) + len(body_length) + size + len(tail)
+    inner = 5 + ids_size + len(body_length) + size + len(tail)
     inner_length = encode_varint(inner)
-    header = 5 + len(txn)
-    head = b"".join(
-        (
-            LENGTH.pack(6 + header + len(inner_length) + inner),
-            bytes((0x0A, header)),
-            b"\x08\x03\x10\x01\x18",
-            txn,
-            b"\x10\x00\xa2\x06",
-            inner_length,
-            b"\x08\x00\x10",
-            ledger,
-            b"\x18",
-            entry,
-            b"\x22",
-            body_length,
-        )
-    )
-    return [head, body, tail] if tail else [head, body]
+    header = 5 + txn_size
+    before = LENGTH.pack(6 + header + len(inner_length) + inner) + bytes((0x0A, header)) + b"\x08\x03\x10\x01\x18"
+    return before, b"\x10\x00\xa2\x06" + inner_length + b"\x08\x00\x10", b"\x22" + body_length, tail
 
 
 def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> bytes:

@@ -109,6 +109,35 @@ class PaperTransport:
         return cut(b"".join(self.writes))
 
 
+class SlowTransport(PaperTransport):
+    """Takes nothing until it is told to."""
+
+    conn: Connection
+    taken = 0
+
+    def write(self, data: bytes) -> None:
+        self._keep(len(data))
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self._keep(sum(map(len, pieces)))
+
+    def _keep(self, nbytes: int) -> None:
+        above = self.unsent > self.limits["high"]
+        self.unsent += nbytes
+        if self.unsent > self.limits["high"] and not above:
+            self.conn.pause_writing()
+
+    def abort(self) -> None:
+        super().abort()
+        self.conn.context.loop.call_soon(self.conn.connection_lost, None)
+
+    def take(self) -> None:
+        self.taken += self.unsent
+        above, self.unsent = self.unsent > self.limits["high"], 0
+        if above:
+            self.conn.resume_writing()
+
+
 @dataclass
 class ServerRig:
     """Make it inside a running loop; `close` stops its threads."""
@@ -179,3 +208,10 @@ async def answers(rig: ServerRig, transport: PaperTransport, count: int) -> list
             rig.journal.acknowledge()
             await rig.settle()
     return transport.frames
+
+
+def slow(rig: ServerRig) -> tuple[Connection, SlowTransport]:
+    conn, transport = Connection(rig.context), SlowTransport()
+    transport.conn = conn
+    conn.connection_made(transport)  # type: ignore[arg-type]
+    return conn, transport

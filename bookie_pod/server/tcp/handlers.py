@@ -11,11 +11,13 @@ Source: reference wire protocol, section 8.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.lane_reads import PlainRead, ReadDialect
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.older_ledgers import refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
@@ -208,6 +210,18 @@ class RequestHandlers:
             self._polls.poll(request, reply, conn)
         else:
             self._reads.read(request, reply)
+
+    def read_run(
+        self,
+        conn: Connection,
+        dialect: ReadDialect,
+        state: LedgerState,
+        reads: Sequence[PlainRead],
+        *,
+        high_priority: bool,
+    ) -> None:
+        """Ordinary reads of single entries of one ledger that memory did not answer."""
+        self._reads.read_run(conn, dialect, state, reads, high_priority=high_priority)
 
     def read_batch(self, conn: Connection, request: BatchReadRequest, reply: Reply) -> None:
         if request.fence_key is not None:

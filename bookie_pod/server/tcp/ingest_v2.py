@@ -3,7 +3,8 @@
 The first branch of the loop is the hot add: an add of version 2, ordinary or of a copy, with the key of a ledger that
 is hot (see `bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for
 the ids of the answer; and where many lie one behind the other, as from a loaded client, they are taken apart together
-(`add_runs`). Everything else, and every doubt, goes through `cold_v2`.
+(`add_runs`). Plain reads have runs of their own (`hot_reads`). Everything else, and every doubt, goes through
+`cold_v2`.
 
 Threads: event loop only.
 
@@ -17,10 +18,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.server.tcp.cold_v2 import cold_v2
+from bookie_pod.server.tcp.hot_reads import answer_reads_v2
 from bookie_pod.server.tcp.hot_runs import admit_run
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, Echo, RunShape, take_add_run
-from bookie_protocol.wire.v2_layout import Flag, OpCode, header_word, response_prefix
+from bookie_protocol.wire.v2_layout import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
 
 if TYPE_CHECKING:
     from bookie_pod.ledgers.lanes import WriteLane
@@ -111,8 +113,11 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
                 context.account(last_state.ledger_id, run_bytes, run_count)
                 run_bytes = run_count = 0
             last_state = cold_state
-            cold_v2(conn, data[pos + 4 : after])
-            pos = after
+            if conn.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
+                pos = answer_reads_v2(conn, data, pos)
+            else:
+                cold_v2(conn, data[pos + 4 : after])
+                pos = after
             if conn.stalled or conn.closed:
                 return pos
             admit_hot = conn.authenticated and not conn.parked and context.admission.hot
@@ -131,6 +136,9 @@ def _ingest_tail(conn: Connection, data: bytes, pos: int, end: int) -> int:
         after = pos + 4 + length
         if after > end:
             break
-        cold_v2(conn, data[pos + 4 : after])
-        pos = after
+        if conn.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
+            pos = answer_reads_v2(conn, data, pos)
+        else:
+            cold_v2(conn, data[pos + 4 : after])
+            pos = after
     return pos

@@ -4,9 +4,8 @@ A connection starts here. The first frame body that is no v3 request turns it to
 decoded again there, so this returns its position with `conn.speaks_v2` set.
 
 The first branch of the loop is the hot add, as in `ingest_v2` (a copy or a recovery's add of a ledger that is hot here
-is no other than its writer's); many of one shape are taken apart together (`add_runs`). The second is the plain read
-that a cache answers. Everything else goes through
-`cold_v3`.
+is no other than its writer's); many of one shape are taken apart together (`add_runs`). The second are runs of plain
+reads (`hot_reads`). Everything else goes through `cold_v3`.
 
 Threads: event loop only.
 
@@ -19,11 +18,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.cold_v3 import cold_v3
+from bookie_pod.server.tcp.hot_reads import answer_reads_v3
 from bookie_pod.server.tcp.hot_runs import admit_run
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, take_add_run
-from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, read_response
+from bookie_protocol.wire.v3_encode import DEFERRED_SYNC
 from bookie_protocol.wire.v3_hot_add import NO_SHAPE, add_shape, decode_add_request
-from bookie_protocol.wire.v3_hot_read import decode_read_request
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -42,7 +41,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     max_entry_id = context.storage.max_entry_id
     pos, end = 0, len(data)
     last_state = cold_state
-    run_bytes = run_count = read_bytes = read_count = 0
+    run_bytes = run_count = 0
     entry_length, prefix = -1, b""
     shape_length, from_bytes = -1, int.from_bytes
     mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2, run_shape = NO_SHAPE
@@ -113,11 +112,9 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         run_count += 1
                         pos = after
                         continue
-                elif (nbytes := _read_from_cache(conn, data, start, after)) >= 0:
-                    read_bytes += nbytes
-                    read_count += 1
-                    pos = after
-                    if conn.stalled:
+                elif (behind := answer_reads_v3(conn, data, pos)) > pos:
+                    pos = behind
+                    if conn.stalled or conn.closed:
                         return pos
                     continue
             if run_count:
@@ -135,25 +132,4 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     finally:
         if run_count:
             context.account(last_state.ledger_id, run_bytes, run_count)
-        if read_count:
-            context.metrics.reads_from_memory(read_count, read_bytes)
         context.submit_lanes(conn)
-
-
-def _read_from_cache(conn: Connection, data: bytes, start: int, end: int) -> int:
-    """Answer a plain read at once if memory holds the entry and the ledger's LAC is known.
-
-    The entry's bytes; -1: not answered.
-    """
-    read = decode_read_request(data, start, end)
-    if read is None:
-        return -1
-    txn, raw_ledger, raw_entry, ledger_id, entry_id, _ = read
-    state = conn.context.operations.ledgers.states.get(ledger_id)
-    if state is None or not state.lac_known or entry_id < 0:
-        return -1
-    body = conn.context.storage.cached(ledger_id, entry_id)
-    if body is None:
-        return -1
-    conn.send(b"".join(read_response(txn, raw_ledger, raw_entry, body, state.lac)))
-    return len(body)

@@ -34,9 +34,9 @@ _log = structlog.get_logger(__name__)
 
 Work = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
-_Item = tuple[float, Work, Done]
-"""When it was given (monotonic), what to run, who is told."""
-_Result = tuple[Done, Any, BaseException | None]
+_Item = tuple[float, Work, Done, int]
+"""When it was given (monotonic), what to run, who is told, how many reads it is."""
+_Result = tuple[Done, Any, BaseException | None, int]
 
 SLICE_S: Final = 0.001
 """A lane hands its results over at least this often while it has more to do, in seconds."""
@@ -73,7 +73,7 @@ class ReadLanes:
 
     @property
     def pending(self) -> int:
-        """Pieces of work queued or running."""
+        """Reads queued or running."""
         return sum(self._pending)
 
     @property
@@ -82,14 +82,21 @@ class ReadLanes:
         now = time.monotonic()
         return max((now - since for since in list(self._since) if since is not None), default=0.0)
 
-    def run(self, ledger_id: int, work: Work, done: Done) -> None:
-        """Run `work` on the ledger's lane, then `done(result, error)` on the event loop."""
-        lane = ledger_id % len(self._queues)
-        if 0 < self._pending_max <= self._pending[lane]:
-            self.rejected += 1
+    def room(self, ledger_id: int, wanted: int) -> int:
+        """Of so many reads, how many the ledger's lane would take now."""
+        if not self._pending_max:
+            return wanted
+        return min(wanted, max(0, self._pending_max - self._pending[ledger_id % len(self._queues)]))
+
+    def run(self, ledger_id: int, work: Work, done: Done, reads: int = 1) -> None:
+        """Run `work`, which stands for so many reads, on the ledger's lane, then `done(result, error)` on the event
+        loop. Raises TooManyRequests if there is no room for them."""
+        if self.room(ledger_id, reads) < reads:
+            self.rejected += reads
             raise TooManyRequests(f"ledger {ledger_id}: {self._pending_max} reads are waiting already")
-        self._pending[lane] += 1
-        self._queues[lane].put((time.monotonic(), work, done))
+        lane = ledger_id % len(self._queues)
+        self._pending[lane] += reads
+        self._queues[lane].put((time.monotonic(), work, done, reads))
 
     def stop(self) -> None:
         """Let each lane finish what it has and end. Blocks for as long as that takes."""
@@ -111,7 +118,7 @@ class ReadLanes:
                 if item is None:
                     running = False
                     break
-                given, work, done = item
+                given, work, done, reads = item
                 self._since[index] = given
                 if self.pace is not None and self.pace.must_wait(given):
                     if results:
@@ -120,7 +127,8 @@ class ReadLanes:
                     self.pace.wait(given)
                 if self._on_waited is not None:
                     self._on_waited(time.monotonic() - given)
-                results.append(_attempt(work, done) if self.pace is None else _paced(work, done, self.pace))
+                result, error = _attempt(work) if self.pace is None else _paced(work, self.pace)
+                results.append((done, result, error, reads))
                 if time.monotonic() >= deadline:
                     break
                 try:
@@ -139,23 +147,23 @@ class ReadLanes:
             return
 
     def _deliver(self, index: int, results: list[_Result]) -> None:
-        self._pending[index] -= len(results)
-        for done, result, error in results:
+        for done, result, error, reads in results:
+            self._pending[index] -= reads
             try:
                 done(result, error)
             except Exception as defect:
                 _log.error("unexpected error while a read was answered", error=repr(defect), exc_info=defect)
 
 
-def _paced(work: Work, done: Done, pace: BatchPace) -> _Result:
+def _paced(work: Work, pace: BatchPace) -> tuple[Any, BaseException | None]:
     began = time.monotonic()
-    result = _attempt(work, done)
+    result = _attempt(work)
     pace.worked(time.monotonic() - began)
     return result
 
 
-def _attempt(work: Work, done: Done) -> _Result:
+def _attempt(work: Work) -> tuple[Any, BaseException | None]:
     try:
-        return done, work(), None
+        return work(), None
     except BaseException as error:
-        return done, None, error
+        return None, error

@@ -17,17 +17,21 @@ Source: reference wire protocol, sections 3.6, 8.2 and 8.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.batch_class import BatchPace
+from bookie_pod.server.tcp.lane_reads import TOGETHER, LaneReads, PlainRead, ReadDialect
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
 from bookie_protocol.errors import LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -84,6 +88,21 @@ class Reads:
             lane_work.run(self._lanes_for(request), request.ledger_id, work, answer, reply)
         except PodkeeperError as error:
             reply.error(error)
+
+    def read_run(
+        self,
+        conn: Connection,
+        dialect: ReadDialect,
+        state: LedgerState,
+        reads: Sequence[PlainRead],
+        *,
+        high_priority: bool,
+    ) -> None:
+        """Ordinary reads of single entries of one ledger, which memory did not answer when it was looked at."""
+        lanes = self._high_priority_lanes if high_priority else self._lanes
+        for first in range(0, len(reads), TOGETHER):
+            its = reads[first : first + TOGETHER]
+            LaneReads(conn, lanes, self._storage.read, dialect, state, its).begin()
 
     def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
         """Consecutive entries, as many as count and size allow, at least one if it exists."""

@@ -45,6 +45,10 @@ class ReadCache:
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.get(entry_id)
 
+    def view(self, ledger_id: int) -> Mapping[int, bytes]:
+        """The ledger's entries, to look up and nothing else."""
+        return self._ledgers.get(ledger_id, {})
+
     def put(self, ledger_id: int, entries: Iterable[tuple[int, bytes]], generation: int) -> None:
         """Take (entry id, entry) pairs of one ledger, unless `generation` is over."""
         with self._lock:

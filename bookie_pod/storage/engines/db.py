@@ -145,6 +145,9 @@ class DbLedgerStorage:
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self.directories[ledger_id % self._count].cached(ledger_id, entry_id)
 
+    def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        return self.directories[ledger_id % self._count].cached_each(ledger_id, entry_ids)
+
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         return self.directories[ledger_id % self._count].cached_run(ledger_id, first, count)
 

@@ -117,6 +117,10 @@ class LedgerStorage(Protocol):
         """The entry if memory holds it (active half, half being flushed, read cache); None tells nothing."""
         ...
 
+    def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        """What `cached` tells of each of these entries; looks the ledger up once."""
+        ...
+
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         """Entries `first`, `first + 1`, ... as far as memory holds them, at most `count`. Any thread."""
         ...

@@ -150,6 +150,9 @@ class MemTableStorage(ABC):
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self._reads.in_memory(ledger_id, entry_id)
 
+    def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        return [self.cached(ledger_id, entry_id) for entry_id in entry_ids]
+
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         found = (self.cached(ledger_id, entry_id) for entry_id in range(first, first + count))
         return [entry for entry in takewhile(lambda entry: entry is not None, found) if entry is not None]

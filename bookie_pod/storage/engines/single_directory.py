@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
 
@@ -145,6 +145,27 @@ class SingleDirectoryStorage:
         if entry is not None:
             self._metrics.read_from(ReadLevel.READ_CACHE)
         return entry
+
+    def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
+        active, frozen = self._halves
+        found: list[bytes | None] = list(map(active.view(ledger_id).get, entry_ids))
+        levels = (
+            (ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id) if frozen is not None else {}),
+            (ReadLevel.READ_CACHE, self.read_cache.view(ledger_id)),
+        )
+        missing = [place for place, entry in enumerate(found) if entry is None]
+        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found) - len(missing))
+        for level, entries in levels:
+            if not missing:
+                break
+            if entries:
+                for place in missing:
+                    found[place] = entries.get(entry_ids[place])
+                missed = [place for place in missing if found[place] is None]
+                self._metrics.read_from(level, len(missing) - len(missed))
+                missing = missed
+        return found
 
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         """Consecutive entries that memory holds, at most `count`; looks each half up once. Any thread."""

@@ -160,8 +160,15 @@ class VirtualLanes:
         self._free_at = 0.0
         self.dead = False
 
+    def room(self, ledger_id: int, wanted: int) -> int:
+        return wanted
+
     def run(
-        self, ledger_id: int, work: Callable[[], object], done: Callable[[object, BaseException | None], None]
+        self,
+        ledger_id: int,
+        work: Callable[[], object],
+        done: Callable[[object, BaseException | None], None],
+        reads: int = 1,
     ) -> None:
         seconds = self._options.read_seconds * self._random.random()
         self._free_at = max(self._free_at, self._loop.time()) + seconds

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.node.replay import ReplayIntoStorage
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.context import ServerContext, TcpOptions
 from bookie_pod.server.tcp.handlers import RequestHandlers
+from bookie_pod.server.tcp.lane_reads import PlainRead, ReadDialect
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
@@ -25,6 +27,7 @@ from tests.support.simulation.disk import VirtualJournal, VirtualLanes
 from tests.support.simulation.storage import VirtualStorage
 
 if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
     from tests.support.simulation.bookie import VirtualBookie
 
 _OPTIONS: Final = TcpOptions()
@@ -53,6 +56,7 @@ class BookieProcess:
         lanes: Any = self.lanes
         reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
         reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
+        reads.answered_read = bookie.answered_read
         polls = LongPolls(ledgers, reads, lanes, loop)
         self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
         self.context.accepting = True
@@ -110,9 +114,31 @@ class _ObservedReads(Reads):
     """Tells how each read that does not come from memory on the hot path was answered."""
 
     observe: Callable[[ReadRequest, Reply], Reply]
+    answered_read: Callable[[ReadRequest, BaseException | None], None]
 
     def read(self, request: ReadRequest, reply: Reply) -> None:
         super().read(request, self.observe(request, reply))
+
+    def read_run(
+        self,
+        conn: Connection,
+        dialect: ReadDialect,
+        state: LedgerState,
+        reads: Sequence[PlainRead],
+        *,
+        high_priority: bool,
+    ) -> None:
+        def answer(echo: Any, entry: bytes, its_state: LedgerState) -> Sequence[bytes]:
+            self.answered_read(ReadRequest(state.ledger_id, echo[0]), None)
+            return dialect.answer(echo[1], entry, its_state)
+
+        def refuse(echo: Any, error: BaseException) -> bytes:
+            self.answered_read(ReadRequest(state.ledger_id, echo[0]), error)
+            return dialect.refuse(echo[1], error)
+
+        observed = ReadDialect(answer, refuse, dialect.tells_lac)
+        with_ids = [(entry_id, (entry_id, echo), reserved) for entry_id, echo, reserved in reads]
+        super().read_run(conn, observed, state, with_ids, high_priority=high_priority)
 
 
 class _ObservedReply(Reply):

@@ -125,6 +125,9 @@ class VirtualStorage:
         active = self._active.get(ledger_id)
         return None if active is None else active.get(entry_id)
 
+    def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        return [self.cached(ledger_id, entry_id) for entry_id in entry_ids]
+
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         run: list[bytes] = []
         while len(run) < count:

@@ -158,7 +158,7 @@ def test_read_answers_are_what_protobuf_writes(txn_id, ledger_id, entry_id, body
         read.maxLAC = max_lac
     pieces = v3_encode.read_response(*raw, body, max_lac)
     assert b"".join(pieces) == v3.encode_frame(response)
-    assert pieces[1] is body
+    assert any(piece is body for piece in pieces)
     refused = v3.new_response(request, status)
     refused.readResponse.status = v3.status_code(status)
     refused.readResponse.ledgerId, refused.readResponse.entryId = ledger_id, entry_id

@@ -10,7 +10,7 @@ import pytest
 from bookie_pod.server.tcp import connection
 from bookie_pod.server.tcp.connection import Connection
 from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_add, v3_read_lac
-from tests.support.server_rig import PaperTransport, ServerRig, answers
+from tests.support.server_rig import ServerRig, answers, slow
 
 KB, MB = 1 << 10, 1 << 20
 LIMIT = 8 * MB
@@ -22,42 +22,6 @@ async def rig() -> AsyncIterator[ServerRig]:
     made = ServerRig(memory_bytes=LIMIT, half_bytes=16 * MB)
     yield made
     made.close()
-
-
-class Slow(PaperTransport):
-    """Takes nothing until it is told to."""
-
-    conn: Connection
-    taken = 0
-
-    def write(self, data: bytes) -> None:
-        self._keep(len(data))
-
-    def writelines(self, pieces: list[bytes]) -> None:
-        self._keep(sum(map(len, pieces)))
-
-    def _keep(self, nbytes: int) -> None:
-        above = self.unsent > self.limits["high"]
-        self.unsent += nbytes
-        if self.unsent > self.limits["high"] and not above:
-            self.conn.pause_writing()
-
-    def abort(self) -> None:
-        super().abort()
-        self.conn.context.loop.call_soon(self.conn.connection_lost, None)
-
-    def take(self) -> None:
-        self.taken += self.unsent
-        above, self.unsent = self.unsent > self.limits["high"], 0
-        if above:
-            self.conn.resume_writing()
-
-
-def slow(rig: ServerRig) -> tuple[Connection, Slow]:
-    conn, transport = Connection(rig.context), Slow()
-    transport.conn = conn
-    conn.connection_made(transport)  # type: ignore[arg-type]
-    return conn, transport
 
 
 async def stored(rig: ServerRig, entries: int = 4) -> None:

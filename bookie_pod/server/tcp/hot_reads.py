@@ -1,0 +1,136 @@
+"""Plain reads, as many as lie one behind the other in what the socket brought.
+
+Clients that read keep hundreds of single reads under way. What costs so and so much for each elsewhere costs it once
+for many here: the look at the caches, the hand-over to a lane and back (`lane_reads`), the write, the metrics. Whoever
+asks alone has a run of one.
+
+Invariants
+- Each read gets the answer that it would get alone. Those that memory has are answered in the order in which they came.
+- What is more than an ordinary read of one entry by its id, in a ledger whose state is known, goes through `cold_v2` or
+  `cold_v3`.
+- No more answers are made than the transport takes, and no more reads begun than the connection may have under way:
+  from there on the frames stay unread.
+
+Threads: event loop only.
+
+Source: reference wire protocol, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_pod.server.tcp.cold_v2 import cold_v2
+from bookie_pod.server.tcp.cold_v3 import cold_v3
+from bookie_pod.server.tcp.lane_reads import PIECE_BYTES, V2_READS, V3_READS, PlainRead, ReadDialect
+from bookie_protocol.wire.v2_layout import PLAIN_READ, PLAIN_READ_HEAD
+from bookie_protocol.wire.v3_hot_read import ReadFields, decode_read_request
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+    from bookie_pod.storage.engines.interface import LedgerStorage
+
+_AT_ONCE: Final = 256
+"""Reads that are looked up together."""
+
+
+def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
+    """Serve the plain reads of version 2 that begin at `pos`, where one does; returns where it stopped."""
+    size = PLAIN_READ.size
+    count = min((len(data) - pos) // size, _AT_ONCE)
+    reads = []
+    ids_at = pos + len(PLAIN_READ_HEAD)
+    for head, ledger_id, entry_id in PLAIN_READ.iter_unpack(data[pos : pos + count * size]):
+        if head != PLAIN_READ_HEAD:
+            break
+        reads.append((ledger_id, entry_id, data[ids_at : ids_at + 16]))
+        ids_at += size
+    served = _serve(conn, V2_READS, reads)
+    if served < len(reads) and not (conn.stalled or conn.closed):
+        at = pos + served * size
+        cold_v2(conn, data[at + 4 : at + size])
+        served += 1
+    return pos + served * size
+
+
+def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
+    """Serve the plain reads of version 3 that begin at `pos`; returns where it stopped, `pos` if none does."""
+    max_length = conn.context.options.max_frame_bytes - 4
+    reads: list[tuple[int, int, ReadFields]] = []
+    ends = [pos]
+    last = len(data) - 4
+    at = pos
+    while at <= last and len(reads) < _AT_ONCE:
+        start = at + 4
+        at = start + int.from_bytes(data[at:start])
+        if not start < at <= min(len(data), start + max_length):
+            break
+        read = decode_read_request(data, start, at)
+        if read is None or (reads and read[5] != reads[0][2][5]):
+            break
+        reads.append((read[3], read[4], read))
+        ends.append(at)
+    high_priority = bool(reads) and reads[0][2][5] != 0
+    served = _serve(conn, V3_READS, reads, high_priority=high_priority)
+    if served < len(reads) and not (conn.stalled or conn.closed):
+        cold_v3(conn, data[ends[served] + 4 : ends[served + 1]])
+        served += 1
+    return ends[served]
+
+
+def _serve(
+    conn: Connection, dialect: ReadDialect, reads: Sequence[tuple[int, int, Any]], *, high_priority: bool = False
+) -> int:
+    """How many of the reads (ledger id, entry id, what is echoed) were answered or are under way. It stops before one
+    that has to be looked at by itself, and when the connection has to wait."""
+    context = conn.context
+    states = context.operations.ledgers.states
+    answer = dialect.answer
+    pieces: list[bytes] = []
+    nbytes = total = answered = served = 0
+    missed: dict[int, list[PlainRead]] = {}
+    known, state = -1, None
+    for (ledger_id, entry_id, echo), body in zip(reads, _look_up(context.storage, reads), strict=True):
+        if ledger_id != known:
+            known, state = ledger_id, states.get(ledger_id)
+        if state is None or entry_id < 0 or not (state.lac_known or not dialect.tells_lac):
+            break
+        served += 1
+        if body is None:
+            missed.setdefault(ledger_id, []).append((entry_id, echo, conn.read_started()))
+        else:
+            pieces += answer(echo, body, state)
+            size = len(body)
+            nbytes += size
+            total += size
+            answered += 1
+            if nbytes >= PIECE_BYTES:
+                conn.send(b"".join(pieces))
+                pieces, nbytes = [], 0
+        if conn.stalled or conn.closed:
+            break
+    if pieces:
+        conn.send(b"".join(pieces))
+    if answered:
+        context.metrics.reads_done(answered, total, 0.0)
+    for ledger_id, its in missed.items():
+        context.handlers.read_run(conn, dialect, states[ledger_id], its, high_priority=high_priority)
+    return served
+
+
+def _look_up(storage: LedgerStorage, reads: Sequence[tuple[int, int, Any]]) -> list[bytes | None]:
+    """Each entry that memory holds."""
+    if not reads:
+        return []
+    if len({read[0] for read in reads}) == 1:
+        return storage.cached_each(reads[0][0], [read[1] for read in reads])
+    places: dict[int, list[int]] = {}
+    for place, read in enumerate(reads):
+        places.setdefault(read[0], []).append(place)
+    found: list[bytes | None] = [None] * len(reads)
+    for ledger_id, its_places in places.items():
+        entries = storage.cached_each(ledger_id, [reads[place][1] for place in its_places])
+        for place, entry in zip(its_places, entries, strict=True):
+            found[place] = entry
+    return found

@@ -1,0 +1,180 @@
+"""Plain reads of one ledger that run on its lane together and are answered together.
+
+Invariants
+- At most `TOGETHER` of them are one piece of work, so that a lane goes on with others, and hands its results over.
+- Each is begun only while there is room for what it brings; those that are left are put aside together, and given to
+  their lane again when there is room. What was read counts until it has been handed to the connection.
+- What is wrong with one concerns that one.
+
+Threads: event loop only, but for `_on_lane`.
+
+Source: reference wire protocol, sections 3.6, 8.2 and 10.1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.server.tcp.lane_work import WORTH_BYTES
+from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.replies import code_of, status_of
+from bookie_protocol.errors import BookieUnavailable, TooManyRequests
+from bookie_protocol.wire.v2_layout import RESPONSE_SIZE, OpCode, response_prefix
+from bookie_protocol.wire.v3_encode import read_error, read_response
+from bookie_protocol.wire.v3_hot_read import ReadFields
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+
+TOGETHER: Final = 32
+PIECE_BYTES: Final = 64 * 1024
+"""Answers are joined up to about so many bytes; no copy is larger than that and one entry."""
+
+PlainRead = tuple[int, Any, int]
+"""Entry id, what the answer repeats of the request, bytes that are reserved for it."""
+Read = Callable[[int, int], bytes]
+
+
+class ReadDialect(NamedTuple):
+    """How one version of the protocol answers a plain read, given what is repeated of the request."""
+
+    answer: Callable[[Any, bytes, LedgerState], Sequence[bytes]]
+    refuse: Callable[[Any, BaseException], bytes]
+    tells_lac: bool
+    """The answer says how far the ledger is confirmed: that has to be known."""
+
+
+class LaneReads:
+    """One piece of work."""
+
+    __slots__ = ("_conn", "_counted", "_dialect", "_lanes", "_read", "_reads", "_since", "_state")
+
+    def __init__(
+        self,
+        conn: Connection,
+        lanes: ReadLanes,
+        read: Read,
+        dialect: ReadDialect,
+        state: LedgerState,
+        reads: Sequence[PlainRead],
+    ) -> None:
+        """`read` gives an entry of a ledger, on the lane."""
+        self._conn = conn
+        self._lanes = lanes
+        self._read = read
+        self._dialect = dialect
+        self._state = state
+        self._reads = reads
+        self._since = time.perf_counter()
+        self._counted = 0
+
+    def begin(self) -> None:
+        """Give them to the lane; those for which it has no place are refused."""
+        reads = self._reads
+        room = self._lanes.room(self._state.ledger_id, len(reads))
+        self._reads = reads[:room]
+        if room:
+            self._lanes.run(self._state.ledger_id, self._on_lane, self._on_loop, room)
+        if room < len(reads):
+            refused = TooManyRequests(f"ledger {self._state.ledger_id}: too many reads are waiting already")
+            self._answer(reads[room:], [refused] * (len(reads) - room))
+
+    def _on_lane(self) -> list[bytes | BaseException]:
+        """What came of the first of them; those behind were not begun."""
+        conn, ledger_id, read = self._conn, self._state.ledger_id, self._read
+        results: list[bytes | BaseException] = []
+        uncounted = 0
+        for entry_id, _, _ in self._reads:
+            if conn.closed:
+                results.append(BookieUnavailable("the connection that asked is closed"))
+                continue
+            if conn.must_wait:
+                break
+            try:
+                entry = read(ledger_id, entry_id)
+            except BaseException as error:
+                results.append(error)
+                continue
+            results.append(entry)
+            uncounted += len(entry)
+            if uncounted >= WORTH_BYTES:
+                self._counted += uncounted
+                conn.share.make(uncounted)
+                uncounted = 0
+        return results
+
+    def _on_loop(self, results: Any, error: BaseException | None) -> None:
+        done = [error] * len(self._reads) if error is not None else results
+        reads, self._reads = self._reads[: len(done)], self._reads[len(done) :]
+        try:
+            self._answer(reads, done)
+        finally:
+            if self._counted:
+                self._counted, given = 0, self._counted
+                self._conn.share.make(-given)
+        if self._reads:
+            self._conn.postpone(self.begin)
+
+    def _answer(self, reads: Sequence[PlainRead], results: Sequence[bytes | BaseException]) -> None:
+        conn, state, (answer, refuse, _) = self._conn, self._state, self._dialect
+        elapsed_ms = (time.perf_counter() - self._since) * 1000
+        pieces: list[bytes] = []
+        nbytes = total = found = 0
+        for (_, echo, reserved), result in zip(reads, results, strict=True):
+            if isinstance(result, bytes):
+                size = len(result)
+                pieces += answer(echo, result, state)
+                found += 1
+            else:
+                size = 0
+                pieces.append(refuse(echo, result))
+                self._failed(result, elapsed_ms)
+            conn.read_finished(reserved, size)
+            total += size
+            nbytes += size
+            if nbytes >= PIECE_BYTES:
+                conn.send(b"".join(pieces))
+                pieces, nbytes = [], 0
+        if pieces:
+            conn.send(b"".join(pieces))
+        if found:
+            conn.context.metrics.reads_done(found, total, elapsed_ms)
+
+    def _failed(self, error: BaseException, elapsed_ms: float) -> None:
+        metrics = self._conn.context.metrics
+        metrics.read_done("read", elapsed_ms, False)
+        if isinstance(error, TooManyRequests):
+            metrics.read_rejected()
+
+
+# --- the dialects -------------------------------------------------------------------------------------------
+
+
+def _answer_v2(ids: bytes, entry: bytes, state: LedgerState) -> Sequence[bytes]:
+    return _prefix_v2(len(entry)), ids, entry
+
+
+@lru_cache(maxsize=4096)
+def _prefix_v2(size: int) -> bytes:
+    """What stands before the ids in the answer with an entry of so many bytes."""
+    return (RESPONSE_SIZE + size).to_bytes(4) + response_prefix(2, OpCode.READENTRY, 0)[4:]
+
+
+def _refuse_v2(ids: bytes, error: BaseException) -> bytes:
+    return response_prefix(2, OpCode.READENTRY, code_of(error)) + ids
+
+
+def _answer_v3(read: ReadFields, entry: bytes, state: LedgerState) -> Sequence[bytes]:
+    return read_response(read[0], read[1], read[2], entry, state.lac)
+
+
+def _refuse_v3(read: ReadFields, error: BaseException) -> bytes:
+    return read_error(read[0], read[1], read[2], status_of(error))
+
+
+V2_READS: Final = ReadDialect(_answer_v2, _refuse_v2, tells_lac=False)
+V3_READS: Final = ReadDialect(_answer_v3, _refuse_v3, tells_lac=True)

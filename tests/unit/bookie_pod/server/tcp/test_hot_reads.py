@@ -1,0 +1,205 @@
+"""Reads that come together are answered as if each had come alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
+from bookie_protocol.errors import EntryDamaged
+from bookie_protocol.wire.v2_layout import Flag
+from tests.support.frames import (
+    entry,
+    v2_add,
+    v2_batch,
+    v2_code,
+    v2_entry,
+    v2_fence,
+    v2_read,
+    v3_add,
+    v3_fence,
+    v3_read,
+    v3_read_lac,
+)
+from tests.support.server_rig import ServerRig, answers, slow
+
+ON_DISK, IN_MEMORY, NOWHERE = range(3), range(3, 6), range(6, 9)
+LEDGERS = (1, 2, 7, 9)
+"""Two that are known, one that only the index knows, one that nobody does."""
+
+READS = st.tuples(st.sampled_from(LEDGERS), st.integers(-1, 8))
+V2 = st.one_of(
+    READS.map(lambda each: v2_read(*each)),
+    READS.map(lambda each: v2_read(*each, Flag.HIGH_PRIORITY)),
+    READS.map(lambda each: v2_batch(each[0], max(0, each[1]), 3)),
+    st.just(v2_fence(2, 4)),
+)
+V3: list[Callable[[int, tuple[int, int]], bytes]] = [
+    lambda txn, each: v3_read(*each, txn=txn),
+    lambda txn, each: v3_read(*each, txn=txn, priority=True),
+    lambda txn, each: v3_fence(2, 4, txn=txn),
+    lambda txn, each: v3_read_lac(each[0], txn=txn),
+]
+
+
+async def with_entries(add: Callable[[bytes], bytes] = v2_add, **options: int) -> ServerRig:
+    """Of each ledger some entries on disk and some in memory."""
+    rig = ServerRig(**options)  # type: ignore[arg-type]
+    conn, _ = rig.connect()
+    for ids in (ON_DISK, IN_MEMORY):
+        conn.data_received(b"".join(add(entry(ledger, each, lac=each - 1)) for ledger in (1, 2, 7) for each in ids))
+        rig.journal.acknowledge()
+        await rig.settle()
+        if ids is ON_DISK:
+            rig.storage.flush()
+    rig.ledgers.states.pop(7)
+    return rig
+
+
+async def asked(rig: ServerRig, pieces: Sequence[bytes], *, alone: bool = False) -> list[bytes]:
+    conn, transport = rig.connect()
+    for piece in pieces:
+        conn.data_received(piece)
+        if alone:
+            await rig.settle()
+    await rig.settle(lambda: not rig.context.busy or not rig.journal.acknowledge())
+    await rig.settle()
+    frames = transport.frames
+    rig.close()
+    return frames
+
+
+def split(data: bytes, places: list[int]) -> list[bytes]:
+    ends = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(ends) if end > start]
+
+
+@settings(max_examples=60)
+@given(st.lists(V2, min_size=1, max_size=60), st.lists(st.integers(0, 5000), max_size=4))
+def test_version_2(requests: list[bytes], places: list[int]) -> None:
+    async def run() -> None:
+        one_by_one = await asked(await with_entries(), requests, alone=True)
+        together = await asked(await with_entries(), split(b"".join(requests), places))
+        assert len(together) == len(requests)
+        assert sorted(together) == sorted(one_by_one)
+
+    asyncio.run(run())
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(V3), READS), min_size=1, max_size=60), st.lists(st.integers(0, 5000), max_size=4)
+)
+def test_version_3(asks: list[tuple[Callable[..., bytes], tuple[int, int]]], places: list[int]) -> None:
+    requests = [make(1 + 90 * number, each) for number, (make, each) in enumerate(asks)]
+
+    async def run() -> None:
+        one_by_one = await asked(await with_entries(v3_add), requests, alone=True)
+        together = await asked(await with_entries(v3_add), split(b"".join(requests), places))
+        assert sorted(together) == sorted(one_by_one)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("read", [v2_read, v3_read])
+async def test_split_at_every_byte(read: Callable[[int, int], bytes]) -> None:
+    add = v2_add if read is v2_read else v3_add
+    rig = await with_entries(add)
+    requests = b"".join(read(ledger, each) for ledger in (1, 2, 1) for each in (0, 3, 4, 7))
+    expected = None
+    for place in range(1, len(requests)):
+        conn, transport = rig.connect()
+        conn.data_received(requests[:place])
+        conn.data_received(requests[place:])
+        await rig.settle()
+        expected = expected or sorted(transport.frames)
+        assert sorted(transport.frames) == expected
+    assert len(expected or ()) == 12
+    rig.close()
+
+
+async def test_what_memory_has_is_answered_in_one_write_and_in_order() -> None:
+    rig = await with_entries()
+    conn, transport = rig.connect()
+    asks = [(ledger, each) for each in (4, 3, 5, 4) for ledger in (2, 1)]
+    conn.data_received(b"".join(v2_read(*each) for each in asks))
+    await rig.settle()
+    assert len(transport.writes) == 1
+    assert [v2_entry(frame) for frame in transport.frames] == [
+        entry(ledger, each, lac=each - 1) for ledger, each in asks
+    ]
+    rig.close()
+
+
+async def test_a_damaged_entry_concerns_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await with_entries()
+    read = rig.storage.read
+
+    def damaged(ledger_id: int, entry_id: int) -> bytes:
+        if entry_id == 1:
+            raise EntryDamaged("bits have flipped")
+        return read(ledger_id, entry_id)
+
+    monkeypatch.setattr(rig.storage, "read", damaged)
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v2_read(1, each) for each in range(8)))
+    frames = {int.from_bytes(frame[20:28]): v2_code(frame) for frame in await answers(rig, transport, 8)}
+    assert frames == {0: 0, 1: 101, 2: 0, 3: 0, 4: 0, 5: 0, 6: 2, 7: 2}
+    rig.close()
+
+
+async def test_no_more_is_under_way_than_one_connection_may_have() -> None:
+    rig = await with_entries(reads_pending_max=0)
+    conn, transport = rig.connect()
+    rig.lanes.run(1, lambda: asyncio.run(asyncio.sleep(0.05)), lambda result, error: None)
+    conn.data_received(v2_read(1, 7) * (2 * READS_IN_FLIGHT_MAX))
+    assert rig.context.reads_in_progress.count == READS_IN_FLIGHT_MAX
+    assert conn.stalled
+    await rig.settle(lambda: len(transport.frames) == 2 * READS_IN_FLIGHT_MAX)
+    assert {v2_code(frame) for frame in transport.frames} == {2}
+    assert rig.context.reads_in_progress.count == 0
+    rig.close()
+
+
+async def test_what_the_lane_has_no_place_for_is_refused() -> None:
+    rig = await with_entries(reads_pending_max=40)
+    conn, transport = rig.connect()
+    conn.data_received(v2_read(1, 0) + v2_read(1, 7) * 100)
+    await rig.settle(lambda: len(transport.frames) == 101)
+    codes = [v2_code(frame) for frame in transport.frames]
+    assert (codes.count(106), codes.count(2), codes.count(0)) == (61, 39, 1)
+    rig.close()
+
+
+KB = 1 << 10
+
+
+async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds() -> None:
+    """From memory: requests stay unread. From disk: what is not begun is put aside, in the middle of a piece too."""
+    size, limit = 400 * KB, 4000 * KB
+    rig = ServerRig(half_bytes=64_000 * KB, memory_bytes=limit)
+    writer, _ = rig.connect()
+    writer.data_received(b"".join(v2_add(entry(1, each, bytes(size))) for each in range(64)))
+    rig.journal.acknowledge()
+    await rig.settle()
+    for on_disk in (False, True):
+        if on_disk:
+            rig.storage.flush()
+        conn, transport = slow(rig)
+        conn.data_received(b"".join(v2_read(1, each % 64) for each in range(100)))
+        await rig.settle()
+        high = rig.context.options.write_high_water
+        assert transport.unsent < high + limit
+        assert conn.share.making + transport.unsent <= max(high, limit) + 2 * size + 64 * KB
+        while transport.taken < 100 * size:
+            transport.take()
+            await rig.settle()
+        assert not conn.stalled
+        assert (rig.context.reads_in_progress.count, rig.context.memory.making) == (0, 0)
+        conn.connection_lost(None)
+    rig.close()
