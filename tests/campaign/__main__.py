@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.campaign import network
+from tests.campaign.history import History
 from tests.campaign.planting.defects import DEFECTS, plant
 from tests.campaign.report import report
 from tests.campaign.rounds import Campaign
@@ -43,7 +46,7 @@ def main() -> int:
         plant=arguments.planted,
         stop_at_breach=arguments.planted is not None,
     )
-    history = asyncio.run(campaign.run())
+    history = asyncio.run(_until_told(campaign))
     replay = f"python -m tests.campaign --seed {arguments.seed} --minutes {arguments.minutes:g}"
     replay += " --zookeeper" if arguments.zookeeper else ""
     replay += f" --planted {arguments.planted}" if arguments.planted else ""
@@ -53,6 +56,16 @@ def main() -> int:
     else:
         print(f"files: {folder}")
     return 1 if history.breaches else 0
+
+
+async def _until_told(campaign: Campaign) -> History:
+    """SIGTERM and SIGINT end it as its time does: nothing is left behind, and what was found is told."""
+    run = asyncio.create_task(campaign.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, run.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await run
+    return campaign.history
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ In order
 4. a writer that a recovery has locked out finds fewer bookies than it needs to be told a success;
 5. a bookie at rest holds nothing: no request, no waiter, no memory of a client.
 
-Until 2 is reached a bookie whose copy was sound and whose disks were not touched never says that it has no such entry.
+Whatever was done to its disks, a bookie that had an entry never says that it has none, and neither does one that was
+needed for an acknowledgement.
 
 Event loop only.
 """
@@ -57,13 +58,8 @@ class Judge:
         self._world = world
         self._history = history
         self._sound: dict[int, set[str]] = {}
-        """By ledger: the bookies each of whose copies was read and was sound, and whose disks were not touched
-        since."""
-
-    def touched(self, bookie: str) -> None:
-        """A fault has destroyed something there: what it says is taken as it is."""
-        for bookies in self._sound.values():
-            bookies.discard(bookie)
+        """By ledger: the bookies each of whose copies was read and was sound."""
+        self._told: set[tuple[int, str]] = set()
 
     async def round(self) -> None:
         history = self._history
@@ -184,21 +180,26 @@ class Judge:
 
     async def _scan(self, ledger: Ledger, bookie: str, answers: object) -> str | None:
         history = self._history
-        was_sound = bookie in self._sound.get(ledger.ledger_id, ())
         async for answer in answers:  # type: ignore[attr-defined]
             history.counts["copies looked at"] += 1
             if answer.entry is not None:
                 history.read_entry(ledger, answer.entry_id, bytes(answer.entry.payload), f"a scan of {bookie}")
                 continue
-            if isinstance(answer.error, NotThere) and was_sound:
-                history.breach(
-                    "absence",
-                    f"{ledger}: {bookie} had entry {answer.entry_id}, nothing was done to its disks, and it says "
-                    f"{answer.error!r}",
-                )
-                self._sound[ledger.ledger_id].discard(bookie)
+            if isinstance(answer.error, NotThere):
+                self._judge_absence(ledger, bookie, answer.entry_id, answer.error)
             return f"{bookie}, entry {answer.entry_id}: {answer.error!r}"
         return None
+
+    def _judge_absence(self, ledger: Ledger, bookie: str, entry_id: int, error: NotThere) -> None:
+        """It says that it has no such entry, of which the metadata say that it has one."""
+        had = bookie in self._sound.get(ledger.ledger_id, ())
+        _, write_quorum, ack_quorum = ledger.quorums
+        acknowledged = ack_quorum == write_quorum and entry_id <= ledger.acked and bookie not in ledger.destroyed
+        if (had or acknowledged) and (ledger.ledger_id, bookie) not in self._told:
+            self._told.add((ledger.ledger_id, bookie))
+            why = "had" if had else "acknowledged"
+            self._history.breach("absence", f"{ledger}: {bookie} {why} entry {entry_id}, and says {error!r}")
+        self._sound.get(ledger.ledger_id, set()).discard(bookie)
 
     # --- 3 --------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ PORT: Final = 3181
 HTTP: Final = 8000
 GRPC: Final = 3182
 _METADATA_PORT: Final = 3180
-_BOOKIE: Final = str(Path(sys.executable).with_name("bookie"))
+COMMAND: Final = str(Path(sys.executable).with_name("bookie"))
 _ROOT: Final = Path(__file__).parents[2]
 _START_S: Final = 90.0
 _TRIES: Final = 6
@@ -213,7 +213,7 @@ class World:
             return
         self._metadata_host = host = self._network.add()
         command = [
-            _BOOKIE,
+            COMMAND,
             "metadata-service",
             "--data",
             str(folder / "store"),
@@ -250,7 +250,7 @@ class World:
         file = folder / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         environment = {**shim.environment, **self._planting()}
-        program = Program(name, [*host.enter, _BOOKIE, "serve", "--config", str(file)], folder / "log", environment)
+        program = Program(name, [*host.enter, COMMAND, "serve", "--config", str(file)], folder / "log", environment)
         return Bookie(name, host, folder / "disks", shim, program)
 
     def _planting(self) -> Mapping[str, str]:
@@ -272,7 +272,7 @@ class World:
         folder.mkdir()
         file = folder / "autorecovery.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        command = [*host.enter, _BOOKIE, "autorecovery", "--config", str(file)]
+        command = [*host.enter, COMMAND, "autorecovery", "--config", str(file)]
         program = Program(f"auto-recovery-{number}", command, folder / "log", dict(self._planting()))
         program.start()
         self.auto_recovery.append((program, host))
@@ -286,7 +286,7 @@ class World:
             "httpServerHost": "0.0.0.0",
             "httpServerPort": str(HTTP),
         }
-        command = [*host.enter, _BOOKIE, "gateway", *(f"--set={key}={value}" for key, value in settings.items())]
+        command = [*host.enter, COMMAND, "gateway", *(f"--set={key}={value}" for key, value in settings.items())]
         program = Program("gateway", command, self.folder / "gateway" / "log", dict(self._planting()))
         program.start()
         self.gateway = program, host
@@ -367,9 +367,10 @@ class World:
         self.history.counts["unsynced writes torn"] += total.torn
         return total
 
-    def empty_disks(self, bookie: Bookie, *folders: Path) -> None:
+    def empty_disks(self, bookie: Bookie, *folders: Path, destroys: bool = True) -> None:
         """Of a bookie that is not running: its disks are lost, and there are new ones in their place."""
-        self.history.destroyed(bookie.name)
+        if destroys:
+            self.history.destroyed(bookie.name)
         for folder in folders or (bookie.journal, bookie.ledgers):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

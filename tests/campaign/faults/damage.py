@@ -25,9 +25,14 @@ KINDS = {
 }
 
 
+_UNREAD = ("LOG", "OPTIONS", "IDENTITY")
+"""Beginnings of names of a database's files that hold nothing of ours."""
+
+
 def _files(bookie: Bookie, kind: str) -> list[Path]:
     folder, pattern = KINDS[kind]
-    return sorted(each for each in bookie.folder.glob(f"{folder}/{pattern}") if each.is_file() and each.stat().st_size)
+    found = [each for each in bookie.folder.glob(f"{folder}/{pattern}") if each.is_file() and each.stat().st_size]
+    return sorted(each for each in found if not each.name.startswith(_UNREAD))
 
 
 async def _stop(bookie: Bookie, random: Random) -> None:

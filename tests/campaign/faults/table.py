@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from tests.campaign.faults import clients, damage, disks, links, processes
+from tests.campaign.faults import clients, damage, disks, links, membership, processes
 from tests.campaign.faults.kind import Fault
 
 ALL: Final[tuple[Fault, ...]] = (
@@ -15,6 +15,7 @@ ALL: Final[tuple[Fault, ...]] = (
     *links.FAULTS,
     *disks.FAULTS,
     *damage.FAULTS,
+    *membership.FAULTS,
     *clients.FAULTS,
 )
 

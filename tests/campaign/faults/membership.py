@@ -1,0 +1,80 @@
+"""Bookies that leave for good and come back as new ones under their old names."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from random import Random
+from typing import Final
+
+from bookie_protocol.errors import CouldNotTell, NotThere
+from tests.campaign.actors import connected
+from tests.campaign.faults.kind import Fault
+from tests.campaign.world import COMMAND, Bookie, World
+
+_DECOMMISSION_S: Final = 100.0
+
+
+def _cluster(world: World, *arguments: str, seconds: float = 40.0) -> tuple[int | None, str]:
+    """`bookie cluster ...`: its exit code, and what it said; None: it did not end in time."""
+    try:
+        done = subprocess.run(
+            [COMMAND, "cluster", *arguments, "--metadata", world.uri],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, "it did not end in time"
+    return done.returncode, done.stdout + done.stderr
+
+
+async def is_replaced(world: World, bookie: Bookie, random: Random) -> str:
+    """As an operator does it who has lost the volumes: new ones, and no cookie, so that it is a new bookie under the
+    name that ledgers know. Its ledgers' writers may be idle meanwhile, and know nothing of it."""
+    bookie.program.kill()
+    await asyncio.sleep(random.choice((0.0, random.uniform(0, 6))))
+    world.empty_disks(bookie)
+    bookie.damaged = "replaced"
+    code, said = await asyncio.to_thread(_cluster, world, "cookie", "delete", bookie.name, "--force")
+    if code != 0:
+        bookie.damaged = f"its cookie could not be deleted: {said[-200:]}"
+    await world.start_bookie(bookie)
+    return "" if code == 0 else bookie.damaged
+
+
+async def is_decommissioned(world: World, bookie: Bookie, random: Random) -> str:
+    """Drained while it serves; if that is said to be done, nothing needs it: its disks go, and nothing is destroyed."""
+    arguments = ("decommission", bookie.name, "--grace", "2", "--force", "--rate", "0")
+    code, said = await asyncio.to_thread(_cluster, world, *arguments, seconds=_DECOMMISSION_S)
+    if code == 0:
+        await _nothing_names(world, bookie)
+        bookie.program.kill()
+        world.empty_disks(bookie, destroys=False)
+    elif code is not None and "Traceback" in said:
+        world.history.breach("alive", f"the decommission of {bookie.name} ended with {code}: {said[-1500:]}")
+    for _ in range(5):
+        undone, _said = await asyncio.to_thread(_cluster, world, "decommission", bookie.name, "--undo")
+        if undone == 0:
+            break
+        await asyncio.sleep(1)
+    await world.start_bookie(bookie)
+    return f"exit code {code}"
+
+
+async def _nothing_names(world: World, bookie: Bookie) -> None:
+    async with connected(world.uri) as client:
+        for ledger in world.history.live():
+            try:
+                names = (await client.metadata(ledger.ledger_id)).all_bookies()
+            except (CouldNotTell, NotThere):
+                continue
+            if bookie.name in names:
+                world.history.breach("metadata", f"{ledger} names {bookie.name}, whose decommission is said to be done")
+
+
+FAULTS = (
+    Fault("bookie replaced", 2, is_replaced, destroys=True),
+    Fault("decommission", 0.5, is_decommissioned),
+)
