@@ -10,12 +10,12 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from random import Random
 from typing import Final
 
-from bookie_client import Client, ClientOptions, LedgerWriter
+from bookie_client import Client, LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     CouldNotTell,
@@ -27,6 +27,8 @@ from bookie_protocol.errors import (
     Refused,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from tests.campaign.connecting import connected
+from tests.campaign.gateway_writer import GatewayWriter
 from tests.campaign.history import PASSWORD, History, Ledger, payload
 
 QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 2), (1, 1, 1))
@@ -40,38 +42,6 @@ _KEEP_LEDGERS: Final = 24
 _nonces = 0
 
 
-def options(version: int = 3) -> ClientOptions:
-    """Short time-outs; no bookie is kept out for the errors that are made on purpose."""
-    return ClientOptions(
-        protocol_version=version,
-        add_timeout=2.5,
-        read_timeout=2.5,
-        connect_timeout=2.5,
-        max_reconnect_delay=0.5,
-        long_poll_timeout=2.0,
-        quarantine=False,
-        tail_patience=20.0,
-    )
-
-
-@asynccontextmanager
-async def connected(uri: str, version: int = 3) -> AsyncIterator[Client]:
-    """A client, as soon as the metadata service answers."""
-    while True:
-        client = Client(uri, options(version), placement="random")
-        try:
-            await client.start()
-        except CouldNotTell:
-            await asyncio.sleep(_PAUSE_S)
-            continue
-        try:
-            yield client
-        finally:
-            with suppress(PodkeeperError):
-                await client.close()
-        return
-
-
 def named(ledger: Ledger, metadata: LedgerMetadata) -> None:
     """Note whom the metadata name."""
     ledger.bookies |= metadata.all_bookies()
@@ -80,8 +50,10 @@ def named(ledger: Ledger, metadata: LedgerMetadata) -> None:
 class Actors:
     """All of them, over one history. `going` ends them at their next turn."""
 
-    def __init__(self, uri: str, history: History, seed: int) -> None:
+    def __init__(self, uri: str, gateway: str, history: History, seed: int) -> None:
+        """`gateway`: host and port."""
         self.uri = uri
+        self.gateway = gateway
         self.history = history
         self.going = True
         self._random = Random(seed)
@@ -91,6 +63,7 @@ class Actors:
     def start(self, writers: int) -> None:
         for number in range(writers):
             self._run(self._write(Random(self._random.random()), 2 + number % 2), f"writer-{number}")
+        self._run(self._write_by_gateway(Random(self._random.random())), "gateway writer")
         self._run(self._read(Random(self._random.random())), "reader")
         self._run(self._delete(Random(self._random.random())), "deleter")
 
@@ -144,7 +117,8 @@ class Actors:
         except (Refused, CouldNotTell):
             await asyncio.sleep(_PAUSE_S)
             return
-        ledger = self._register(writer, (ensemble, write_quorum, ack_quorum), digest.name, who)
+        ledger = self._register(writer.ledger_id, (ensemble, write_quorum, ack_quorum), digest.name, who)
+        named(ledger, writer.metadata)
         if random.random() < 0.6:
             self._run(self._tail(ledger, random.choice((2, 3))), f"tail of {ledger.ledger_id}", self._tails)
         way = random.choice(("close", "close", "die", "die", "fenced", "idle"))
@@ -174,15 +148,24 @@ class Actors:
             self._run(self._recover(ledger, random), f"recoverer of {ledger.ledger_id}")
         ledger.is_written = False
 
-    def _register(self, writer: LedgerWriter, quorums: tuple[int, int, int], digest: str, who: str) -> Ledger:
+    async def _write_by_gateway(self, random: Random) -> None:
+        while self.going:
+            writer = GatewayWriter(self.gateway, self.history, self._register)
+            ledger = await writer.write(random)
+            if ledger is not None:
+                ledger.is_written = False
+                self._run(self._recover(ledger, random), f"recoverer of {ledger.ledger_id}")
+            await asyncio.sleep(random.uniform(0, 1))
+
+    def _register(self, ledger_id: int, quorums: tuple[int, int, int], digest: str, who: str) -> Ledger:
+        """A ledger that has just been made."""
         global _nonces
         _nonces += 1
-        ledger = Ledger(writer.ledger_id, _nonces, quorums, digest, who)
-        if ledger.ledger_id in self.history.ledgers:
-            self.history.breach("metadata", f"the id of {self.history.ledgers[ledger.ledger_id]} was given out again")
-        self.history.ledgers[ledger.ledger_id] = ledger
+        ledger = Ledger(ledger_id, _nonces, quorums, digest, who)
+        if ledger_id in self.history.ledgers:
+            self.history.breach("metadata", f"the id of {self.history.ledgers[ledger_id]} was given out again")
+        self.history.ledgers[ledger_id] = ledger
         self.history.counts["ledgers written"] += 1
-        named(ledger, writer.metadata)
         return ledger
 
     async def _submit(self, writer: LedgerWriter, ledger: Ledger, futures: list[asyncio.Future[int]]) -> bool:

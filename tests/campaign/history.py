@@ -109,12 +109,6 @@ class History:
             self.journal.write(f"{self.clock:7.1f}  {start}{words}\n")
             self.journal.flush()
 
-    def destroyed(self, bookie: str) -> None:
-        """Whatever this bookie had may be gone or damaged."""
-        for ledger in self.live():
-            if bookie in ledger.bookies:
-                ledger.destroyed.add(bookie)
-
     def live(self) -> list[Ledger]:
         return [ledger for ledger in self.ledgers.values() if not ledger.is_deleted]
 

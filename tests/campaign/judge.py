@@ -30,7 +30,8 @@ from bookie_client.distribution import Quorums
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NotThere, PodkeeperError, Refused
 from bookie_protocol.keys import master_key
-from tests.campaign.actors import connected, named, recover
+from tests.campaign.actors import named, recover
+from tests.campaign.connecting import connected
 from tests.campaign.history import PASSWORD, History, Ledger, payload
 from tests.campaign.world import PORT, Bookie, World
 from tests.support.frames import entry, v2_add, v2_code

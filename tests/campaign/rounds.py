@@ -13,7 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.campaign.actors import Actors, connected
+from tests.campaign.actors import Actors
+from tests.campaign.connecting import connected
 from tests.campaign.faults.kind import Fault
 from tests.campaign.faults.table import Plan, Strike, draw
 from tests.campaign.history import History
@@ -75,7 +76,7 @@ class Campaign:
         history.counts["rounds"] += 1
         victims = ", ".join(f"bookie-{number + 1}" for number in plan.victims) or "nobody"
         history.note(f"round {history.counts['rounds']}: copies may be destroyed on {victims}")
-        actors = Actors(world.uri, history, seed)
+        actors = Actors(world.uri, world.gateway_address, history, seed)
         actors.start(WRITERS)
         strikes = set()
         for strike in plan.strikes:

@@ -27,6 +27,8 @@ from typing import Final
 
 import aiohttp
 
+from bookie_protocol.errors import CouldNotTell, NotThere
+from tests.campaign.connecting import connected
 from tests.campaign.history import History
 from tests.campaign.network import Host, Network
 from tests.campaign.programs import Program
@@ -46,6 +48,7 @@ _METADATA_PORT: Final = 3180
 COMMAND: Final = str(Path(sys.executable).with_name("bookie"))
 _ROOT: Final = Path(__file__).parents[2]
 _START_S: Final = 90.0
+_METADATA_S: Final = 8.0
 _TRIES: Final = 6
 _LOOK_S: Final = 0.25
 
@@ -168,6 +171,11 @@ class World:
     def here(self) -> str:
         """The address of the clients in this process."""
         return self._network.here
+
+    @property
+    def gateway_address(self) -> str:
+        assert self.gateway is not None
+        return f"{self.gateway[1].address}:{GRPC}"
 
     @property
     def metadata_address(self) -> str:
@@ -367,10 +375,23 @@ class World:
         self.history.counts["unsynced writes torn"] += total.torn
         return total
 
-    def empty_disks(self, bookie: Bookie, *folders: Path, destroys: bool = True) -> None:
-        """Of a bookie that is not running: its disks are lost, and there are new ones in their place."""
-        if destroys:
-            self.history.destroyed(bookie.name)
+    async def destroys(self, bookie: Bookie, what: str) -> None:
+        """Before something is done to a bookie that is not running, which may destroy any of its copies: note which
+        ledgers have copies there. Where that cannot be told for sure, as of those that are being written, they have."""
+        bookie.damaged = what
+        unsure = {each.ledger_id: each for each in self.history.live()}
+        try:
+            async with asyncio.timeout(_METADATA_S), connected(self.uri) as client:
+                for ledger in [each for each in unsure.values() if each.end is not None and not each.is_written]:
+                    if bookie.name not in (await client.metadata(ledger.ledger_id)).all_bookies():
+                        del unsure[ledger.ledger_id]
+        except (TimeoutError, CouldNotTell, NotThere):
+            pass
+        for ledger in unsure.values():
+            ledger.destroyed.add(bookie.name)
+
+    def empty_disks(self, bookie: Bookie, *folders: Path) -> None:
+        """Of a bookie that is not running: there are new ones in their place."""
         for folder in folders or (bookie.journal, bookie.ledgers):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -406,7 +427,7 @@ class World:
         if code is not None:
             self._judge_end(bookie, code, said)
         if bookie.failed_starts >= _TRIES:
-            self._give_up(bookie, said)
+            await self._give_up(bookie, said)
         bookie.program.start()
         bookie.failed_starts += 1
         self.history.counts["bookies started again"] += 1
@@ -421,13 +442,14 @@ class World:
         elif "Traceback (most recent call last)" in said and '"event"' not in said.splitlines()[-1]:
             history.breach("alive", f"{bookie.name} ended with a traceback: {said[-1500:]}")
 
-    def _give_up(self, bookie: Bookie, said: str) -> None:
+    async def _give_up(self, bookie: Bookie, said: str) -> None:
         """It does not come up."""
         if not bookie.damaged:
             self.history.breach(
                 "alive", f"{bookie.name} does not start, and its files were not damaged: {said[-1500:]}"
             )
         self.history.counts["bookies that refused damaged files"] += 1
+        await self.destroys(bookie, bookie.damaged or "it had to be emptied")
         self.empty_disks(bookie)
         bookie.failed_starts = 0
 

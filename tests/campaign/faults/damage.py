@@ -50,8 +50,7 @@ async def bits_flip(world: World, bookie: Bookie, random: Random) -> str:
         await world.start_bookie(bookie)
         return "no such file"
     path = random.choice(files)
-    world.history.destroyed(bookie.name)
-    bookie.damaged = f"{path.name}, flipped bits"
+    await world.destroys(bookie, f"{path.name}, flipped bits")
     data = bytearray(path.read_bytes())
     flips = random.choice((1, 1, 1, 3))
     for _ in range(flips):
@@ -85,8 +84,7 @@ async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
         await world.start_bookie(bookie)
         return "no such file"
     path = random.choice(files)
-    world.history.destroyed(bookie.name)
-    bookie.damaged = f"{path.name} lost"
+    await world.destroys(bookie, f"{path.name} lost")
     how = random.choice(("gone", "emptied"))
     path.unlink() if how == "gone" else path.write_bytes(b"")
     await world.start_bookie(bookie)
@@ -96,7 +94,7 @@ async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
 async def disk_is_lost(world: World, bookie: Bookie, random: Random) -> str:
     bookie.program.kill()
     folders = random.choice(((bookie.journal,), (bookie.ledgers,), (bookie.journal, bookie.ledgers)))
-    bookie.damaged = "disk lost"
+    await world.destroys(bookie, "disk lost")
     world.empty_disks(bookie, *folders)
     await world.start_bookie(bookie)
     return " and ".join(folder.name for folder in folders)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from bookie_protocol.errors import CouldNotTell, NotThere
-from tests.campaign.actors import connected
+from tests.campaign.connecting import connected
 from tests.campaign.faults.kind import Fault
 from tests.campaign.world import COMMAND, Bookie, World
 
@@ -35,8 +35,8 @@ async def is_replaced(world: World, bookie: Bookie, random: Random) -> str:
     name that ledgers know. Its ledgers' writers may be idle meanwhile, and know nothing of it."""
     bookie.program.kill()
     await asyncio.sleep(random.choice((0.0, random.uniform(0, 6))))
+    await world.destroys(bookie, "replaced")
     world.empty_disks(bookie)
-    bookie.damaged = "replaced"
     code, said = await asyncio.to_thread(_cluster, world, "cookie", "delete", bookie.name, "--force")
     if code != 0:
         bookie.damaged = f"its cookie could not be deleted: {said[-200:]}"
@@ -51,7 +51,7 @@ async def is_decommissioned(world: World, bookie: Bookie, random: Random) -> str
     if code == 0:
         await _nothing_names(world, bookie)
         bookie.program.kill()
-        world.empty_disks(bookie, destroys=False)
+        world.empty_disks(bookie)
     elif code is not None and "Traceback" in said:
         world.history.breach("alive", f"the decommission of {bookie.name} ended with {code}: {said[-1500:]}")
     for _ in range(5):
