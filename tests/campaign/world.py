@@ -35,6 +35,7 @@ from tests.campaign.programs import Program
 from tests.campaign.shim.control import Shim
 from tests.campaign.shim.power import Lost, lose_power
 from tests.support.auto_recovery import QUICK
+from tests.support.bookie_process import DB_STORAGE, INTERLEAVED_STORAGE, SORTED_STORAGE
 from tests.support.serve_process import ServeProcess
 from tests.support.small_bookie import SMALL_BOOKIE
 from tests.support.zookeeper import ZooKeeperServer
@@ -95,6 +96,7 @@ class Bookie:
     folder: Path
     shim: Shim
     program: Program
+    engine: str
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     excuse: str = ""
     """Why its process may end by itself; empty: it may not."""
@@ -245,6 +247,7 @@ class World:
         folder = self.folder / name
         shim = Shim(folder / "shim", folder / "disks")
         (folder / "disks").mkdir()
+        (engine,) = self.random.choices((DB_STORAGE, SORTED_STORAGE, INTERLEAVED_STORAGE), (6, 2, 1))
         settings = {
             **SETTINGS,
             "bookieId": name,
@@ -254,12 +257,13 @@ class World:
             "metadataServiceUri": self.uri,
             "journalDirectories": str(folder / "disks" / "journal"),
             "ledgerDirectories": str(folder / "disks" / "ledgers"),
+            "ledgerStorageClass": engine,
         }
         file = folder / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         environment = {**shim.environment, **self._planting()}
         program = Program(name, [*host.enter, COMMAND, "serve", "--config", str(file)], folder / "log", environment)
-        return Bookie(name, host, folder / "disks", shim, program)
+        return Bookie(name, host, folder / "disks", shim, program, engine)
 
     def _planting(self) -> Mapping[str, str]:
         if self._plant is None:
@@ -390,13 +394,29 @@ class World:
         for ledger in unsure.values():
             ledger.destroyed.add(bookie.name)
 
-    def empty_disks(self, bookie: Bookie, *folders: Path) -> None:
-        """Of a bookie that is not running: there are new ones in their place."""
+    async def empty_disks(self, bookie: Bookie, *folders: Path) -> None:
+        """Of a bookie that is not running: there are new ones in their place. Where the engine has no way to tell what
+        was lost, it has to be a new bookie under the old name."""
+        if bookie.engine != DB_STORAGE:
+            await self.forget_cookie(bookie)
+            folders = ()
         for folder in folders or (bookie.journal, bookie.ledgers):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         for part in bookie.shim.undo.iterdir():
             part.unlink()
+
+    async def forget_cookie(self, bookie: Bookie) -> None:
+        """It is a new bookie from now on. Waits for the metadata service."""
+        async with connected(self.uri) as client:
+            while True:
+                try:
+                    await client.metadata_service.cookies.delete(bookie.name)
+                    return
+                except NotThere:
+                    return
+                except CouldNotTell:
+                    await asyncio.sleep(_LOOK_S)
 
     # --- the supervisor -------------------------------------------------------------------------------------------
 
@@ -450,7 +470,7 @@ class World:
             )
         self.history.counts["bookies that refused damaged files"] += 1
         await self.destroys(bookie, bookie.damaged or "it had to be emptied")
-        self.empty_disks(bookie)
+        await self.empty_disks(bookie)
         bookie.failed_starts = 0
 
 

@@ -95,7 +95,7 @@ async def disk_is_lost(world: World, bookie: Bookie, random: Random) -> str:
     bookie.program.kill()
     folders = random.choice(((bookie.journal,), (bookie.ledgers,), (bookie.journal, bookie.ledgers)))
     await world.destroys(bookie, "disk lost")
-    world.empty_disks(bookie, *folders)
+    await world.empty_disks(bookie, *folders)
     await world.start_bookie(bookie)
     return " and ".join(folder.name for folder in folders)
 

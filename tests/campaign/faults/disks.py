@@ -61,8 +61,9 @@ async def _failing(world: World, bookie: Bookie, random: Random, ops: Op, error:
     with bookie.shim.rule(ops, error, path=where, one_in=one_in) as hits:
         await asyncio.sleep(seconds)
         struck = int(hits)
-    if error == errno.EIO and random.random() < 0.5:
-        await world.lose_power(bookie, random=random)
+        if error == errno.EIO and random.random() < (0.8 if ops is Op.SYNC else 0.3):
+            await world.lose_power(bookie, random=random)
+    if not bookie.program.is_running:
         await world.start_bookie(bookie)
     return f"{where}, one in {one_in}, for {seconds:.1f} s, {struck} calls"
 

@@ -36,12 +36,10 @@ async def is_replaced(world: World, bookie: Bookie, random: Random) -> str:
     bookie.program.kill()
     await asyncio.sleep(random.choice((0.0, random.uniform(0, 6))))
     await world.destroys(bookie, "replaced")
-    world.empty_disks(bookie)
-    code, said = await asyncio.to_thread(_cluster, world, "cookie", "delete", bookie.name, "--force")
-    if code != 0:
-        bookie.damaged = f"its cookie could not be deleted: {said[-200:]}"
+    await world.forget_cookie(bookie)
+    await world.empty_disks(bookie)
     await world.start_bookie(bookie)
-    return "" if code == 0 else bookie.damaged
+    return ""
 
 
 async def is_decommissioned(world: World, bookie: Bookie, random: Random) -> str:
@@ -51,7 +49,7 @@ async def is_decommissioned(world: World, bookie: Bookie, random: Random) -> str
     if code == 0:
         await _nothing_names(world, bookie)
         bookie.program.kill()
-        world.empty_disks(bookie)
+        await world.empty_disks(bookie)
     elif code is not None and "Traceback" in said:
         world.history.breach("alive", f"the decommission of {bookie.name} ended with {code}: {said[-1500:]}")
     for _ in range(5):
