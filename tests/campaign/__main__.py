@@ -17,6 +17,7 @@ from tests.campaign.planting.defects import DEFECTS, plant
 from tests.campaign.report import report
 from tests.campaign.rounds import Campaign
 from tests.campaign.shim.control import library
+from tests.interop.java_programs import PROJECT
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--zookeeper", action="store_true", help="instead of the embedded metadata service")
+    parser.add_argument(
+        "--java", action="store_true", help="a Java client writes too; needs Maven, and takes ZooKeeper"
+    )
     parser.add_argument(
         "--planted", choices=sorted(DEFECTS), help="plant this defect; the campaign ends at the first breach"
     )
@@ -42,13 +46,15 @@ def main() -> int:
         folder,
         arguments.seed,
         60 * arguments.minutes,
-        zookeeper=arguments.zookeeper,
+        zookeeper=arguments.zookeeper or arguments.java,
+        java=PROJECT.class_path() if arguments.java else None,
         plant=arguments.planted,
         stop_at_breach=arguments.planted is not None,
     )
     history = asyncio.run(_until_told(campaign))
     replay = f"python -m tests.campaign --seed {arguments.seed} --minutes {arguments.minutes:g}"
     replay += " --zookeeper" if arguments.zookeeper else ""
+    replay += " --java" if arguments.java else ""
     replay += f" --planted {arguments.planted}" if arguments.planted else ""
     print(report(history, replay, campaign.memory))
     if arguments.folder is None and not history.breaches:

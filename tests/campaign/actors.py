@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -29,7 +30,8 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.campaign.connecting import connected
 from tests.campaign.gateway_writer import GatewayWriter
-from tests.campaign.history import PASSWORD, History, Ledger, payload
+from tests.campaign.history import PASSWORD, History, Ledger
+from tests.campaign.java_writer import JavaWriter
 
 QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 2), (1, 1, 1))
 """With one copy, and wherever all have to acknowledge, a bookie alone answers for what it said."""
@@ -50,10 +52,13 @@ def named(ledger: Ledger, metadata: LedgerMetadata) -> None:
 class Actors:
     """All of them, over one history. `going` ends them at their next turn."""
 
-    def __init__(self, uri: str, gateway: str, history: History, seed: int) -> None:
-        """`gateway`: host and port."""
+    def __init__(
+        self, uri: str, gateway: str, history: History, seed: int, java: tuple[str, Path] | None = None
+    ) -> None:
+        """`gateway`: host and port. `java`: the class path of the Java client, and where it logs."""
         self.uri = uri
         self.gateway = gateway
+        self._java = java
         self.history = history
         self.going = True
         self._random = Random(seed)
@@ -64,6 +69,8 @@ class Actors:
         for number in range(writers):
             self._run(self._write(Random(self._random.random()), 2 + number % 2), f"writer-{number}")
         self._run(self._write_by_gateway(Random(self._random.random())), "gateway writer")
+        if self._java is not None:
+            self._run(self._write_by_java(*self._java, Random(self._random.random())), "Java writer")
         self._run(self._read(Random(self._random.random())), "reader")
         self._run(self._delete(Random(self._random.random())), "deleter")
 
@@ -157,6 +164,17 @@ class Actors:
                 self._run(self._recover(ledger, random), f"recoverer of {ledger.ledger_id}")
             await asyncio.sleep(random.uniform(0, 1))
 
+    async def _write_by_java(self, class_path: str, log: Path, random: Random) -> None:
+        writer = JavaWriter(class_path, self.uri, log, self.history, self._register)
+        try:
+            while self.going:
+                ledger = await writer.write(random)
+                if ledger is not None:
+                    ledger.is_written = False
+                    self._run(self._recover(ledger, random), f"recoverer of {ledger.ledger_id}")
+        finally:
+            writer.close()
+
     def _register(self, ledger_id: int, quorums: tuple[int, int, int], digest: str, who: str) -> Ledger:
         """A ledger that has just been made."""
         global _nonces
@@ -176,7 +194,7 @@ class Actors:
         if behind_recovery and ledger.fenced_from is None:
             ledger.fenced_from = entry_id
         try:
-            future = await writer.submit(payload(ledger.nonce, entry_id))
+            future = await writer.submit(ledger.payload(entry_id))
         except PodkeeperError as error:
             self._failed(ledger, error)
             return False
@@ -249,7 +267,7 @@ class Actors:
         async with connected(self.uri, version) as client:
             while True:
                 try:
-                    async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+                    async with client.open(ledger.ledger_id, password=ledger.password) as reader:
                         async for entry in reader.tail(following):
                             if entry.entry_id != following:
                                 history.breach("order", f"{ledger}: a tail was given {entry.entry_id}, not {following}")
@@ -304,7 +322,7 @@ class Actors:
 async def recover(client: Client, history: History, ledger: Ledger, who: str) -> bool:
     """One attempt to close a ledger; True: it is closed, or was deleted."""
     try:
-        metadata = await client.recover(ledger.ledger_id, password=PASSWORD)
+        metadata = await client.recover(ledger.ledger_id, password=ledger.password)
     except LedgerDeleted:
         if not ledger.is_deleted:
             history.breach("metadata", f"{ledger}: {who} was told that it does not exist")
@@ -327,7 +345,7 @@ async def read_some(client: Client, history: History, ledger: Ledger, random: Ra
     first = random.randint(0, ledger.end[0])
     last = min(ledger.end[0], first + random.choice((0, 20, 200)))
     try:
-        async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+        async with client.open(ledger.ledger_id, password=ledger.password) as reader:
             if not reader.is_closed:
                 history.breach("recovery", f"{ledger}: it was closed, and is open again")
                 return

@@ -14,7 +14,7 @@ import grpc
 
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
-from tests.campaign.history import PASSWORD, History, Ledger, payload
+from tests.campaign.history import PASSWORD, History, Ledger
 
 _SHAPES: Final = ((3, 3, 2), (3, 2, 2), (2, 2, 2))
 _PAUSE_S: Final = 0.5
@@ -57,9 +57,7 @@ class GatewayWriter:
         for _ in range(random.randint(2, 12)):
             first, count = ledger.sent, random.randint(1, 25)
             ledger.sent += count
-            await call.write(
-                pb.AppendRequest(entries=[payload(ledger.nonce, entry) for entry in range(first, first + count)])
-            )
+            await call.write(pb.AppendRequest(entries=[ledger.payload(entry) for entry in range(first, first + count)]))
             await asyncio.sleep(random.uniform(0, 0.1))
 
     async def _hear(self, call: Any, ledger: Ledger) -> None:
@@ -67,5 +65,5 @@ class GatewayWriter:
             for entry_id in range(ledger.acked + 1, answer.last_entry_id + 1):
                 self._history.acknowledged(ledger, entry_id)
             if answer.closed:
-                length = sum(len(payload(ledger.nonce, entry)) for entry in range(answer.last_entry_id + 1))
+                length = sum(len(ledger.payload(entry)) for entry in range(answer.last_entry_id + 1))
                 self._history.ended(ledger, answer.last_entry_id, length, "the gateway")

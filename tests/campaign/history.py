@@ -16,6 +16,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from tests.interop.java_client import PASSWORD as JAVA_PASSWORD
+from tests.interop.java_client import payload as java_payload
+
 PASSWORD = b"campaign"
 
 
@@ -62,6 +65,19 @@ class Ledger:
     destroyed: set[str] = field(default_factory=set)
     given_up: bool = False
     """So much of it was destroyed that nothing is promised of it any more."""
+
+    @property
+    def password(self) -> bytes:
+        return JAVA_PASSWORD if self.is_java else PASSWORD
+
+    @property
+    def is_java(self) -> bool:
+        """Java's program makes its own entries."""
+        return self.writer == "java"
+
+    def payload(self, entry_id: int) -> bytes:
+        """What this entry has to hold."""
+        return java_payload(self.ledger_id, entry_id) if self.is_java else payload(self.nonce, entry_id)
 
     @property
     def is_promised(self) -> bool:
@@ -140,7 +156,7 @@ class History:
             self.breach("LAC", f"{ledger}: a reader was given entry {ledger.read}, it ends at {last}")
         if last >= ledger.sent:
             self.breach("content", f"{ledger}: it ends at {last}, and only {ledger.sent} entries were ever appended")
-        expected = sum(len(payload(ledger.nonce, entry)) for entry in range(last + 1))
+        expected = sum(len(ledger.payload(entry)) for entry in range(last + 1))
         if length != expected:
             self.breach("content", f"{ledger}: its length is {length}, its entries up to {last} have {expected}")
 
@@ -157,7 +173,7 @@ class History:
     def read_entry(self, ledger: Ledger, entry_id: int, found: bytes, who: str) -> None:
         """Whatever was destroyed, no reader is ever given other bytes."""
         self.counts["entries read and compared"] += 1
-        if found != payload(ledger.nonce, entry_id):
+        if found != ledger.payload(entry_id):
             self.breach("content", f"{ledger}: {who} was given other bytes for entry {entry_id}: {found[:60]!r}")
 
     def heard_lac(self, ledger: Ledger, lac: int, before: int) -> None:

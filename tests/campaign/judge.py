@@ -32,7 +32,7 @@ from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NotThere, Podkee
 from bookie_protocol.keys import master_key
 from tests.campaign.actors import named, recover
 from tests.campaign.connecting import connected
-from tests.campaign.history import PASSWORD, History, Ledger, payload
+from tests.campaign.history import History, Ledger
 from tests.campaign.world import PORT, Bookie, World
 from tests.support.frames import entry, v2_add, v2_code
 
@@ -164,7 +164,7 @@ class Judge:
         async with gate:
             wrong = []
             try:
-                async with client.open(ledger.ledger_id, password=PASSWORD) as handle:
+                async with client.open(ledger.ledger_id, password=ledger.password) as handle:
                     named(ledger, handle.metadata)
                     reader = replicas(handle)
                     for bookie in sorted(handle.metadata.all_bookies()):
@@ -210,7 +210,7 @@ class Judge:
             if ledger.acked > ledger.end[0]:
                 continue  # told already
             try:
-                async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+                async with client.open(ledger.ledger_id, password=ledger.password) as reader:
                     found = await reader.read(0, ledger.end[0]) if ledger.end[0] >= 0 else []
             except PodkeeperError as error:
                 self._history.lost(ledger, f"it cannot be read: {error!r}")
@@ -224,16 +224,15 @@ class Judge:
 
     async def _fences_hold(self) -> None:
         """What a writer would send that knows of nothing yet."""
-        key = master_key(PASSWORD)
         for ledger in self._history.live():
             if ledger.is_closed_by_writer or not ledger.writes_to or ledger.destroyed or ledger.fence_judged:
                 continue
             ledger.fence_judged = True
             ensemble, write_quorum, ack_quorum = ledger.quorums
             quorums = Quorums(ensemble, write_quorum, ack_quorum)
-            stored = entry(ledger.ledger_id, ledger.sent, payload(ledger.nonce, ledger.sent))
+            stored = entry(ledger.ledger_id, ledger.sent, ledger.payload(ledger.sent))
             members = [ledger.writes_to[position] for position in quorums.write_set(ledger.sent)]
-            codes = [await self._ask(member, v2_add(stored, key)) for member in members]
+            codes = [await self._ask(member, v2_add(stored, master_key(ledger.password))) for member in members]
             self._history.counts["fences asked"] += len(codes)
             if codes.count(0) >= ack_quorum:
                 self._history.breach(

@@ -38,7 +38,9 @@ class Campaign:
         zookeeper: bool = False,
         plant: str | None = None,
         stop_at_breach: bool = False,
+        java: str | None = None,
     ) -> None:
+        """`java`: the class path of the Java client, which needs ZooKeeper."""
         folder.mkdir(parents=True, exist_ok=True)
         self.history = History(journal=(folder / "journal.txt").open("w"))
         self._folder = folder
@@ -47,6 +49,7 @@ class Campaign:
         self._zookeeper = zookeeper
         self._plant = plant
         self._stop_at_breach = stop_at_breach
+        self._java = None if java is None else (java, folder / "java.log")
         self.memory: dict[str, int] = {}
 
     async def run(self) -> History:
@@ -76,7 +79,7 @@ class Campaign:
         history.counts["rounds"] += 1
         victims = ", ".join(f"bookie-{number + 1}" for number in plan.victims) or "nobody"
         history.note(f"round {history.counts['rounds']}: copies may be destroyed on {victims}")
-        actors = Actors(world.uri, world.gateway_address, history, seed)
+        actors = Actors(world.uri, world.gateway_address, history, seed, self._java)
         actors.start(WRITERS)
         strikes = set()
         for strike in plan.strikes:

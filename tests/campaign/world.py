@@ -51,6 +51,7 @@ _ROOT: Final = Path(__file__).parents[2]
 _START_S: Final = 90.0
 _METADATA_S: Final = 8.0
 _TRIES: Final = 6
+_TRIES_DAMAGED: Final = 2
 _LOOK_S: Final = 0.25
 
 SETTINGS: Final = {
@@ -67,14 +68,15 @@ SETTINGS: Final = {
     "minorCompactionInterval": "9",
     "majorCompactionInterval": "20",
     "gcOverreplicatedLedgerWaitTime": "-1",
-    "dataIntegrityChecking": "true",
-    "dataIntegrityStampMissingCookies": "true",
     "httpServerEnabled": "true",
     "prometheusStatsHttpEnable": "true",
     "httpServerHost": "0.0.0.0",
     "listeningInterface": "eth0",
 }
 """Everything happens often: journals and logs roll over, marks move, logs are compacted."""
+
+LIMBO: Final = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCookies": "true"}
+"""Of the one engine that can tell what it has lost: empty disks are taken for what they are."""
 
 AUTO_RECOVERY: Final = {
     **QUICK,
@@ -258,6 +260,7 @@ class World:
             "journalDirectories": str(folder / "disks" / "journal"),
             "ledgerDirectories": str(folder / "disks" / "ledgers"),
             "ledgerStorageClass": engine,
+            **(LIMBO if engine == DB_STORAGE else {}),
         }
         file = folder / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -446,7 +449,7 @@ class World:
         code, said = bookie.program.exit_code, bookie.program.said()
         if code is not None:
             self._judge_end(bookie, code, said)
-        if bookie.failed_starts >= _TRIES:
+        if bookie.failed_starts >= (_TRIES_DAMAGED if bookie.damaged else _TRIES):
             await self._give_up(bookie, said)
         bookie.program.start()
         bookie.failed_starts += 1

@@ -1,7 +1,7 @@
 """Disks that fail for a while, fill up, turn read-only, come short and are slow: by the shim, on one bookie's files.
 
 After a sync of a journal or an entry log has failed, what it covered is gone at the next loss of power, whatever a
-later sync says: so the process is stopped by losing its power half of the time.
+later sync says: so most of the time the power goes while syncs still fail.
 """
 
 from __future__ import annotations
