@@ -21,6 +21,7 @@ import asyncio
 import re
 import struct
 import time
+from collections.abc import Iterable
 from typing import Final
 
 import aiohttp
@@ -39,6 +40,8 @@ from tests.support.frames import entry, v2_add, v2_code
 BACK_S: Final = 90.0
 CLOSED_S: Final = 60.0
 HEALED_S: Final = 150.0
+LOST_S: Final = 20.0
+"""For ledgers of which so much was destroyed that nothing is promised."""
 REST_S: Final = 20.0
 _AGAIN_S: Final = 1.5
 _AT_ONCE: Final = 6
@@ -106,9 +109,9 @@ class Judge:
 
     async def all_closed(self, client: Client) -> None:
         """Close what its writers left."""
-        deadline = time.monotonic() + CLOSED_S
+        deadline, soon = time.monotonic() + CLOSED_S, time.monotonic() + LOST_S
         left = [ledger for ledger in self._history.live() if ledger.end is None]
-        while left and time.monotonic() < deadline:
+        while left and time.monotonic() < (deadline if _any_promised(left) else soon):
             for ledger in list(left):
                 if await recover(client, self._history, ledger, "the judge"):
                     left.remove(ledger)
@@ -139,7 +142,7 @@ class Judge:
     # --- 2 --------------------------------------------------------------------------------------------------------
 
     async def _all_healed(self, client: Client) -> None:
-        deadline = time.monotonic() + HEALED_S
+        deadline, soon = time.monotonic() + HEALED_S, time.monotonic() + LOST_S
         left = {ledger.ledger_id: ledger for ledger in self._history.live()}
         wrong: dict[int, list[str]] = {}
         while True:
@@ -147,7 +150,7 @@ class Judge:
             found = await asyncio.gather(*(self._look_at(client, ledger, gate) for ledger in left.values()))
             wrong = {ledger_id: bad for ledger_id, bad in zip(left, found, strict=True) if bad}
             left = {ledger_id: left[ledger_id] for ledger_id in wrong}
-            if not left or time.monotonic() > deadline:
+            if not left or time.monotonic() > (deadline if _any_promised(left.values()) else soon):
                 break
             await asyncio.sleep(_AGAIN_S)
         for ledger_id, ledger in left.items():
@@ -270,6 +273,10 @@ class Judge:
                 return
             await asyncio.sleep(0.5)
         self._history.breach("rest", f"{bookie.name} is at rest and holds {held}")
+
+
+def _any_promised(ledgers: Iterable[Ledger]) -> bool:
+    return any(ledger.is_promised for ledger in ledgers)
 
 
 def at_rest(metrics: str) -> dict[str, float]:
