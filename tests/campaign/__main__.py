@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.campaign import network
+from tests.campaign.faults.table import NAMES
 from tests.campaign.history import History
 from tests.campaign.planting.defects import DEFECTS, plant
 from tests.campaign.report import report
@@ -28,9 +29,8 @@ def main() -> int:
     parser.add_argument(
         "--java", action="store_true", help="a Java client writes too; needs Maven, and takes ZooKeeper"
     )
-    parser.add_argument(
-        "--planted", choices=sorted(DEFECTS), help="plant this defect; the campaign ends at the first breach"
-    )
+    parser.add_argument("--planted", choices=sorted(DEFECTS), help="plant this defect; ends at the first breach")
+    parser.add_argument("--faults", action="append", choices=sorted(NAMES), help="only these kinds")
     parser.add_argument("--folder", type=Path, help="where the processes keep their files; it stays")
     arguments = parser.parse_args()
     lacking = network.missing()
@@ -38,8 +38,10 @@ def main() -> int:
         print(f"The campaign cannot run here: {lacking}.", file=sys.stderr)
         return 2
     library()
+    names = frozenset(arguments.faults or NAMES)
     if arguments.planted:
         plant(arguments.planted)
+        names = frozenset(DEFECTS[arguments.planted].faults)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="podkeeper-campaign-"))
     folder.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(
@@ -50,12 +52,14 @@ def main() -> int:
         java=PROJECT.class_path() if arguments.java else None,
         plant=arguments.planted,
         stop_at_breach=arguments.planted is not None,
+        names=names,
     )
     history = asyncio.run(_until_told(campaign))
     replay = f"python -m tests.campaign --seed {arguments.seed} --minutes {arguments.minutes:g}"
     replay += " --zookeeper" if arguments.zookeeper else ""
     replay += " --java" if arguments.java else ""
     replay += f" --planted {arguments.planted}" if arguments.planted else ""
+    replay += "".join(f" --faults '{name}'" for name in arguments.faults or ())
     print(report(history, replay, campaign.memory))
     if arguments.folder is None and not history.breaches:
         shutil.rmtree(folder)

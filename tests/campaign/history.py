@@ -11,6 +11,7 @@ Event loop only.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ class History:
     """Where everything is noted as it happens."""
     breaches: list[str] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
+    breached: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def clock(self) -> float:
@@ -114,6 +116,7 @@ class History:
     def breach(self, rule: str, words: str) -> None:
         """Something that must hold does not."""
         self.rules[rule] += 1
+        self.breached.set()
         line = f"{self.clock:7.1f}  BREACH of {rule}: {words}"
         self.breaches.append(line)
         self.note(f"BREACH of {rule}: {words}")

@@ -9,6 +9,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from tests.campaign.actors import Actors
 from tests.campaign.connecting import connected
 from tests.campaign.faults.kind import Fault
-from tests.campaign.faults.table import Plan, Strike, draw
+from tests.campaign.faults.table import NAMES, Plan, Strike, draw
 from tests.campaign.history import History
 from tests.campaign.judge import Judge
 from tests.campaign.watch import Watch
@@ -39,8 +40,9 @@ class Campaign:
         plant: str | None = None,
         stop_at_breach: bool = False,
         java: str | None = None,
+        names: Collection[str] = NAMES,
     ) -> None:
-        """`java`: the class path of the Java client, which needs ZooKeeper."""
+        """`java`: the class path of the Java client, which needs ZooKeeper. `names`: of the faults to draw from."""
         folder.mkdir(parents=True, exist_ok=True)
         self.history = History(journal=(folder / "journal.txt").open("w"))
         self._folder = folder
@@ -49,6 +51,7 @@ class Campaign:
         self._zookeeper = zookeeper
         self._plant = plant
         self._stop_at_breach = stop_at_breach
+        self._names = names
         self._java = None if java is None else (java, folder / "java.log")
         self.memory: dict[str, int] = {}
 
@@ -61,8 +64,8 @@ class Campaign:
             judge = Judge(world, history)
             try:
                 while history.clock < self._seconds and not self._is_decided:
-                    plan = draw(random, BOOKIES, ROUND_S)
-                    await self._round(world, judge, plan, random.randrange(1 << 30))
+                    plan = draw(random, BOOKIES, ROUND_S, self._names)
+                    await self._unless_decided(self._round(world, judge, plan, random.randrange(1 << 30)))
                     if watch.done():
                         watch.result()
             finally:
@@ -73,6 +76,19 @@ class Campaign:
     @property
     def _is_decided(self) -> bool:
         return self._stop_at_breach and bool(self.history.breaches)
+
+    async def _unless_decided(self, work: Coroutine[None, None, None]) -> None:
+        """To its end, or until the first breach if that is all that is asked for."""
+        going = asyncio.create_task(work)
+        decided = asyncio.create_task(self.history.breached.wait())
+        try:
+            await asyncio.wait({going, decided} if self._stop_at_breach else {going}, return_when="FIRST_COMPLETED")
+            if going.done():
+                going.result()
+        finally:
+            for task in (going, decided):
+                task.cancel()
+            await asyncio.wait({going, decided})
 
     async def _round(self, world: World, judge: Judge, plan: Plan, seed: int) -> None:
         history = self.history

@@ -7,6 +7,7 @@ and then it gets empty disks. What it may never do is deny an entry that it had,
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -42,8 +43,7 @@ async def _stop(bookie: Bookie, random: Random) -> None:
     bookie.program.kill()
 
 
-async def bits_flip(world: World, bookie: Bookie, random: Random) -> str:
-    kind = random.choice(list(KINDS))
+async def bits_flip(kind: str, world: World, bookie: Bookie, random: Random) -> str:
     await _stop(bookie, random)
     files = _files(bookie, kind)
     if not files:
@@ -56,7 +56,6 @@ async def bits_flip(world: World, bookie: Bookie, random: Random) -> str:
     for _ in range(flips):
         data[_place(data, kind, random)] ^= 1 << random.randrange(8)
     path.write_bytes(data)
-    world.history.counts[f"bits flipped in {kind}"] += flips
     await world.start_bookie(bookie)
     return f"{flips} bits of {path.relative_to(bookie.folder)}"
 
@@ -101,7 +100,7 @@ async def disk_is_lost(world: World, bookie: Bookie, random: Random) -> str:
 
 
 FAULTS = (
-    Fault("bits flipped", 4, bits_flip, destroys=True),
+    *(Fault(f"bits flipped in {kind}", 0.8, partial(bits_flip, kind), destroys=True) for kind in KINDS),
     Fault("file lost", 1.5, file_is_lost, destroys=True),
     Fault("disk lost", 2, disk_is_lost, destroys=True),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -41,8 +41,13 @@ class Plan:
     """What happens to all bookies at once when all ledgers have been closed."""
 
 
-def draw(random: Random, bookies: int, seconds: float) -> Plan:
-    """The victims are one bookie as a rule: then whatever was acknowledged by two survives."""
+NAMES: Final = frozenset(fault.name for fault in ALL)
+
+
+def draw(random: Random, bookies: int, seconds: float, names: Collection[str] = NAMES) -> Plan:
+    """The victims are one bookie as a rule: then whatever was acknowledged by two survives. `names`: of the faults to
+    draw from."""
+    some = [fault for fault in ALL if fault.name in names]
     victims = tuple(random.sample(range(bookies), random.choice((0, 1, 1, 1, 1, 2))))
     strikes, at = [], 0.0
     while True:
@@ -50,7 +55,7 @@ def draw(random: Random, bookies: int, seconds: float) -> Plan:
         at += after
         if at > seconds:
             break
-        (fault,) = random.choices(ALL, [fault.weight for fault in ALL])
+        (fault,) = random.choices(some, [fault.weight for fault in some])
         bookie = random.randrange(bookies)
         if fault.destroys:
             if not victims:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 
@@ -130,19 +131,29 @@ def _sync_no_index() -> None:
     rocksdb_store.RocksStore._change = changing  # type: ignore[attr-defined]
 
 
-DEFECTS: Final[dict[str, Callable[[], None]]] = {
-    "acknowledge-before-sync": _acknowledge_before_sync,
-    "skip-fence": _skip_a_fence_at_replay,
-    "trim-early": _trim_the_journal_early,
-    "believe-padding": _believe_a_padding_length,
-    "swallow-eio": _swallow_eio,
-    "one-ack-less": _count_one_less,
-    "forget-limbo": _forget_a_limbo,
-    "leak-waiter": _leak_a_waiter,
-    "unsynced-index": _sync_no_index,
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """`faults`: the kinds that can show it, of which its campaigns are made, so that it is found soon."""
+
+    plant: Callable[[], None]
+    faults: tuple[str, ...]
+
+
+_CRASHES: Final = ("SIGKILL", "SIGKILL of all", "power lost", "power lost by all")
+
+DEFECTS: Final[dict[str, Defect]] = {
+    "acknowledge-before-sync": Defect(_acknowledge_before_sync, _CRASHES),
+    "skip-fence": Defect(_skip_a_fence_at_replay, _CRASHES),
+    "trim-early": Defect(_trim_the_journal_early, _CRASHES),
+    "believe-padding": Defect(_believe_a_padding_length, ("bits flipped in journals",)),
+    "swallow-eio": Defect(_swallow_eio, ("EIO of syncs",)),
+    "one-ack-less": Defect(_count_one_less, (*_CRASHES, "SIGSTOP", "cut off from clients", "cut off inwards")),
+    "forget-limbo": Defect(_forget_a_limbo, ("disk lost",)),
+    "leak-waiter": Defect(_leak_a_waiter, ("SIGSTOP", "connections reset", "client with long polls")),
+    "unsynced-index": Defect(_sync_no_index, _CRASHES),
 }
 
 
 def plant(name: str) -> None:
     """Raises `KeyError` for a name that is none."""
-    DEFECTS[name]()
+    DEFECTS[name].plant()
