@@ -52,6 +52,8 @@ _START_S: Final = 90.0
 _METADATA_S: Final = 8.0
 _TRIES: Final = 6
 _TRIES_DAMAGED: Final = 2
+_DAMAGE: Final = ("damaged", "corrupt", "missing")
+"""Words of a bookie that refuses its files."""
 _LOOK_S: Final = 0.25
 
 SETTINGS: Final = {
@@ -460,6 +462,9 @@ class World:
         history.note(f"{bookie.name} ended with {code}: {last_line(said)}")
         if code < 0:
             history.breach("alive", f"{bookie.name} died of signal {-code}: {said[-1500:]}")
+        elif not bookie.damaged and any(word in last_line(said).lower() for word in _DAMAGE):
+            history.breach("alive", f"{bookie.name} tells of damage, and its files were not damaged: {said[-1500:]}")
+            bookie.damaged = "it says so itself"
         elif not bookie.excuse and not bookie.damaged:
             history.breach("alive", f"{bookie.name} ended with {code}, and nothing was done to it: {said[-1500:]}")
         elif "Traceback (most recent call last)" in said and '"event"' not in said.splitlines()[-1]:
