@@ -310,13 +310,24 @@ class Actors:
             async with connected(self.uri) as client:
                 for _ in range(10):
                     await asyncio.sleep(random.uniform(0.5, 1.5))
-                    closed = [each for each in self.history.live() if each.end is not None and not each.is_written]
-                    if len(closed) > _KEEP_LEDGERS and self.going:
-                        victim = random.choice(closed)
-                        victim.is_deleted = True
-                        self.history.counts["ledgers deleted"] += 1
-                        with suppress(CouldNotTell):
-                            await client.delete(victim.ledger_id)
+                    if self.going:
+                        await self._delete_one(client, random)
+
+    async def delete_some(self, client: Client) -> None:
+        """Behind a round: all but some, so that those who check everything come round in time."""
+        while await self._delete_one(client, self._random):
+            pass
+
+    async def _delete_one(self, client: Client, random: Random) -> bool:
+        closed = [each for each in self.history.live() if each.end is not None and not each.is_written]
+        if len(closed) <= _KEEP_LEDGERS:
+            return False
+        victim = random.choice(closed)
+        victim.is_deleted = True
+        self.history.counts["ledgers deleted"] += 1
+        with suppress(CouldNotTell):
+            await client.delete(victim.ledger_id)
+        return True
 
 
 async def recover(client: Client, history: History, ledger: Ledger, who: str) -> bool:

@@ -24,7 +24,7 @@ from tests.campaign.watch import Watch
 from tests.campaign.world import BOOKIES, World
 
 ROUND_S: Final = 25.0
-WRITERS: Final = 5
+WRITERS: Final = 3
 
 
 class Campaign:
@@ -111,6 +111,8 @@ class Campaign:
         await actors.tails_end()
         await self._strike_all(world, plan.last, Random(seed))
         await judge.round()
+        async with connected(world.uri) as client:
+            await actors.delete_some(client)
 
     async def _strike(self, world: World, strike: Strike) -> None:
         random, fault = Random(strike.seed), strike.fault
