@@ -151,7 +151,7 @@ class Actors:
         elif way == "fenced" and recoveries:
             await self._append_on(writer, ledger, futures)
             await asyncio.wait(recoveries)
-        else:
+        elif random.random() < 0.6:  # of others the end is found when the round ends
             self._run(self._recover(ledger, random), f"recoverer of {ledger.ledger_id}")
         ledger.is_written = False
 

@@ -21,7 +21,8 @@ import asyncio
 import re
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -45,6 +46,8 @@ LOST_S: Final = 20.0
 REST_S: Final = 20.0
 _AGAIN_S: Final = 1.5
 _AT_ONCE: Final = 6
+_NEWEST: Final = 40
+_REMEMBERS_S: Final = 15.0
 _GAUGES: Final = 7
 
 AT_REST: Final = re.compile(
@@ -64,6 +67,28 @@ class Judge:
         self._sound: dict[int, set[str]] = {}
         """By ledger: the bookies each of whose copies was read and was sound."""
         self._told: set[tuple[int, str]] = set()
+
+    def acknowledged(self) -> dict[int, int]:
+        """How far each ledger is acknowledged of which every copy had to say so."""
+        alone = [each for each in self._history.live() if each.quorums[1] == each.quorums[2] and each.acked >= 0]
+        return {ledger.ledger_id: ledger.acked for ledger in alone}
+
+    async def remembers(self, bookie: Bookie, acknowledged: Mapping[int, int]) -> None:
+        """It was started again: the newest entries that it had acknowledged before are there. Asked at once, before
+        those who heal have made good what it has forgotten."""
+        with suppress(CouldNotTell, TimeoutError):
+            async with asyncio.timeout(_REMEMBERS_S), connected(self._world.uri) as client:
+                for ledger_id, last in acknowledged.items():
+                    ledger = self._history.ledgers[ledger_id]
+                    if ledger.is_deleted or bookie.name in ledger.destroyed:
+                        continue
+                    with suppress(NotThere):
+                        stored = await client.stored_metadata(ledger_id)
+                        handle = client.open_stored(stored, password=ledger.password, last_add_confirmed=last)
+                        last = min(last, handle.last_add_confirmed)
+                        first = max(0, last - _NEWEST)
+                        await self._scan(ledger, bookie.name, replicas(handle).scan(bookie.name, first, last))
+                        self._history.counts["memories of restarted bookies asked"] += 1
 
     async def round(self) -> None:
         history = self._history

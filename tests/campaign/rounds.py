@@ -100,7 +100,7 @@ class Campaign:
         strikes = set()
         for strike in plan.strikes:
             await asyncio.sleep(strike.after)
-            strikes.add(asyncio.create_task(self._strike(world, strike), name=strike.fault.name))
+            strikes.add(asyncio.create_task(self._strike(world, judge, strike), name=strike.fault.name))
         if strikes:
             await asyncio.wait(strikes)
         for task in strikes:
@@ -108,27 +108,34 @@ class Campaign:
         await actors.stop()
         async with connected(world.uri) as client:
             await judge.all_closed(client)
+        await self._strike_all(world, judge, plan.last, Random(seed))
         await actors.tails_end()
-        await self._strike_all(world, plan.last, Random(seed))
         await judge.round()
         async with connected(world.uri) as client:
             await actors.delete_some(client)
 
-    async def _strike(self, world: World, strike: Strike) -> None:
+    async def _strike(self, world: World, judge: Judge, strike: Strike) -> None:
         random, fault = Random(strike.seed), strike.fault
         if fault.on_cluster is not None:
-            await self._strike_all(world, fault, random)
+            await self._strike_all(world, judge, fault, random)
             return
         assert fault.on_bookie is not None
         bookie = list(world.bookies.values())[strike.bookie]
         async with bookie.hold():
             if not bookie.program.is_running:
                 await world.start_bookie(bookie)
-            began = self.history.clock
+            began, starts, acknowledged = self.history.clock, bookie.program.starts, judge.acknowledged()
             detail = await fault.on_bookie(world, bookie, random)
             self.history.fault(began, fault.name, bookie.name, detail)
+        if bookie.program.starts > starts:
+            await judge.remembers(bookie, acknowledged)
 
-    async def _strike_all(self, world: World, fault: Fault, random: Random) -> None:
+    async def _strike_all(self, world: World, judge: Judge, fault: Fault, random: Random) -> None:
         assert fault.on_cluster is not None
-        began = self.history.clock
+        bookies = list(world.bookies.values())
+        began, acknowledged = self.history.clock, judge.acknowledged()
+        starts = [bookie.program.starts for bookie in bookies]
         self.history.fault(began, fault.name, "all", await fault.on_cluster(world, random))
+        for bookie, before in zip(bookies, starts, strict=True):
+            if bookie.program.starts > before:
+                await judge.remembers(bookie, acknowledged)
