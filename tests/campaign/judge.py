@@ -137,9 +137,8 @@ class Judge:
         deadline, soon = time.monotonic() + CLOSED_S, time.monotonic() + LOST_S
         left = [ledger for ledger in self._history.live() if ledger.end is None]
         while left and time.monotonic() < (deadline if _any_promised(left) else soon):
-            for ledger in list(left):
-                if await recover(client, self._history, ledger, "the judge"):
-                    left.remove(ledger)
+            closed = await asyncio.gather(*(recover(client, self._history, each, "the judge") for each in left))
+            left = [ledger for ledger, is_closed in zip(left, closed, strict=True) if not is_closed]
             if left:
                 await asyncio.sleep(0.5)
         for ledger in left:
