@@ -49,6 +49,10 @@ class LeaderElection:
         self._seen: tuple[str, str] = ("", "")
         self._seen_at = 0.0
         self._led = False
+        self.holder = ""
+        """Who had it when it was looked at last, unless that is this candidate."""
+        self.problem: KubernetesError | None = None
+        """Why the last turn could not be taken."""
 
     @property
     def leading(self) -> bool:
@@ -67,11 +71,12 @@ class LeaderElection:
     async def turn(self) -> None:
         """Try once to get or to renew the Lease."""
         sent = self._monotonic()
+        self.problem = None
         try:
             held = await self._try(sent)
         except KubernetesError as exc:
             _log.warning("the lease could not be renewed", lease=self._name, error=str(exc))
-            held = False
+            self.problem, held = exc, False
         except Exception:  # such as credentials that cannot be read just now: whoever gives up leads never again
             _log.exception("the lease could not be renewed", lease=self._name)
             held = False
@@ -79,7 +84,8 @@ class LeaderElection:
             self._renewed_at = sent
         if self.leading != self._led:
             self._led = self.leading
-            _log.info("leading" if self._led else "not leading", lease=self._name, identity=self._identity)
+            word = "leading" if self._led else "not leading"
+            _log.info(word, lease=f"{self._namespace}/{self._name}", identity=self._identity)
 
     async def release(self) -> None:
         """So that another one need not wait for the duration."""
@@ -102,6 +108,7 @@ class LeaderElection:
                 return True
             spec = found.get("spec") or {}
             holder = spec.get("holderIdentity") or ""
+            self.holder = holder if holder != self._identity else ""
             if holder not in ("", self._identity) and not self._is_stale(spec, now):
                 self._renewed_at = None
                 return False

@@ -9,10 +9,14 @@ import asyncio
 import os
 import re
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import click
 
 from bookie_operator import logs
+
+if TYPE_CHECKING:
+    from bookie_operator.api.kubernetes import Kubernetes
 
 _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
@@ -91,6 +95,57 @@ def run(
     except KubernetesError as exc:
         raise click.ClickException(str(exc)) from exc
     asyncio.run(run_operator(configuration, options))
+
+
+@main.command()
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Where to look; may be repeated.")
+@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="In every namespace.")
+def remains(namespaces: tuple[str, ...], all_namespaces: bool) -> None:
+    """Tell which BookieClusters there are, and fail if any is: without an operator nobody ends their deletion."""
+    from bookie_operator.api.errors import KubernetesError
+    from bookie_operator.api.kubernetes import Kubernetes
+    from bookie_operator.api.transport import Transport, load_configuration
+
+    watched = watched_namespaces(namespaces, own_namespace(), all_namespaces=all_namespaces)
+
+    async def look() -> list[str]:
+        kubernetes = Kubernetes(Transport(load_configuration()))
+        try:
+            return await remaining(kubernetes, watched)
+        finally:
+            await kubernetes.close()
+
+    try:
+        found = asyncio.run(look())
+    except KubernetesError as exc:
+        raise click.ClickException(f"nobody could tell whether there are BookieClusters: {exc}") from exc
+    if found:
+        raise click.ClickException(
+            f"{len(found)} BookieClusters are left, and without an operator nobody ends their deletion. Delete them"
+            " first:\n"
+            + "\n".join(found)
+            + "\nOr uninstall all the same, by `helm uninstall --no-hooks`: bookies go on serving, and another "
+            "operator can take them over"
+        )
+    click.echo("no BookieCluster is left")
+
+
+async def remaining(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> list[str]:
+    """A command for each BookieCluster that there is; `namespaces`: empty means all of them.
+
+    Raises the errors of `api.errors`.
+    """
+    from bookie_operator.api.errors import Absent
+    from bookie_operator.api.kinds import CLUSTER
+
+    found = []
+    for namespace in namespaces or ("",):
+        try:
+            found += await kubernetes.list(CLUSTER, namespace, metadata_only=True)
+        except Absent:  # the definitions are gone, and every resource with them
+            continue
+    named = sorted((each["metadata"]["namespace"], each["metadata"]["name"]) for each in found)
+    return [f"  kubectl -n {namespace} delete bkc {name}" for namespace, name in named]
 
 
 def own_namespace() -> str:

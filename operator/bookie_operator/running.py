@@ -33,6 +33,7 @@ from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.reconcile.context import OperatorContext, Settings
 from bookie_operator.reconcile.job_passing import run_job_pass
 from bookie_operator.reconcile.keeping import Keeper
+from bookie_operator.scopes import Scopes
 from bookie_operator.serving import serving
 from bookie_operator.status.events import Events
 
@@ -87,6 +88,7 @@ async def run_operator(
         context = OperatorContext(
             kubernetes, session, Events(kubernetes, identity), OperatorMetrics(), options.settings
         )
+        scopes = Scopes(kubernetes, "")
         if options.lease_namespace:
             # With a thread and a connection of its own: the Lease never waits behind the passes over many clusters.
             lane = Kubernetes(Transport(copy.copy(configuration), workers=_LEASE_THREADS))
@@ -94,6 +96,8 @@ async def run_operator(
             election = LeaderElection(lane, options.lease_namespace, options.lease_name, identity)
             context.leading = lambda: election.leading
             await stack.enter_async_context(_electing(election))
+            scopes = Scopes(lane, options.lease_namespace)
+            context.other_operator = scopes.other
         keeper = Keeper(context)
         stack.push_async_callback(keeper.stop)
         jobs = context.metrics.jobs
@@ -106,7 +110,7 @@ async def run_operator(
                 context.metrics,
                 idle_for=lambda: max(keeper.idle_for(), job_keeper.idle_for()),
                 leading=lambda: context.leading(),
-                ready=lambda: watching.ready,
+                not_ready=lambda: _not_ready(watching, scopes),
                 limit_s=options.liveness_s,
             )
         )
@@ -117,6 +121,15 @@ async def run_operator(
             _log.info("watching", namespaces=list(options.namespaces) or "all", identity=identity)
             if await _first(stop, watching.ended) is not stop:
                 raise WatchingEnded("watching has ended")
+
+
+def _not_ready(watching: Watching, scopes: Scopes) -> str:
+    """Why; empty: it is."""
+    if not watching.ready:
+        return "not watching yet"
+    others = scopes.kept_by_others
+    each = ", ".join(f"{namespace} (by the one in {other})" for namespace, other in sorted(others.items())[:10])
+    return f"other operators keep namespaces that this one is to keep, and it stays out: {each}" if others else ""
 
 
 async def _defined(kubernetes: Kubernetes, namespaces: tuple[str, ...], stop: asyncio.Event) -> bool:

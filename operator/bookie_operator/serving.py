@@ -24,11 +24,11 @@ async def serving(
     *,
     idle_for: Callable[[], float],
     leading: Callable[[], bool],
-    ready: Callable[[], bool],
+    not_ready: Callable[[], str],
     limit_s: float,
     host: str = "0.0.0.0",
 ) -> AsyncIterator[int]:
-    """The port, which is another one for 0."""
+    """The port, which is another one for 0. `not_ready`: why the operator is not ready; empty: it is."""
 
     async def healthz(request: web.Request) -> web.Response:
         idle = idle_for()
@@ -37,7 +37,8 @@ async def serving(
         return web.Response(text="OK\n")
 
     async def readyz(request: web.Request) -> web.Response:
-        return web.Response(text="OK\n") if ready() else web.Response(status=503, text="not watching yet\n")
+        why = not_ready()
+        return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="OK\n")
 
     async def show(request: web.Request) -> web.Response:
         metrics.leader.set(leading())

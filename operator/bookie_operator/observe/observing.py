@@ -49,6 +49,7 @@ from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
 from bookie_operator.observe.faults import elsewhere, starts_slowly
+from bookie_operator.observe.refusals import refusals
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.decision import Needs
@@ -137,6 +138,8 @@ async def observe(
     changed = _drift(owned, objects)
     views = _of_their_templates(views, read, changed)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
+    makers = [*read.stateful_sets, *read.deployments, *read.jobs]
+    refused = await refusals(makers, read.pods, lambda obj: _events_of(sources.kubernetes, cluster.namespace, obj), now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
         now=now,
@@ -154,6 +157,7 @@ async def observe(
         drift=changed,
         taken=taken,
         outlived=outlived,
+        refused=refused,
         metadata_job=job.state,
         metadata_job_message=job.message,
         metadata_job_finished_at=job.finished_at,
@@ -368,8 +372,8 @@ async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: _Read) -> str:
     return ""
 
 
-async def _events_of(kubernetes: Kubernetes, namespace: str, pod: Mapping[str, Any]) -> list[KubernetesObject]:
-    fields = f"involvedObject.uid={pod['metadata']['uid']}"
+async def _events_of(kubernetes: Kubernetes, namespace: str, obj: Mapping[str, Any]) -> list[KubernetesObject]:
+    fields = f"involvedObject.uid={obj['metadata']['uid']}"
     return await _allowed(kubernetes.list(POD_EVENT, namespace, fields=fields)) or []
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +41,10 @@ class Settings:
     """Between two passes over a cluster at rest of which nothing was heard."""
 
 
+async def _nobody_else(namespace: str) -> str:
+    return ""
+
+
 @dataclass
 class OperatorContext:
     kubernetes: Kubernetes
@@ -55,6 +59,8 @@ class OperatorContext:
     back_off: BackOff = field(default_factory=BackOff)
     repairs: Repairs = field(default_factory=Repairs)
     certificates: AdminCertificates = field(default_factory=AdminCertificates)
+    other_operator: Callable[[str], Awaitable[str]] = _nobody_else
+    """Who else keeps what is in this namespace; empty: nobody does."""
     passes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     """Passes that run at once: what each has read is in memory until it ends."""
     surroundings: Surroundings | None = None

@@ -34,6 +34,7 @@ from bookie_operator.world.job_model import JobWorld
 _log = structlog.get_logger(__name__)
 _AGAIN_S: Final = 0.5
 _UNREADABLE_S: Final = 60.0
+_ELSEWHERE_S: Final = 15.0
 _REFUSED_S: Final = 30.0
 
 
@@ -59,6 +60,8 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     resource = await context.kubernetes.find(BOOKIE_JOB, namespace, name)
     if resource is None:
         return None
+    if await context.other_operator(namespace):
+        return _ELSEWHERE_S
     try:
         status = parse_job_status(resource.get("status") or {})
     except ValueError as exc:

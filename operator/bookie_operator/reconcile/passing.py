@@ -52,6 +52,7 @@ from bookie_operator.world.model import ClusterView
 _log = structlog.get_logger(__name__)
 _AGAIN_S: Final = 0.5
 _UNREADABLE_S: Final = 60.0
+_ELSEWHERE_S: Final = 15.0
 _LEAST: Final[Mapping[str, Any]] = {
     "version": "unknown",
     "metadataService": {"type": "Embedded"},
@@ -86,6 +87,12 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     resource = await context.kubernetes.find(CLUSTER, namespace, name)
     if resource is None:
         return None
+    if other := await context.other_operator(namespace):
+        words = f"the operator in namespace {other} keeps this namespace: this one, which is another, stays out of it"
+        await context.events.publish_about(
+            resource["metadata"], Event("AnotherOperator", words, EventType.WARNING), "StayOut"
+        )
+        return _ELSEWHERE_S
     resource = await _with_finalizer(context, resource)
     deleting = "deletionTimestamp" in resource["metadata"]
     told, fault = readable_status(resource.get("status") or {}, deleting=deleting)

@@ -14,7 +14,7 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
@@ -50,7 +50,7 @@ class Finding:
 
 def findings(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> list[Finding]:
     """`operation`: as it is after this pass."""
-    stalled = _stalled(world, plan, operation)
+    stalled = _refused(world, _stalled(world, plan, operation))
     return [
         _ready(world, desired, plan, operation, stalled),
         _available(world),
@@ -104,6 +104,17 @@ def _stalled(world: World, plan: Plan, operation: Operation | None) -> Finding:
     if operation is not None and operation.stalled:
         return Finding("Stalled", TRUE, f"{operation.type.value}Stalled", operation.message)
     return Finding("Stalled", FALSE, "NothingStalls")
+
+
+def _refused(world: World, stalled: Finding) -> Finding:
+    """Pods that nobody lets Kubernetes make are waited for in vain."""
+    if not world.refused or world.cluster.deleting:
+        return stalled
+    each = [f"{key}: {words}" for key, words in sorted(world.refused.items())]
+    said = f"Kubernetes is not let make pods of {'; '.join(each)}"
+    if stalled.status == TRUE:
+        return replace(stalled, message=f"{stalled.message}; {said}")
+    return Finding("Stalled", TRUE, "PodsRefused", f"{said}. Raise the quota, or mend what refuses them")
 
 
 def _ready(world: World, desired: Desired, plan: Plan, operation: Operation | None, stalled: Finding) -> Finding:

@@ -233,6 +233,8 @@ class World:
     unstable: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of objects that were applied again and again, and are not to be applied again yet, with the hash of
     what was applied."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """`Kind/name` of what makes pods and is not let, by a quota or a policy, with Kubernetes' words."""
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import click
 import pytest
 from click.testing import CliRunner
+from kubernetes import client
 
-from bookie_operator.main import main, repository, watched_namespaces
+from bookie_operator.api.kinds import CLUSTER
+from bookie_operator.main import main, remaining, repository, watched_namespaces
+from tests.support.fake_kubernetes.serving import kubernetes_alone
 
 
 def test_version() -> None:
@@ -54,3 +57,29 @@ def test_outside_of_kubernetes_it_asks_where(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_images_tag_is_that_of_each_cluster(image: str, name: str) -> None:
     assert repository(image) == name
+
+
+async def test_what_remains_before_an_operator_is_uninstalled() -> None:
+    async with kubernetes_alone() as (kubernetes, server):
+        assert await remaining(kubernetes, ()) == []
+        for namespace in ("a", "b"):
+            server.store.create(CLUSTER, namespace, {"metadata": {"name": "events"}, "spec": {}})
+        assert await remaining(kubernetes, ("b", "c")) == ["  kubectl -n b delete bkc events"]
+        assert len(await remaining(kubernetes, ())) == 2
+        server.unknown.add("bookieclusters")
+        assert await remaining(kubernetes, ()) == []
+
+
+def test_what_remains_fails_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(kubernetes: object, namespaces: tuple[str, ...]) -> list[str]:
+        return [f"  kubectl -n {namespaces[0]} delete bkc events"] if namespaces == ("full",) else []
+
+    monkeypatch.setattr("bookie_operator.main.remaining", found)
+    monkeypatch.setattr(
+        "bookie_operator.api.transport.load_configuration", lambda: client.Configuration(host="http://127.0.0.1:1")
+    )
+    answer = CliRunner().invoke(main, ["remains", "--namespace", "full"])
+    assert answer.exit_code == 1
+    assert "kubectl -n full delete bkc events" in answer.output
+    assert "--no-hooks" in answer.output
+    assert CliRunner().invoke(main, ["remains", "--namespace", "empty"]).exit_code == 0

@@ -63,7 +63,12 @@ async def test_health_is_about_the_loop_and_not_about_a_cluster() -> None:
     idle, ready = 0.0, False
     async with (
         serving(
-            0, OperatorMetrics(), idle_for=lambda: idle, leading=lambda: True, ready=lambda: ready, limit_s=900.0
+            0,
+            OperatorMetrics(),
+            idle_for=lambda: idle,
+            leading=lambda: True,
+            not_ready=lambda: "" if ready else "not watching yet",
+            limit_s=900.0,
         ) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
     ):
