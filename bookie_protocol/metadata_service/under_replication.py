@@ -32,12 +32,14 @@ from bookie_protocol.metadata_service.versioned import Versioned
 class UnderreplicatedLedger:
     """A mark. `replicas`: bookies whose copies are missing (none: the placement policy is not met).
 
-    `ctime_ms`: when it was marked, since the epoch; None if whoever marked it does not record that.
+    `ctime_ms`: when it was marked, since the epoch; None if whoever marked it does not record that. `damage`: what is
+    stored of the mark cannot be read, for this reason; which copies are missing is not known then.
     """
 
     ledger_id: int
     replicas: tuple[str, ...]
     ctime_ms: int | None = None
+    damage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class UnderReplication(Protocol):
     def list(
         self, predicate: ReplicaPredicate | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[UnderreplicatedLedger]:
-        """Every mark, in ascending order of ids, bounded in memory. Marks made or removed meanwhile may show."""
+        """Every mark, in ascending order of ids, bounded in memory. Marks made or removed meanwhile may show; one that
+        is damaged says so, unless there is a predicate, which it cannot be asked for."""
         ...
 
     async def unmark(self, ledger_id: int, *, timeout: float | None = None) -> None:

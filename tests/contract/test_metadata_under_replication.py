@@ -147,10 +147,25 @@ class TestMarks:
         for call in (
             two.under_replication.read(7),
             two.under_replication.mark(7, ["b:1"], ctime_ms=1),
-            everything(two.under_replication.list()),
         ):
             with pytest.raises(MetadataDamaged, match="urL0000000007"):
                 await call
+
+    async def test_a_damaged_mark_is_listed_as_what_it_is(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        """And so are those behind it. What it misses nobody can say, so no predicate is true of it."""
+        one, two = pair
+        await asyncio.gather(*(one.under_replication.mark(each, ["a:1"], ctime_ms=1) for each in (6, 7, 8)))
+        path = f"{driver.root}/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
+        await one.tree.set(path, b"replica = ", -1)
+        found = await everything(two.under_replication.list())
+        assert [(each.ledger_id, each.replicas, each.damage is None) for each in found] == [
+            (6, ("a:1",), True),
+            (7, (), False),
+            (8, ("a:1",), True),
+        ]
+        assert "urL0000000007" in found[1].damage
+        chosen = await everything(two.under_replication.list(lambda replicas: True))
+        assert [each.ledger_id for each in chosen] == [6, 8]
 
     async def test_looking_makes_nothing(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
         tree = pair[0].under_replication

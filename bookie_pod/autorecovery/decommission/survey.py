@@ -86,7 +86,7 @@ async def survey(
                 progress(found.ledgers_seen)
     async for mark in service.under_replication.list():
         found.marks_seen += 1
-        if bookie_id in mark.replicas:
+        if bookie_id in mark.replicas or mark.damage is not None:
             found.marks.add(mark.ledger_id)
     return found
 

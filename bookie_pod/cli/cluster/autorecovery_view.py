@@ -62,9 +62,10 @@ async def list_marks(
     """Print them; returns the exit code."""
     marks = cluster.service.under_replication
 
-    def chosen(replicas: Collection[str]) -> bool:
+    def has_both(replicas: Collection[str]) -> bool:
         return (missing is None or missing in replicas) and (excluding is None or excluding not in replicas)
 
+    chosen = None if missing is None and excluding is None else has_both
     if count:
         number = 0
         async for _ in marks.list(chosen):
@@ -84,11 +85,13 @@ def _mark(mark: UnderreplicatedLedger, holder: str | None, *, as_json: bool) -> 
             "missing_replicas": list(mark.replicas),
             "marked_ms": mark.ctime_ms,
             "worker": holder,
+            **({} if mark.damage is None else {"damage": mark.damage}),
         }
         return json.dumps(value)
-    replicas = ",".join(mark.replicas) or "placement"
+    replicas = "unknown" if mark.damage is not None else ",".join(mark.replicas) or "placement"
     since = "" if mark.ctime_ms is None else f"  since {_time(mark.ctime_ms)}"
-    return f"{mark.ledger_id}  {replicas}{since}" + (f"  in work by {holder}" if holder is not None else "")
+    work = "" if holder is None else f"  in work by {holder}"
+    return f"{mark.ledger_id}  {replicas}{since}{work}" + ("" if mark.damage is None else f"  damaged: {mark.damage}")
 
 
 def _absent(absences: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _COLUMNS: Final = ("ledger_id", "state", "entries", "bytes", "ensemble_size", "write_quorum", "ack_quorum", "digest")
@@ -55,6 +55,9 @@ async def list_ledgers(cluster: Cluster, *, is_long: bool, as_json: bool) -> Non
             fields = as_dict(await cluster.client.metadata(ledger_id))
         except NoSuchLedger:
             continue  # deleted since it was listed
+        except MetadataDamaged as error:  # told in its place: those behind it are listed all the same
+            fields = {**dict.fromkeys(_COLUMNS), "ledger_id": ledger_id, "state": "DAMAGED"}
+            click.echo(f"bookie: {error}", err=True)
         if as_json:
             click.echo(json.dumps({name: fields[name] for name in _COLUMNS}))
         else:

@@ -18,7 +18,7 @@ from bookie_pod.cli.stream.offloaded import offloaded
 from bookie_pod.cli.stream.reading import position
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import NoSuchStream, StreamPositionGone
+from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
 _LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "offloaded", "under_replicated")
@@ -52,6 +52,9 @@ async def list_streams(cluster: Cluster, *, is_long: bool, as_json: bool) -> Non
             fields = _summary(await streams.manifest(name))
         except NoSuchStream:
             continue  # deleted since it was listed, or on its way
+        except MetadataDamaged as error:  # told in its place: those behind it are listed all the same
+            fields = {**dict.fromkeys(_LIST), "stream": name, "state": "damaged"}
+            click.echo(f"bookie: {error}", err=True)
         if as_json:
             click.echo(json.dumps(fields))
         else:

@@ -48,10 +48,10 @@ class AutoRecoveryView:
     async def marks(
         self, missing: str | None, excluding: str | None
     ) -> AsyncGenerator[tuple[int, Sequence[str]], None]:
-        def chosen(replicas: Collection[str]) -> bool:
+        def has_both(replicas: Collection[str]) -> bool:
             return (missing is None or missing in replicas) and (excluding is None or excluding not in replicas)
 
-        async for mark in self._marks.list(chosen):
+        async for mark in self._marks.list(None if missing is None and excluding is None else has_both):
             yield mark.ledger_id, mark.replicas
 
     async def delay(self) -> int | None:

@@ -143,7 +143,9 @@ class RegistryCheck:
             for mark in self._client.iterate(lambda client: client.metadata_service.under_replication.list()):
                 if not is_chosen(mark.ledger_id):
                     continue
-                if mark.ctime_ms is None:
+                if mark.damage is not None:
+                    yield of_ledger(mark.ledger_id, Verdict.UNKNOWN, f"its mark cannot be read: {mark.damage}")
+                elif mark.ctime_ms is None:
                     self.marks_without_time += 1
                 elif self._now_ms - mark.ctime_ms >= overdue_after * 1000:
                     yield of_ledger(mark.ledger_id, Verdict.OVERDUE, _overdue(mark, mark.ctime_ms, locks))

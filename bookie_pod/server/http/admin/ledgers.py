@@ -19,7 +19,7 @@ from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
-from bookie_protocol.errors import BadRequest, NotThere
+from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
@@ -128,10 +128,13 @@ async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
 
 async def _listed(ledgers: LedgerPort, page: int | None, *, decode: bool) -> AsyncGenerator[tuple[str, Any], None]:
     async for group in _groups(_page(ledgers.ids(), page)):
-        for metadata in await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group)):
-            if metadata is not None:
-                raw = encode_ledger_metadata(metadata).decode("utf-8", "replace") if not decode else None
-                yield str(metadata.ledger_id), raw if raw is not None else ledger_view(metadata)
+        answers = await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group))
+        for ledger_id, found in zip(group, answers, strict=True):
+            if isinstance(found, LedgerMetadata):
+                raw = encode_ledger_metadata(found).decode("utf-8", "replace") if not decode else None
+                yield str(ledger_id), raw if raw is not None else ledger_view(found)
+            elif found is not None:
+                yield str(ledger_id), f"(damaged) {found}"
 
 
 async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]:
@@ -158,11 +161,13 @@ async def _groups(ids: AsyncIterator[int]) -> AsyncIterator[list[int]]:
         yield group
 
 
-async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | None:
+async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
     try:
         return await ledgers.metadata(ledger_id)
     except NotThere:
         return None  # deleted since it was listed
+    except MetadataDamaged as error:
+        return error  # told in its place: those behind it are listed all the same
 
 
 # --- read, delete -----------------------------------------------------------------------------------------
@@ -225,7 +230,12 @@ RESOURCES: Final = (
             "GET",
             "All ledgers, in the order of their ids",
             _list,
-            (Answer("null, the stored text, or the metadata, by ledger id.", type=dict[str, str | LedgerView | None]),),
+            (
+                Answer(
+                    "null, the stored text, or the metadata, by ledger id; of one that cannot be read why, as text.",
+                    type=dict[str, str | LedgerView | None],
+                ),
+            ),
             parameters=(
                 Parameter("print_metadata", Kind.FLAG, "With what is stored of each.", False),
                 Parameter("decode_meta", Kind.FLAG, "With `print_metadata`: as an object.", False),

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import (
+    MetadataDamaged,
     MetadataError,
     MetadataExists,
     MetadataNotFound,
@@ -96,11 +97,18 @@ class Marks:
     ) -> AsyncIterator[UnderreplicatedLedger]:
         async def read(ledger_id: int) -> UnderreplicatedLedger | None:
             node = await self._find(ledger_id, timeout)
-            return None if node is None else formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
+            if node is None:
+                return None
+            try:
+                return formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
+            except MetadataDamaged as error:
+                return UnderreplicatedLedger(ledger_id, (), damage=str(error))
 
         await self._base.cluster.require(timeout=timeout)
         async for found in read_ahead(self._ids("", timeout), read, READ_AHEAD):
-            if found is not None and (predicate is None or predicate(found.replicas)):
+            if found is None:
+                continue
+            if predicate is None or (found.damage is None and predicate(found.replicas)):
                 yield found
 
     async def remove(self, ledger_id: int, version: int, timeout: float | None, session_id: int | None = None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.errors import BookieUnavailable, MetadataDamaged, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.unit.bookie_pod.server.http.admin.conftest import Served
 
@@ -49,6 +49,22 @@ async def test_a_ledger_deleted_since_it_was_listed_is_left_out(served: Served) 
 
     served.admin.ledgers.ids = with_a_ghost
     assert list((await served.get("ledger/list?print_metadata=true")).json) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("decode", ["false", "true"])
+async def test_a_ledger_whose_metadata_is_damaged_is_told_in_its_place(served: Served, decode: str) -> None:
+    fill(served, 3)
+    metadata = served.admin.ledgers.metadata
+
+    async def with_one_damaged(ledger_id: int) -> LedgerMetadata:
+        if ledger_id == 1:
+            raise MetadataDamaged("/ledgers/00/0000/L0001 is no ledger metadata")
+        return await metadata(ledger_id)
+
+    served.admin.ledgers.metadata = with_one_damaged
+    found = (await served.get(f"ledger/list?print_metadata=true&decode_meta={decode}")).json
+    assert list(found) == ["0", "1", "2"]
+    assert found["1"] == "(damaged) /ledgers/00/0000/L0001 is no ledger metadata"
 
 
 async def test_flags_are_the_word_true_in_lower_case(served: Served) -> None:

@@ -1,0 +1,79 @@
+"""Lists of ledgers and streams: one whose metadata is damaged is told in its place, and the list goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import StreamSettings
+from bookie_pod.cli.ledger.showing import list_ledgers
+from bookie_pod.cli.stream import showing
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+Capture = pytest.CaptureFixture[str]
+
+
+class Cluster:
+    """Three ledgers and three streams, the second of each damaged."""
+
+    def __init__(self) -> None:
+        self.client = self
+
+    async def list(self) -> AsyncIterator[int]:
+        for ledger_id in (0, 1, 2):
+            yield ledger_id
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        if ledger_id == 1:
+            raise MetadataDamaged("/ledgers/L0001 is no ledger metadata")
+        return LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b1",)})
+
+
+class Streams:
+    async def names(self) -> set[str]:
+        return {"a", "b", "c"}
+
+    async def manifest(self, name: str) -> Manifest:
+        if name == "b":
+            raise MetadataDamaged("the head of stream b is damaged")
+        return Manifest(name, 1, 0, (), StreamSettings())
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_ledgers(capsys: Capture, as_json: bool) -> None:
+    cluster: Any = Cluster()
+    await list_ledgers(cluster, is_long=True, as_json=as_json)
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    if as_json:
+        assert [(each["ledger_id"], each["state"]) for each in map(json.loads, lines)] == [
+            (0, "OPEN"),
+            (1, "DAMAGED"),
+            (2, "OPEN"),
+        ]
+    else:
+        assert [line.split()[:2] for line in lines[-3:]] == [["0", "OPEN"], ["1", "DAMAGED"], ["2", "OPEN"]]
+    assert told.err == "bookie: /ledgers/L0001 is no ledger metadata\n"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_streams(monkeypatch: pytest.MonkeyPatch, capsys: Capture, as_json: bool) -> None:
+    monkeypatch.setattr(showing, "streams_of", lambda cluster: Streams())
+    cluster: Any = Cluster()
+    await showing.list_streams(cluster, is_long=True, as_json=as_json)
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    if as_json:
+        assert [(each["stream"], each["state"]) for each in map(json.loads, lines)] == [
+            ("a", "closed"),
+            ("b", "damaged"),
+            ("c", "closed"),
+        ]
+    else:
+        assert [line.split()[:2] for line in lines[-3:]] == [["a", "closed"], ["b", "damaged"], ["c", "closed"]]
+    assert told.err == "bookie: the head of stream b is damaged\n"
