@@ -67,6 +67,15 @@ def start_disk_watch(
         journal_directories=options.current_folders(journals),
         on_failed_directory=on_failed,
     )
+
+    def writes_fail(index: int, failure: StorageFault) -> None:
+        try:
+            monitor.give_up(folders[index], failure)
+        except StorageFault as error:
+            fail(StorageFault(f"ledger directory {directories.ledger[index]}: {error}"))
+
+    if isinstance(engine, DbLedgerStorage):
+        engine.on_directory_failure(tasks.on_loop(writes_fail))
     mode.on_disks(monitor.check())
     monitor.start()
     metrics.bind_directories(

@@ -14,6 +14,8 @@ Invariants
   `StorageFault`: the bookie stops. With `on_failed_directory` a ledger directory is handed to that function instead,
   once and for good, as long as another one is left.
 - Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
+  While a ledger directory has failed, a full one counts as a full ledger directory: the journal is not trimmed then.
+- A ledger directory whose writes fail is told of by the engine (`give_up`): no look at it can find that out.
 
 Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
 there.
@@ -24,6 +26,7 @@ Source: reference bookie behaviour, sections 1.9 and 5.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -110,6 +113,8 @@ class DiskMonitor:
         self._on_failure = on_failure
         self.usage: dict[str, float] = {}
         """Share in use by directory, as found last."""
+        self.check_began: float | None = None
+        """When the check began that goes on (monotonic); None: none does. Any thread."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -129,6 +134,13 @@ class DiskMonitor:
 
     def check(self) -> DiskVerdict:
         """Look at every directory once. Raises StorageFault for one that cannot be used."""
+        self.check_began = time.monotonic()
+        try:
+            return self._check()
+        finally:
+            self.check_began = None
+
+    def _check(self) -> DiskVerdict:
         usages = self._usages()
         for kind in self._kinds:
             self._check_kind({directory: usages[directory] for directory in kind if directory in usages})
@@ -136,17 +148,21 @@ class DiskMonitor:
         for directory, usage in journals.items():
             self._check_journal(directory, usage)
         full = tuple(directory for directory, state in self._states.items() if state is DiskState.FULL)
+        # Journals are not trimmed while a directory has failed: one that is full must not end what the others serve.
+        kept = tuple(directory for directory, state in self._journal_states.items() if state is DiskState.FULL)
+        held = kept if self.failed else ()
         verdict = DiskVerdict(
-            writable=min(
-                sum(directory not in full for directory in kind if directory in usages) for kind in self._kinds
-            ),
-            full=len(full),
-            high_priority_room=all(
+            writable=0
+            if held
+            else min(sum(directory not in full for directory in kind if directory in usages) for kind in self._kinds),
+            full=len(full) + len(held),
+            high_priority_room=not held
+            and all(
                 any(usages[each].usable > self._options.high_priority_bytes for each in kind if each in usages)
                 for kind in self._kinds
             ),
             usage={path: _share(usage) for path, usage in (usages | journals).items()},
-            full_directories=full,
+            full_directories=(*full, *held),
         )
         self.usage = verdict.usage
         self._on_verdict(verdict)
@@ -161,15 +177,16 @@ class DiskMonitor:
             try:
                 usages[directory] = self._usage(directory)
             except StorageFault as failure:
-                if self._on_failed_directory is None or directory not in self._ledger_directories:
-                    raise
-                self._give_up(directory, failure)
+                self.give_up(directory, failure)
         return usages
 
-    def _give_up(self, directory: str, failure: StorageFault) -> None:
-        """One ledger directory of several failed. Raises `failure` if it was the last one."""
-        assert self._on_failed_directory is not None
-        if len(self.failed) + 1 >= len(self._ledger_directories):
+    def give_up(self, directory: str, failure: StorageFault) -> None:
+        """A directory can be used no more. Raises `failure` unless it is a ledger directory without which others go on.
+        Any thread."""
+        if directory in self.failed:
+            return
+        last = len(self.failed) + 1 >= len(self._ledger_directories)
+        if self._on_failed_directory is None or directory not in self._ledger_directories or last:
             raise failure
         self.failed[directory] = failure
         self._states[directory] = DiskState.WRITABLE  # it is not full: nothing that becomes free brings it back

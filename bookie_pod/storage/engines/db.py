@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -30,12 +31,14 @@ from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import NoWritableDirectory, ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Pause before a failed flush of a full half is repeated. Each try may leave orphans in the entry logs."""
+FLUSH_TRIES: Final = 10
+"""How often in a row the flush of a directory fails before its disk counts as failed."""
 
 
 class DbLedgerStorage:
@@ -54,7 +57,11 @@ class DbLedgerStorage:
             ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"storage-{index}") for index in range(self._count)
         ]
         self._failure_callbacks: list[Callable[[BaseException], None]] = []
+        self._on_directory_failure: Callable[[int, StorageFault], None] = lambda index, failure: None
+        self._failed_flushes = [0] * self._count
+        """How many flushes have failed one after the other, by directory; each its storage thread's."""
         self._retries: dict[int, threading.Timer] = {}
+        self._began: list[float | None] = [None] * self._count
         self._closed = False
         self.checkpoints_by_interval = True
         self.max_entry_id = MAX_ENTRY_ID
@@ -110,13 +117,34 @@ class DbLedgerStorage:
         directory = self.directories[index]
         if not directory.flush_wanted:
             return  # a checkpoint has swapped since
+        self._began[index] = time.monotonic()
         try:
-            directory.flush()
+            self._flush(index)
         except BaseException as error:
             _log.error("flush of a full write cache failed, will be repeated", error=str(error))
             self._retry_later(index)
             for callback in self._failure_callbacks:
                 callback(error)
+        finally:
+            self._began[index] = None
+
+    def _flush(self, index: int) -> None:
+        """On the directory's storage thread."""
+        directory = self.directories[index]
+        try:
+            directory.flush()
+        except StorageFault as error:
+            # What the machine lacks comes back; a disk that has refused so often does not.
+            if directory.failure is None and not isinstance(error, ResourcesShort | NoWritableDirectory):
+                self._failed_flushes[index] += 1
+                if self._failed_flushes[index] == FLUSH_TRIES:
+                    failure = StorageFault(f"{FLUSH_TRIES} flushes failed one after the other, the last: {error}")
+                    self._on_directory_failure(index, failure)
+            raise
+        self._failed_flushes[index] = 0
+
+    def flushes_began(self) -> list[tuple[str, float | None]]:
+        return [(f"storage-{index}", began) for index, began in enumerate(self._began)]
 
     def _retry_later(self, index: int) -> None:
         """Repeat a flush that did not get as far as the swap; until then further requests count as made."""
@@ -125,6 +153,7 @@ class DbLedgerStorage:
             return
         timer = self._retries[index] = threading.Timer(RETRY_SECONDS, self._submit, (index,))
         timer.daemon = True
+        timer.name = f"storage-{index}-retry"
         timer.start()
 
     def on_swap(self, callback: Callable[[], None]) -> None:
@@ -137,6 +166,10 @@ class DbLedgerStorage:
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._failure_callbacks.append(callback)
+
+    def on_directory_failure(self, callback: Callable[[int, StorageFault], None]) -> None:
+        """Call back, on a storage thread, once the writes of a directory have failed `FLUSH_TRIES` times in a row."""
+        self._on_directory_failure = callback
 
     def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         for directory in self.directories:
@@ -189,9 +222,7 @@ class DbLedgerStorage:
     # --- background threads ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        running = [
-            thread.submit(directory.flush) for thread, directory in zip(self._threads, self.directories, strict=True)
-        ]
+        running = [thread.submit(self._flush, index) for index, thread in enumerate(self._threads)]
         raise_worst(running)
 
     def checkpoint(self, marks: Sequence[LogMark]) -> None:

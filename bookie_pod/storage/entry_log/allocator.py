@@ -23,8 +23,8 @@ from bookie_pod.storage.entry_log.directories import LedgerDirs, candidate_direc
 from bookie_pod.storage.entry_log.names import log_file_name
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files
-from bookie_protocol.errors import PodkeeperError, StorageFault
+from bookie_pod.storage.files import Files, storage_fault
+from bookie_protocol.errors import PodkeeperError, ResourcesShort, StorageFault
 
 logger = structlog.get_logger(__name__)
 
@@ -88,14 +88,15 @@ class LogAllocator:
     def _allocate(self) -> LogWriter:
         usable = self._options.usable_bytes_for_new_log
         candidates = self._order(candidate_directories(self._files, self._dirs, usable))
-        failures: list[str] = []
+        failures: list[StorageFault] = []
         for directory in candidates:
             try:
                 return self._allocate_in(directory)
             except OSError as error:
+                failures.append(storage_fault(f"cannot create an entry log in {directory}", error))
                 logger.warning("cannot create an entry log", directory=directory, error=str(error))
-                failures.append(f"{directory}: {error}")
-        raise StorageFault(f"cannot create an entry log ({'; '.join(failures)})")
+        short = all(isinstance(failure, ResourcesShort) for failure in failures)
+        raise (ResourcesShort if short else StorageFault)("; ".join(map(str, failures)))
 
     def _allocate_in(self, directory: str) -> LogWriter:
         while True:

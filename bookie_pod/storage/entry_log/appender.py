@@ -21,7 +21,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListen
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.rotated import RotatedLogs
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 
@@ -209,9 +209,10 @@ class LogAppender:
         try:
             log.sync(self._files)
         except OSError as error:
-            self._fault = StorageFault(
-                f"cannot sync entry log {log.file.path}: {error}; what was appended since the last "
-                "checkpoint may be lost and must be appended again (restart the bookie to replay the journal)"
+            self._fault = storage_fault(
+                f"cannot sync entry log {log.file.path} (what was appended since the last checkpoint may be lost and "
+                "must be appended again: restart the bookie to replay the journal)",
+                error,
             )
             raise self._fault from error
         self._stats.syncs += 1
@@ -234,7 +235,7 @@ class LogAppender:
         if self._closed:
             raise StorageFault("the entry logger is closed")
         if self._fault is not None:
-            raise StorageFault(str(self._fault)) from self._fault
+            raise type(self._fault)(str(self._fault)) from self._fault
 
     def current_log_id(self, ledger_id: int = 0) -> int | None:
         with self._append_lock:
@@ -275,4 +276,4 @@ def _flush(log: LogWriter) -> None:
 
 
 def _write_fault(log: LogWriter, error: OSError) -> StorageFault:
-    return StorageFault(f"cannot write entry log {log.file.path} at {log.written_to}: {error}")
+    return storage_fault(f"cannot write entry log {log.file.path} at {log.written_to}", error)

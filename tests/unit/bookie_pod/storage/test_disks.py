@@ -211,6 +211,30 @@ class TestOneFailedDirectoryOfSeveral:
         disks.check(b=0.1)
         assert disks.verdicts[-1].writable == 1
 
+    def test_one_whose_writes_fail_is_given_up_by_whoever_wrote(self) -> None:
+        disks = self.make()
+        disks.check()
+        disks.monitor.give_up("/a", StorageFault("10 flushes failed"))
+        disks.monitor.give_up("/a", StorageFault("10 flushes failed"))
+        assert (self.failed, list(disks.monitor.failed)) == (["/a"], ["/a"])
+        disks.check()
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
+        with pytest.raises(StorageFault, match="10 flushes failed"):
+            disks.monitor.give_up("/b", StorageFault("10 flushes failed"))
+
+    def test_a_journal_disk_that_fills_meanwhile_makes_the_bookie_read_only(self) -> None:
+        """The journal is not trimmed while a directory has failed: what is left must not end with it."""
+        disks = self.make()
+        disks.monitor._journal_states["/j"] = W
+        disks.used["/j"], disks.devices["/j"] = 0.97, 9
+        disks.files.makedirs("/j")
+        disks.check()
+        assert disks.verdicts[-1].writable == 2
+        disks.monitor.give_up("/a", StorageFault("10 flushes failed"))
+        disks.check()
+        verdict = disks.verdicts[-1]
+        assert (verdict.writable, verdict.high_priority_room, verdict.full_directories) == (0, False, ("/j",))
+
     def test_the_last_one_ends_the_bookie(self) -> None:
         disks = self.make()
         disks.files.rmdir("/a")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
+
 import pytest
 
+from bookie_pod.storage.engines.db import FLUSH_TRIES, DbLedgerStorage
 from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_protocol.errors import NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 FAILURE = StorageFault("directory /ledgers1 is gone")
+WRITES = ("write", "writev", "pwrite")
 
 
 def test_the_others_go_on_and_it_never_denies() -> None:
@@ -62,4 +67,60 @@ def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(mo
         with pytest.raises(StorageFault, match="/ledgers1 is gone"):
             storage.read(3, 0)
     assert bookie.metrics.lookups == lookups + 1
+    storage.close()
+
+
+def failing(number: int) -> tuple[DbLedgerStorage, list[tuple[int, str]]]:
+    """Two directories; each write to a log of the second one fails with this error. What is told of it."""
+    bookie = MemoryBookie(("/ledgers0", "/ledgers1"), small_options(directories=2))
+    storage = bookie.open()
+    bookie.faults.fail(*WRITES, path="/ledgers1/", errno=number)
+    told: list[tuple[int, str]] = []
+    storage.on_directory_failure(lambda index, failure: told.append((index, str(failure))))
+    return storage, told
+
+
+def test_a_directory_whose_writes_fail_again_and_again_is_told_of_once() -> None:
+    storage, told = failing(errno.EIO)
+    for ledger_id in (2, 3):
+        put(storage, entry(ledger_id, 0))
+    for _ in range(FLUSH_TRIES - 1):
+        with pytest.raises(StorageFault):
+            storage.flush()
+    assert told == []
+    for _ in range(3):
+        with pytest.raises(StorageFault):
+            storage.flush()
+    ((index, why),) = told
+    assert index == 1
+    assert "Input/output error" in why
+    assert storage.read(3, 0) == entry(3, 0)
+    with suppress(StorageFault):  # what is open cannot be written
+        storage.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_what_the_machine_lacks_is_no_failed_disk(number: int) -> None:
+    storage, told = failing(number)
+    put(storage, entry(3, 0))
+    for _ in range(FLUSH_TRIES + 2):
+        with pytest.raises(StorageFault):
+            storage.flush()
+    assert told == []
+    with suppress(StorageFault):  # what is open cannot be written
+        storage.close()
+
+
+def test_flushes_that_fail_now_and_then_are_no_failed_disk() -> None:
+    bookie = MemoryBookie()
+    told: list[int] = []
+    storage = bookie.open()
+    storage.on_directory_failure(lambda index, failure: told.append(index))
+    for number in range(2 * FLUSH_TRIES):
+        put(storage, entry(3, number))
+        bookie.faults.fail(*WRITES, path=".log", times=1)
+        with pytest.raises(StorageFault):
+            storage.flush()
+        storage.flush()
+    assert told == []
     storage.close()
