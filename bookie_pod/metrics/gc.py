@@ -1,5 +1,6 @@
-"""Metrics of garbage collection: `bookie_*` with `ledgerDir` and `indexDir` for DbLedgerStorage, `bookie_gc_*` without
-labels for the other engines.
+"""Metrics of garbage collection: `bookie_*` with `ledgerDir` and `indexDir` for DbLedgerStorage, without labels for the
+other engines, whose collector is one for all directories. (The reference calls theirs `bookie_gc_*`; here one thing has
+one name, so that alerts and dashboards are about every engine.)
 
 Implements the `GcMetrics` protocol of the collectors.
 
@@ -25,11 +26,8 @@ class GcInstruments:
 
     def __init__(self, registry: Registry, directories: tuple[str, str] | None) -> None:
         """`directories`: ledger and index folder, for the labels; None for an engine with one collector in all."""
-        if directories is None:
-            scope = registry.scope("bookie_gc")
-        else:
-            scope = registry.scope("bookie", ledgerDir=directories[0], indexDir=directories[1])
-        self._scope = scope
+        labels = {} if directories is None else {"ledgerDir": directories[0], "indexDir": directories[1]}
+        scope = self._scope = registry.scope("bookie", **labels)
         self._runtimes = {name: scope.op_stats(name) for name in _RUNTIMES}
         self._compactions = {
             "major": scope.counter("MAJOR_COMPACTION_TOTAL"),

@@ -1,5 +1,9 @@
 """Metrics of InterleavedLedgerStorage and SortedLedgerStorage: `bookie_*`, without labels.
 
+What these engines have in common with DbLedgerStorage has the names that it has there too, beside those of the
+reference, so that alerts and dashboards are about every engine: the memtable is their write cache, a drain their flush.
+They have no read cache.
+
 Implements the `MemTableMetrics` protocol of the storage engines. Storage reports seconds; the reference
 implementation's summaries are ms.
 
@@ -36,9 +40,30 @@ class MemTableStorageMetrics:
         self._scrub_retries = scope.counter("STORAGE_SCRUB_PAGE_RETRIES")
         # Pages are never put back while in use here, but dashboards ask for the name.
         scope.counter("INDEX_INMEM_ILLEGAL_STATE_RESET")
+        self._write_cache_hits = scope.counter("write_cache_hits")
+        self._write_cache_misses = scope.counter("write_cache_misses")
+        for absent in ("read_cache_hits", "read_cache_misses"):
+            scope.counter(absent)
+        self._throttled_write = scope.op_stats("throttled_write")
+        self._flush = scope.op_stats("flush")
 
-    def bind_gauges(self, *, pages: Callable[[], float], handles: Callable[[], tuple[int, int]]) -> None:
-        """Export levels: index pages in memory; open index files that were written to, and that were only read."""
+    def bind_gauges(
+        self,
+        *,
+        pages: Callable[[], float],
+        handles: Callable[[], tuple[int, int]],
+        memtable: Callable[[], tuple[int, int]],
+        memtable_max_bytes: int,
+        ledgers: Callable[[], float],
+        damaged_reads: Callable[[], float],
+    ) -> None:
+        """Export levels: index pages in memory; open index files that were written to, and that were only read; bytes
+        and entries in the memtable; ledgers; reads of entry logs that met damage since the start."""
+        self._scope.gauge("write_cache_size", lambda: memtable()[0])
+        self._scope.gauge("write_cache_count", lambda: memtable()[1])
+        self._scope.gauge("write_cache_max_size", lambda: memtable_max_bytes)
+        self._scope.gauge("ledgers_count", ledgers)
+        self._scope.level_counter("entrylog_damaged_reads", damaged_reads)
         self._scope.gauge("NUM_INDEX_PAGES", pages)
         self._scope.gauge("WRITE_FILE_INFO_CACHE_SIZE", lambda: handles()[0])
         self._scope.gauge("READ_FILE_INFO_CACHE_SIZE", lambda: handles()[1])
@@ -87,6 +112,7 @@ class MemTableStorageMetrics:
     def memtable_get(self, found: bool) -> None:
         """One look-up in the memtable; it takes no time worth measuring."""
         self._memtable_get.observe_ms(0, success=found)
+        (self._write_cache_hits if found else self._write_cache_misses).add()
 
     def memtable_put(self, count: int) -> None:
         """So many entries were put."""
@@ -100,7 +126,13 @@ class MemTableStorageMetrics:
         """The memtable was full for so long."""
         self._throttling.add()
         self._throttling_latency.observe_ms(seconds * 1000)
+        self._throttled_write.observe_ms(seconds * 1000)
 
-    def flushed_bytes(self, nbytes: int) -> None:
-        """Bytes of entries that one drain wrote."""
+    def flushed(self, seconds: float, nbytes: int) -> None:
+        """One drain wrote so many bytes of entries."""
+        self._flush.observe_ms(seconds * 1000)
         self._flush_bytes.add(nbytes)
+
+    def flush_failed(self) -> None:
+        """A drain failed."""
+        self._flush.observe_ms(0, success=False)

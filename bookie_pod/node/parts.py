@@ -97,7 +97,15 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     )
     storage = open_storage(settings, parts)
     if isinstance(storage, MemTableStorage):
-        memtable_metrics[0].bind_gauges(pages=storage.cache.pages.__len__, handles=storage.cache.handles.counts)
+        memtable = storage.memtable
+        memtable_metrics[0].bind_gauges(
+            pages=storage.cache.pages.__len__,
+            handles=storage.cache.handles.counts,
+            memtable=lambda: (memtable.nbytes, memtable.count),
+            memtable_max_bytes=memtable.limit,
+            ledgers=lambda: len(storage.ledger_ids()),
+            damaged_reads=lambda: storage.logs.stats.damaged_reads,
+        )
     if isinstance(storage, DbLedgerStorage):
         for directory, instrument in zip(storage.directories, instruments, strict=True):
             _bind_directory(instrument, directory)

@@ -13,6 +13,7 @@ from bookie_operator.crds.cluster_status import Condition, Operation, OperationT
 from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
 from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.storage.engines.names import KNOWN_ENGINES, short_name
 from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
 from tests.support.http_answers import ask
@@ -25,10 +26,12 @@ def names(text: str) -> set[str]:
     return {line.partition(" ")[0].partition("{")[0] for line in text.splitlines() if line and line[0] != "#"}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def exported(tmp_path_factory) -> set[str]:
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=KNOWN_ENGINES, ids=map(short_name, KNOWN_ENGINES))
+async def exported(tmp_path_factory, request: pytest.FixtureRequest) -> set[str]:
+    """By a bookie of one engine, and by auto-recovery."""
     work: Path = tmp_path_factory.mktemp("metrics")
-    async with StandaloneCluster(work / "cluster", 1, SMALL_BOOKIE, http_port=0) as cluster:
+    settings = {**SMALL_BOOKIE, "ledgerStorageClass": request.param}
+    async with StandaloneCluster(work / "cluster", 1, settings, http_port=0) as cluster:
         (bookie,) = cluster.bookies.values()
         found = names((await ask(bookie.http_port or 0, "/metrics")).body)
         with AutoRecoveryProcess(work / "autorecovery", cluster.metadata_service_uri) as process:

@@ -75,6 +75,12 @@ class EntryMemTable:
         active, frozen = self._halves
         return active.nbytes + (frozen.nbytes if frozen is not None else 0)
 
+    @property
+    def count(self) -> int:
+        """Entries in both maps."""
+        active, frozen = self._halves
+        return active.count + (frozen.count if frozen is not None else 0)
+
     def freeze(self) -> bool:
         """Freeze the active map, if it holds anything and no other is frozen; whether it was done."""
         active, frozen = self._halves

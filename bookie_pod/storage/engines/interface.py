@@ -105,6 +105,10 @@ class LedgerStorage(Protocol):
         """Call back on the loop whenever a write cache may have stopped being full."""
         ...
 
+    def flushes_began(self) -> Sequence[tuple[str, float | None]]:
+        """The threads that flush on request, and when each began (monotonic) what it is at. Any thread."""
+        ...
+
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         """Call back, on a background thread, when a flush that `request_flush` started has failed."""
         ...

@@ -141,6 +141,9 @@ class MemTableStorage(ABC):
     def on_space(self, callback: Callable[[], None]) -> None:
         self._space_callbacks.append(callback)
 
+    def flushes_began(self) -> list[tuple[str, float | None]]:
+        return [("storage-0", self._background.began)]
+
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._background.on_failure(callback)
 
@@ -236,11 +239,13 @@ class MemTableStorage(ABC):
                 self._finish(self._drain)
 
     def _finish(self, drain: Drain) -> None:
+        began = time.perf_counter()
         try:
             self._run_drain(drain)
         except StorageFault as error:
+            self._metrics.flush_failed()
             raise checked(self.logs, error) from error
-        self._metrics.flushed_bytes(drain.nbytes)
+        self._metrics.flushed(time.perf_counter() - began, drain.nbytes)
 
     def _drained(self) -> None:
         """Logs and ledger cache hold the frozen map: let go of it."""

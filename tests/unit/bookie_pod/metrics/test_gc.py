@@ -34,7 +34,7 @@ class Counted:
         self._start = 'bookie_{}{{ledgerDir="/ledgers0/current",indexDir="/ledgers0/current"}}'
         if engine == "sorted":
             overrides["ledgerStorageClass"] = SORTED_LEDGER_STORAGE
-            self._start = "bookie_gc_{}"
+            self._start = "bookie_{}"
         self._registry = Registry()
         collection = make_collection(
             load_config(environ={}, overrides=overrides),

@@ -6,6 +6,7 @@ import pytest
 
 from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
@@ -38,6 +39,11 @@ COUNTERS = (
 GAUGES = ("NUM_INDEX_PAGES", "WRITE_FILE_INFO_CACHE_SIZE", "READ_FILE_INFO_CACHE_SIZE")
 
 
+def read(registry: Registry) -> dict[str, str]:
+    lines = registry.render().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
 def test_names_and_what_they_count() -> None:
     registry = Registry()
     metrics = MemTableStorageMetrics(registry)
@@ -45,16 +51,32 @@ def test_names_and_what_they_count() -> None:
     options = memtable_options(memtable_bytes=2000, page_bytes=64, page_limit=2)
     parts = StorageParts(MemoryFiles(), call_directly, memtable_metrics=lambda: hooks)
     storage = open_storage(StorageSettings(["/a"], engine=SORTED_LEDGER_STORAGE, memtable=options), parts)
-    metrics.bind_gauges(pages=storage.cache.pages.__len__, handles=storage.cache.handles.counts)  # type: ignore[attr-defined]
+    assert isinstance(storage, MemTableStorage)
+    memtable = storage.memtable
+    metrics.bind_gauges(
+        pages=storage.cache.pages.__len__,
+        handles=storage.cache.handles.counts,
+        memtable=lambda: (memtable.nbytes, memtable.count),
+        memtable_max_bytes=memtable.limit,
+        ledgers=lambda: len(storage.ledger_ids()),
+        damaged_reads=lambda: storage.logs.stats.damaged_reads,
+    )
     put(storage, *(entry(1, n, 100) for n in range(20)))
     assert storage.is_full(1)
+    lines = read(registry)
+    assert (lines["bookie_write_cache_count"], lines["bookie_write_cache_max_size"]) == ("20", "2000")
+    assert int(lines["bookie_write_cache_size"]) >= 2000
     storage.flush()
     assert [storage.read(1, n) for n in range(20)] == [entry(1, n, 100) for n in range(20)]
     assert len(list(storage.entry_ids(1))) == 20
     with pytest.raises(NoSuchEntry):
         storage.read(1, 20)
-    text = registry.render()
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    text, lines = registry.render(), read(registry)
+    assert lines["bookie_write_cache_size"] == lines["bookie_write_cache_count"] == "0"
+    assert lines["bookie_ledgers_count"] == "1"
+    assert lines['bookie_flush_count{success="true"}'] == lines['bookie_throttled_write_count{success="true"}'] == "1"
+    assert (lines["bookie_write_cache_hits"], lines["bookie_write_cache_misses"]) == ("0", "21")
+    assert lines["bookie_read_cache_hits"] == lines["bookie_entrylog_damaged_reads"] == "0"
     for name in SUMMARIES:
         assert f"# TYPE bookie_{name} summary" in text
     for name in COUNTERS:

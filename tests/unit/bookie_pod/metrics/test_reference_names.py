@@ -182,14 +182,13 @@ GC_GAUGES = (
 
 
 @pytest.mark.parametrize(
-    ("directories", "prefix", "labels"),
-    [(("/l", "/i"), "bookie_", ["indexDir", "ledgerDir"]), (None, "bookie_gc_", [])],
+    ("directories", "labels"),
+    [(("/l", "/i"), ["indexDir", "ledgerDir"]), (None, [])],
     ids=["DbLedgerStorage", "other engines"],
 )
-def test_garbage_collection_of_either_kind_of_engine(
-    directories: tuple[str, str] | None, prefix: str, labels: list[str]
-) -> None:
+def test_garbage_collection_of_either_kind_of_engine(directories: tuple[str, str] | None, labels: list[str]) -> None:
     """The golden bookie exports some of them, and only those of DbLedgerStorage."""
+    prefix = "bookie_"
     registry = Registry()
     bind_collector(GcInstruments(registry, directories))
     ours = exported(registry.render())

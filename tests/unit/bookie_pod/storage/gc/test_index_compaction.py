@@ -73,7 +73,7 @@ class Rewritten:
         (line,) = [
             line
             for line in self._registry.render().splitlines()
-            if line.startswith("bookie_gc_ENTRY_LOCATION_COMPACTION_TOTAL ")
+            if line.startswith("bookie_ENTRY_LOCATION_COMPACTION_TOTAL ")
         ]
         return line.split()[-1]
 
