@@ -32,6 +32,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from bookie_protocol.lasting import lasting_task
 
 LOOKS_PER_PERIOD: Final = 4
 """An idle writer is found at most a quarter of the period late."""
@@ -75,7 +76,7 @@ class OpenWriters:
 
     def start(self) -> None:
         """Begin to look for idle writers."""
-        self._reaper = self._loop.create_task(self._reap(), name="idle writers")
+        self._reaper = lasting_task(self._reap(), "end of idle writers")
 
     async def stop(self, timeout: float) -> None:
         """End all of them, within `timeout` seconds; those that are not closed by then are left to a recovery."""

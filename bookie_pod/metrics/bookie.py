@@ -56,6 +56,10 @@ class BookieMetrics:
         """Export the state: 1 writable, 0 read-only, -1 not registered."""
         self._scope.gauge("SERVER_STATUS", server_status)
 
+    def bind_slow_parts(self, slow: Callable[[], float]) -> None:
+        """Export how many threads make no progress: half of the time after which they end the bookie has passed."""
+        self._scope.gauge("STALLED_THREADS", slow)
+
     def bind_sanity(self, sanity: Callable[[], float]) -> None:
         """Export the last sanity test: 1 passed, 0 failed, -1 none yet."""
         self._scope.gauge("SERVER_SANITY", sanity)

@@ -9,11 +9,13 @@ Start (a failure ends it there, with everything that was started stopped again):
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
- 8. registration, with every port taken (read-only if it is being decommissioned), garbage collection, administration
- 9. `DIRTY` written; requests are served; gRPC: health, gateway; auto-recovery, if it is asked for
+ 8. `DIRTY` written; connections are served, because the first clients come the moment that it is registered
+ 9. registration, with every port taken (read-only if it is being decommissioned), garbage collection, administration;
+    gRPC: health, gateway; auto-recovery, if it is asked for
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
-After a failure (`abort`) nothing is flushed: the journals hold what was acknowledged.
+After a failure the connections of clients are closed before anything else, and nothing is flushed (`abort`): the
+journals hold what was acknowledged.
 A stop during the start waits for the blocking step that runs (a replay ends early): nothing is closed under its feet.
 
 Threads: event loop; blocking steps run on threads of their own.
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -63,11 +65,14 @@ from bookie_pod.node.side_services import SideServices
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep
+from bookie_pod.node.watch import Step, Watch
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers
+from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
+from bookie_protocol.errors import RegistrationFailed
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
@@ -75,6 +80,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+JOURNAL_STEP_S: Final = 60.0
+"""A group that is not written and synced after so long never will be: the disk hangs."""
+DISK_CHECK_S: Final = 60.0
+"""The same of a look at all disks, which only asks for figures."""
+FLUSH_S: Final = 1800.0
+"""The same of a flush: of a whole write cache, with its indexes, on the slowest disk."""
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
 
@@ -90,6 +101,7 @@ class Bookie:
         self.registry = Registry(config.metrics.latency_rollover_seconds)
         self._metrics = BookieMetrics(self.registry)
         self._metrics.bind_status(lambda: self.status.server_status.value)
+        self._metrics.bind_slow_parts(lambda: len(self.status.slow_parts()))
         self._metrics.bind_journals(len(config.directories.journal), config.journal.queue_size)
         if config.metrics.expose_jvm_metrics:
             self.registry.add_collector(ProcessCollector())
@@ -99,6 +111,7 @@ class Bookie:
         self._owned: set[str] = set()
         self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
         self._clean = False
+        self._unwinding: Callable[[], None] = lambda: None
         self._server: ServerSide
         self._listener: TcpListener | None = None
         self._storage: StorageSide
@@ -107,10 +120,30 @@ class Bookie:
         self._registration: RegistrationManager
         self.upkeep: Upkeep
         self._durability: Durability
+        self._monitor: DiskMonitor | None = None
         self._mode: BookieMode
         self._administration: Administration | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
         self._services = SideServices(config, self.status, self.registry, self._undo, self._tasks)
+
+    # --- watched from outside -------------------------------------------------------------------------------
+
+    def watch(self, watch: Watch) -> None:
+        """Be watched from now on: what is found ends the bookie."""
+        self.status.slow_parts = lambda: watch.slow
+        self._unwinding = watch.ending
+        self._tasks.watch(self.loop.create_task(watch.run()))
+
+    def steps(self) -> Iterator[Step]:
+        """What its threads are at."""
+        for journal in self._journals:
+            yield Step(f"journal-{journal.index}", journal.step(), JOURNAL_STEP_S)
+        if hasattr(self, "_durability"):
+            yield Step("checkpoint", self._durability.checkpoint_began, FLUSH_S, needs="storage-*")
+            for thread, began in self._storage.storage.flushes_began():
+                yield Step(thread, began, FLUSH_S)
+        if self._monitor is not None:
+            yield Step("disk-monitor", self._monitor.check_began, DISK_CHECK_S)
 
     # --- start ----------------------------------------------------------------------------------------------
 
@@ -164,21 +197,11 @@ class Bookie:
         await self._make_upkeep()
         self._start_disks()
         await http
-        self._registration = await join_cluster(
-            config,
-            metadata=self._metadata,
-            bookie_id=self.bookie_id,
-            instance_id=instance_id,
-            address=self._address(),
-            mode=self._mode,
-            status=self.status,
-            tasks=self._tasks,
-            undo=self._undo,
-        )
-        self.upkeep.start()
-        self._undo.push_async_callback(self.upkeep.stop)
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
+        await self._join(instance_id)
+        self.upkeep.start()
+        self._undo.push_async_callback(self.upkeep.stop)
         self.status.running = True
         self._start_administration()
         self.status.enter("serving")
@@ -190,6 +213,26 @@ class Bookie:
         gc.collect()
         gc.freeze()
 
+    async def _join(self, instance_id: str | None) -> None:
+        try:
+            self._registration = await join_cluster(
+                self.config,
+                metadata=self._metadata,
+                bookie_id=self.bookie_id,
+                instance_id=instance_id,
+                address=self._address(),
+                mode=self._mode,
+                status=self.status,
+                tasks=self._tasks,
+                undo=self._undo,
+            )
+        except RegistrationFailed:
+            # Nothing is wrong with what is stored: it is left as any stop leaves it, so that the next start need not
+            # doubt it.
+            self._clean = True
+            await self._unwind()
+            raise
+
     def _own(self, folders: Iterable[str]) -> None:
         """Nobody else changes these directories from here on."""
         new = list(folders)
@@ -199,10 +242,16 @@ class Bookie:
     def _start_journals(self, replayed: ReplayedJournals) -> None:
         config = self.config
         self._journals = make_journals(config, self._files, self.registry, self.loop, self.fail)
+        flushed = self._tasks.on_loop(lambda: self._mode.flushed())
+
+        def checkpointed(seconds: float) -> None:
+            self._metrics.sync_thread_time.add(seconds * 1000)
+            flushed()
+
         handlers = CheckpointHandlers(
             on_no_writable_directory=self._tasks.on_loop(lambda error: self._mode.no_writable_directory(error)),
             on_failure=self._tasks.on_loop(self.fail),
-            on_checkpoint=lambda seconds: self._metrics.sync_thread_time.add(seconds * 1000),
+            on_checkpoint=checkpointed,
         )
         self._durability = durability = Durability(
             self._journals, self._storage, replayed, handlers, config.ledger_storage.flush_interval_ms
@@ -232,7 +281,7 @@ class Bookie:
         self._listener.serve(self._server.context)
         self._undo.push_async_callback(self._drain, self._listener)
         self._mode = self.status.mode = open_mode(
-            self.config, self._files, self._server.admission, self._tasks.run, self.fail
+            self.config, self._files, self._server.admission, self._tasks.run, self.fail, self._durability.request
         )
 
     async def _bind(self) -> None:
@@ -306,7 +355,7 @@ class Bookie:
         return self._administration.ports if self.status.running and self._administration is not None else None
 
     def _start_disks(self) -> None:
-        monitor = start_disk_watch(
+        monitor = self._monitor = start_disk_watch(
             self.config,
             self._files,
             self._storage,
@@ -321,10 +370,13 @@ class Bookie:
     # --- stop -----------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Drain, flush, deregister. What was acknowledged is in synced entry logs afterwards."""
+        """Deregister, drain, flush. What was acknowledged is in synced entry logs afterwards."""
         self.status.enter("stopping")
         self.status.stopping = True
         self._clean = self.status.running
+        if self.status.running:
+            self._mode.detach()
+            await self._registration.deregister()
         await self._unwind()
         _log.info("bookie stopped", clean=self._clean)
 
@@ -337,6 +389,12 @@ class Bookie:
         """A checkpoint now: what was acknowledged so far is in synced entry logs when it returns."""
         await self._durability.checkpoint()
 
+    def drop_clients(self) -> None:
+        """After a failure: whoever waits for an answer hears at once that there will be none."""
+        self.status.running = False
+        if self._listener is not None:
+            self._listener.drop()
+
     async def abort(self) -> None:
         """End after a failure: close everything, flush nothing."""
         self.status.stopping = True
@@ -344,6 +402,7 @@ class Bookie:
         await self._unwind()
 
     async def _unwind(self) -> None:
+        self._unwinding()
         self.status.running = False
         if hasattr(self, "_server"):
             self._server.context.accepting = False

@@ -51,6 +51,15 @@ class Durability:
         self._checkpoints.start()
         self._checkpointing = True
 
+    @property
+    def checkpoint_began(self) -> float | None:
+        """When the checkpoint began that goes on; None: none does."""
+        return self._checkpoints.began
+
+    def request(self) -> None:
+        """Let a checkpoint be made soon. Never blocks."""
+        self._checkpoints.request()
+
     async def checkpoint(self) -> None:
         """Make everything durable in ledger storage now, and move the marks. A failure is told to the handlers."""
         await asyncio.to_thread(self._checkpoints.checkpoint)

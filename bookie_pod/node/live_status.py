@@ -6,6 +6,7 @@ Threads: event loop; `server_status` may be read by any.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -28,9 +29,13 @@ class LiveStatus:
         self.failed = failed
         self.phase = "starting"
         self.running = False
+        self.opening: str | None = None
+        """Which port for clients does not listen yet."""
         self.stopping = False
         self.mode: BookieMode | None = None
         self.registration: RegistrationManager | None = None
+        self.slow_parts: Callable[[], Sequence[str]] = tuple
+        """What makes no progress, a line each."""
         self.starting_auto_recovery: asyncio.Task[RunningAutoRecovery | None] | None = None
 
     def enter(self, phase: str) -> None:
@@ -75,5 +80,9 @@ class LiveStatus:
     def unready_reason(self) -> str | None:
         if not self.running:
             return self.phase
+        if self.opening is not None:
+            return self.opening
+        if slow := self.slow_parts():
+            return slow[0]
         registered = self.server_status is not ServerStatus.UNREGISTERED
         return None if registered else "not registered in the metadata service"

@@ -42,8 +42,8 @@ class Registrar(Protocol):
 class StatusStore(Protocol):
     """Where the mode is remembered across restarts (`persistBookieStatusEnabled`)."""
 
-    def write(self, *, read_only: bool, manual: bool) -> None:
-        """May block."""
+    def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
+        """Read-only, and by an operator's word: as `mode` tells when its turn comes. May block."""
         ...
 
 
@@ -77,15 +77,19 @@ class BookieMode:
         *,
         remembered: BookieStatus | None = None,
         store: StatusStore | None = None,
+        request_flush: Callable[[], None] = lambda: None,
     ) -> None:
-        """`remembered` is the mode of an earlier process: an automatic one lasts until the first look at the disks."""
+        """`remembered` is the mode of an earlier process: an automatic one lasts until the first look at the disks.
+        `request_flush` asks for a flush of everything; `flushed` is called when one has succeeded."""
         self._options = options
         self._gate = gate
         self._run = run
         self._on_fatal = on_fatal
         self._registrar: Registrar | None = None
+        self._request_flush = request_flush
         self._room = True
         self._full = False
+        self._unflushed = False
         self._leaving = False
         self._stopping = False
         self._store = store
@@ -114,22 +118,35 @@ class BookieMode:
         self._full = full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
         if full and not self.read_only:
             self._change(True, f"full: {', '.join(verdict.full_directories)}")
+        elif not full and self._unflushed:
+            self._request_flush()
+            self._apply()
         elif not full and self.read_only and not self._is_held():
             self._change(False, "the ledger directories have room again")
         else:
             self._apply()
 
     def no_writable_directory(self, error: BaseException) -> None:
-        """A flush or checkpoint found no directory to write to."""
+        """A flush or checkpoint found no directory to write to. Room is not enough then: only a flush that succeeds
+        shows that this is over."""
+        self._unflushed = True
         if not self.read_only:
             self._change(True, str(error))
+
+    def flushed(self) -> None:
+        """Everything that waited has found its place."""
+        if not self._unflushed:
+            return
+        self._unflushed = False
+        if self.read_only and not self._has_no_place() and not self._is_held():
+            self._change(False, "what waited could be flushed")
 
     def set_by_operator(self, read_only: bool) -> None:
         """An operator asked for it; sticks until an operator takes it back."""
         self.manual = read_only
         self._leaving &= read_only
         self._stopping &= read_only
-        if not read_only and self.read_only and (self._options.forced or self._full):
+        if not read_only and self.read_only and (self._options.forced or self._has_no_place()):
             _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
         elif read_only != self.read_only:
             self._change(read_only, "set by an operator")
@@ -146,7 +163,7 @@ class BookieMode:
         self._leaving = leaving
         if leaving and not self.read_only:
             self._change(True, "it is being decommissioned")
-        elif not leaving and self.read_only and not self._full and not self._is_held():
+        elif not leaving and self.read_only and not self._has_no_place() and not self._is_held():
             self._change(False, "its decommission was undone")
 
     def prepare_to_stop(self) -> None:
@@ -157,6 +174,9 @@ class BookieMode:
         self._stopping = True
         if not self.read_only:
             self._change(True, "it is about to stop", remember=False)
+
+    def _has_no_place(self) -> bool:
+        return self._full or self._unflushed
 
     def _is_held(self) -> bool:
         """Room on the disks does not make it writable."""
@@ -180,9 +200,7 @@ class BookieMode:
 
     def _remember(self) -> None:
         if self._store is not None:
-            store = self._store
-            # What holds when the thread comes to it: the last of several writes then has the last word.
-            self._run(asyncio.to_thread(lambda: store.write(read_only=self._lasts(), manual=self.manual)))
+            self._run(asyncio.to_thread(self._store.write, lambda: (self._lasts(), self.manual)))
 
     def _lasts(self) -> bool:
         """Whether it is read-only for another reason than that it is about to stop."""

@@ -18,6 +18,7 @@ def open_mode(
     admission: WriteAdmission,
     run: Callable[[Awaitable[None]], None],
     on_failure: Callable[[BaseException], None],
+    request_flush: Callable[[], None],
 ) -> BookieMode:
     """Event loop; reads a small file."""
     status = None
@@ -30,4 +31,5 @@ def open_mode(
         on_failure,
         remembered=status.read() if status is not None else None,
         store=status,
+        request_flush=request_flush,
     )

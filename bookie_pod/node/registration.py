@@ -27,10 +27,13 @@ from typing import Final
 import structlog
 
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable, RegistrationFailed
+from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 
 RETRY_SECONDS: Final = 1.0
+DEREGISTER_S: Final = 2.0
+"""How long a stop waits for the registration to go: a metadata service that is away ends it with the session."""
 
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +78,7 @@ class RegistrationManager:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._left = False
         self._remove_listener: Callable[[], None] = lambda: None
 
     @property
@@ -101,7 +105,7 @@ class RegistrationManager:
             self._wanted = None
             self._remove_listener()
             raise self._failed(error) from error
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._keeper = lasting_task(self._keep(), "registration")
 
     async def to_read_only(self) -> None:
         """Move to the read-only list. `MetadataUnavailable`: not yet, but it goes on trying."""
@@ -113,22 +117,26 @@ class RegistrationManager:
 
     async def deregister(self) -> None:
         """Stop keeping, and remove the registration if the metadata service answers (else it ends with the
-        session).
+        session). The second time nothing is left to do.
         """
+        if self._left:
+            return
+        self._left = True
         self._wanted = None
         self._remove_listener()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
             self._keeper = None
-        async with self._turn:
-            self._status = ServerStatus.UNREGISTERED
-            with suppress(MetadataError):
+        self._status = ServerStatus.UNREGISTERED
+        with suppress(MetadataError, TimeoutError):
+            async with asyncio.timeout(DEREGISTER_S), self._turn:
+                self._status = ServerStatus.UNREGISTERED
                 for group in _STATUS:
                     await self._service.bookies.unregister(self._bookie_id, group, timeout=self._timeout)
 
     async def _change(self, group: BookieGroup) -> None:
-        if self._keeper is None or self._keeper.done():
+        if self._keeper is None or self._wanted is None:
             raise RegistrationFailed(f"bookie {self._bookie_id} is not registered: register it first")
         self._wanted = group
         self._changed.set()
@@ -178,7 +186,6 @@ class RegistrationManager:
                 self._changed.set()
             except MetadataError as error:
                 self._give_up(error)
-                return
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:

@@ -1,6 +1,8 @@
 """`bookie serve`: one bookie, from start to exit code.
 
 SIGTERM and SIGINT stop it in an orderly way; a second one ends it at once. Every failure is one line and its exit code.
+A part that ended, or makes no progress, is such a failure at any time (`watch`). A bookie that failed waits for no
+thread for longer than `ABORT_S`: the journals have what counts.
 
 Threads: the main thread runs the event loop.
 
@@ -19,9 +21,9 @@ import uvloop
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.bookie import Bookie
-from bookie_pod.node.termination_log import tell_kubernetes
-from bookie_pod.node.until_signal import signalled
-from bookie_protocol.errors import ExitCode, PodkeeperError, StartupError
+from bookie_pod.node.until_signal import ABORT_S, leave, signalled
+from bookie_pod.node.watch import Watch
+from bookie_protocol.errors import ExitCode, StartupError
 
 _log = structlog.get_logger(__name__)
 
@@ -48,41 +50,52 @@ async def _serve(config: BookieConfig) -> int:
 async def _run(config: BookieConfig, stop: asyncio.Event) -> int:
     loop = asyncio.get_running_loop()
     bookie = Bookie(config)
+    bookie.watch(Watch(bookie.steps))
     starting = loop.create_task(bookie.start())
     stopping = loop.create_task(stop.wait())
+    failed = bookie.status.failed
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await _first(starting, stopping, failed)
         if not starting.done():
             starting.cancel()
-            await asyncio.wait({starting})
-        if starting.cancelled():
-            await bookie.stop()
-            return ExitCode.OK
-        starting.result()
-        ends: set[asyncio.Future[Any]] = {stopping, bookie.status.failed}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await _first(starting, failed)
+        if not failed.done() and not starting.cancelled():
+            starting.result()
+            await _first(stopping, failed)
+        if not failed.done():
+            stopped = loop.create_task(bookie.stop())
+            await _first(stopped, failed)
+            if stopped.done():
+                stopped.result()
+                return ExitCode.OK
     except BaseException as error:
-        await bookie.abort()
+        await _abort(bookie, starting)
         if isinstance(error, Exception) and not isinstance(error, StartupError):
             _log.critical("unexpected fault", exc_info=error)
             raise UnexpectedError(f"unexpected fault, this is a bug: {error!r}") from error
         raise
     finally:
         stopping.cancel()
-    if bookie.status.failed.done():
-        failure = bookie.status.failed.result()
+    failure = failed.result()
+    await _abort(bookie, starting)
+    return leave(failure)
+
+
+async def _first(*ends: asyncio.Future[Any]) -> None:
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _abort(bookie: Bookie, starting: asyncio.Task[None]) -> None:
+    """Tidy up as far as that goes within `ABORT_S`."""
+    bookie.drop_clients()
+
+    async def abort() -> None:
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])  # nothing is closed under its feet
         await bookie.abort()
-        return _exit_code(failure)
-    await bookie.stop()
-    return ExitCode.OK
 
-
-def _exit_code(error: PodkeeperError) -> int:
-    code = error.exit_code if isinstance(error, StartupError) else ExitCode.BOOKIE_EXCEPTION
-    line = " ".join(str(error).split())
-    print(f"bookie: {line}", file=sys.stderr)
-    tell_kubernetes(line)
-    return code
+    await asyncio.wait([asyncio.create_task(abort())], timeout=ABORT_S)
 
 
 class UnexpectedError(StartupError):

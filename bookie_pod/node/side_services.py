@@ -27,6 +27,7 @@ from bookie_protocol.metadata_service.interface import MetadataService
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
+    from bookie_pod.server.grpc.server import GrpcServer
 
 
 class SideServices:
@@ -63,6 +64,15 @@ class SideServices:
         starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway))
         self._undo.push_async_callback(_stop_started, starting)
         self._tasks.watch(starting)
+        self._status.opening = "the gRPC port is not served yet"
+        starting.add_done_callback(self._grpc_listens)
+
+    def _grpc_listens(self, starting: asyncio.Task[GrpcServer | None]) -> None:
+        if starting.cancelled() or starting.exception() is not None:
+            return
+        self._status.opening = None
+        if (server := starting.result()) is not None:
+            server.refresh()
 
     def start_auto_recovery(self, metadata: MetadataService, bookie_id: str) -> None:
         """If the configuration asks for it."""

@@ -85,10 +85,12 @@ class StatusFiles:
             _log.warning("status file is ignored: it cannot be understood", path=path)
         return status
 
-    def write(self, *, read_only: bool, manual: bool) -> None:
-        """Write to every directory that takes it."""
-        line = BookieStatus(read_only, self._now_ms(), manual).to_line()
+    def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
+        """Write to every directory that takes it. `mode`: whether it is read-only, and by an operator's word; asked
+        when no other write is under way, so that the last one has the last word."""
         with self._lock:
+            read_only, manual = mode()
+            line = BookieStatus(read_only, self._now_ms(), manual).to_line()
             for path in self._paths:
                 try:
                     self._files.write_bytes_atomic(path, line)

@@ -112,6 +112,8 @@ class SyncThread:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._wanted: _Wanted | None = None
+        self.began: float | None = None
+        """When the checkpoint began that goes on (monotonic); None: none does. Any thread."""
         self._wanted_lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -171,16 +173,19 @@ class SyncThread:
         Raises what ended it. Without `trim` it is the last one: everything is flushed, no journal is deleted.
         """
         with self._lock:
-            begin = time.perf_counter()
-            taken = self.marks() if marks is None else list(marks)
-            if trim:
-                self._storage.checkpoint(taken)
-            else:
-                self._storage.flush()
-            self._persist(taken)
-            if trim:
-                self._trim()
-            self._handlers.on_checkpoint(time.perf_counter() - begin)
+            self.began = begin = time.monotonic()
+            try:
+                taken = self.marks() if marks is None else list(marks)
+                if trim:
+                    self._storage.checkpoint(taken)
+                else:
+                    self._storage.flush()
+                self._persist(taken)
+                if trim:
+                    self._trim()
+            finally:
+                self.began = None
+            self._handlers.on_checkpoint(time.monotonic() - begin)
 
     def _persist(self, taken: Sequence[LogMark]) -> None:
         for index, mark in enumerate(taken):

@@ -285,7 +285,12 @@ class Session(Protocol):
 
     @property
     def default_timeout(self) -> float:
-        """Seconds; the time-out of the session and of every call that names none."""
+        """Seconds; the time-out of the session, as asked for, and of every call that names none."""
+        ...
+
+    @property
+    def expires_after(self) -> float:
+        """Seconds without a word after which a session like this one ends: what the server made of the wish."""
         ...
 
     def add_listener(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:

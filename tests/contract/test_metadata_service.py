@@ -159,6 +159,10 @@ class TestBookies:
         await first.bookies.register("b:1", W, INFO)
         with pytest.raises(MetadataExists, match="another session still holds the writable registration"):
             await second.bookies.register("b:1", W, INFO, timeout=0.2)
+        second.tree.session.expires_after = 0.01  # as long as a session like that one may last
+        with pytest.raises(MetadataExists, match=r"after 0\.015 s"):
+            await second.bookies.register("b:1", W, INFO)
+        second.tree.session.expires_after = second.session.default_timeout
         await second.bookies.unregister("b:1", W)
         assert await second.bookies.is_registered("b:1", W)
         waiting = asyncio.create_task(second.bookies.register("b:1", W, INFO))

@@ -48,7 +48,7 @@ class ServeCluster:
         for bookie in starting:
             bookie.launch()
         for bookie in starting:
-            until_true(lambda bookie=bookie: bookie.process.poll() is not None or bookie.serves(), _START_S)
+            until_true(lambda bookie=bookie: bookie.process.poll() is not None or bookie.is_up(), _START_S)
             assert bookie.process is not None
             assert bookie.process.poll() is None, bookie.log.read_text()[-3000:]
 

@@ -92,11 +92,15 @@ class ServeProcess:
         """Start it and wait until it serves."""
         self.launch()
         deadline = time.monotonic() + _END_S
-        while not self.serves():
+        while not self.is_up():
             if self._running().poll() is not None:
                 raise AssertionError(f"the bookie ended with {self._running().returncode}: {self.lines()}")
             assert time.monotonic() < deadline, f"the bookie does not serve: {self.log.read_text()[-2000:]}"
             time.sleep(_POLL_S)
+
+    def is_up(self) -> bool:
+        """True if it is registered, and requests are answered, which begins a little before that."""
+        return self.serves() and self.logged("bookie serves")
 
     def serves(self) -> bool:
         """True if a request is answered."""

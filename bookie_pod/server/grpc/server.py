@@ -29,6 +29,7 @@ from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.lasting import lasting_task
 
 SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
@@ -182,7 +183,7 @@ class GrpcServer:
         self._server = server
         self.refresh()
         await server.start()
-        self._poll = asyncio.create_task(self._follow_status(), name="grpc-health")
+        self._poll = lasting_task(self._follow_status(), "health over gRPC")
 
     def refresh(self) -> None:
         """Show the node's present readiness."""

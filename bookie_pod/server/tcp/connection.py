@@ -376,13 +376,18 @@ class Connection(asyncio.Protocol):
         if share.held > SMALL and self.context.memory.total > self.context.memory.limit:
             self.context.loop.call_soon(self.context.memory.relieve, now)
 
+    def drop(self) -> None:
+        """Close at once, whatever is under way."""
+        if not self.closed and self.transport is not None:
+            self.transport.abort()
+
     def _cut_off(self) -> None:
         """There is not memory enough for all, and this client has done nothing for longest."""
         if not self.closed and self.transport is not None:
             self.context.connection_errors += 1
             reason = "memory is short, and it makes no progress"
             self.context.complaints.warning("connection closed", peer=self.peer, reason=reason)
-            self.transport.abort()
+            self.drop()
 
     # --- out ------------------------------------------------------------------------------------------------
 

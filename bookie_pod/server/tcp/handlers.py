@@ -256,6 +256,12 @@ class RequestHandlers:
             record = self._storage.ledger(ledger_id)
             if record is not None and record.limbo:
                 raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entries of it may have been lost here")
+            longest = self._context.options.max_entry_bytes
+            if len(availability) > longest:  # a client takes no such frame, and would give up the connection
+                raise StorageFault(
+                    f"ledger {ledger_id}: the list of its entries has {len(availability)} bytes, more than {longest}, "
+                    "which a frame holds (nettyMaxFrameSizeBytes)"
+                )
             return availability
 
         try:

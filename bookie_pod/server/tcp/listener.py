@@ -77,6 +77,15 @@ class TcpListener:
     def _new_connection(self) -> asyncio.Protocol:
         return Connection(self._context) if self._context is not None else _Dropped()
 
+    def drop(self) -> None:
+        """Close the port and all connections at once: whoever waits for an answer will not get one."""
+        if self._server is not None:
+            self._server.close()
+        if self._context is not None:
+            self._context.accepting = False
+            for conn in list(self._context.connections):
+                conn.drop()
+
     async def stop(self, drain_s: float) -> None:
         """Take no more connections or requests, let what is under way be answered for at most `drain_s` seconds."""
         if self._server is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -42,6 +43,8 @@ class BackgroundFlush:
         self._closed = False
         self._hurry = threading.Event()
         self._retry: threading.Timer | None = None
+        self.began: float | None = None
+        """When the requested flush began that goes on (monotonic); None: none does. Any thread."""
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._callbacks.append(callback)
@@ -79,6 +82,7 @@ class BackgroundFlush:
             self._hurry.clear()
         if not self._wanted or self._closed:
             return  # a checkpoint has done it
+        self.began = time.monotonic()
         try:
             self._work()
         except BaseException as error:
@@ -87,12 +91,15 @@ class BackgroundFlush:
                 self._retry_later()
             for callback in self._callbacks:
                 callback(_told(error))
+        finally:
+            self.began = None
 
     def _retry_later(self) -> None:
         """Until then, further requests count as made."""
         self._wanted = True
         timer = self._retry = threading.Timer(RETRY_SECONDS, self._submit)
         timer.daemon = True
+        timer.name = "storage-0-retry"
         timer.start()
 
     def close(self) -> None:

@@ -163,6 +163,11 @@ class Journal:
         """Groups written and not yet taken for a sync (`JOURNAL_FORCE_WRITE_QUEUE_SIZE`)."""
         return self._sync.waiting
 
+    def step(self) -> object | None:
+        """What it is at: another one with everything that it acknowledges; None: nobody waits for it."""
+        acknowledged = self._acknowledged_entries + self._sync.acknowledged_entries
+        return acknowledged if self._queue.appended_entries != acknowledged else None
+
     @property
     def slow_syncs(self) -> int:
         return self._sync.slow_syncs
@@ -305,7 +310,7 @@ class Journal:
             if self._broken:
                 return
             self._broken = True
-            self._error = StorageFault(f"journal {self.index} in {self.directory} failed: {error}")
+            self._error = StorageFault(f"journal {self.index} in {self.directory} failed: {str(error) or repr(error)}")
             self._error.__cause__ = error
         self._on_failure(self._error)
         _log.error("journal failed, nothing pending is acknowledged", index=self.index, error=str(error))

@@ -34,6 +34,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.processes import is_gone
@@ -87,7 +88,7 @@ class EmbeddedOwner:
             self._leases[record.session_id] = _Lease(record, self._loop.time() + record.timeout_ms / 1000)
         self._endings: set[asyncio.Task[None]] = set()
         self._openings: set[asyncio.Task[_Lease]] = set()
-        self._reaper = self._loop.create_task(self._reap())
+        self._reaper = lasting_task(self._reap(), "ends of metadata sessions")
 
     @staticmethod
     async def open(folder: str) -> EmbeddedOwner:
@@ -214,9 +215,11 @@ class EmbeddedOwner:
         return lease if lease is not None and lease.record.password == request.password else None
 
     async def _reap(self) -> None:
-        while self.broken is None:
+        while True:
             before = self._loop.time()
             await asyncio.sleep(_REAP_SECONDS)
+            if self.broken is not None:
+                continue  # that is told, and nothing can be ended any more
             now = self._loop.time()
             absent = now - before - _REAP_SECONDS
             if absent > _REAP_SECONDS:

@@ -27,6 +27,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.processes import this_process
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
@@ -108,7 +109,7 @@ class EmbeddedTree:
         `MetadataUnavailable` if the owner does not answer within the session time-out.
         """
         timeout = self._session.default_timeout
-        self._upkeep = asyncio.get_running_loop().create_task(self._keep_sessions())
+        self._upkeep = lasting_task(self._keep_sessions(), "metadata session")
         try:
             async with asyncio.timeout(timeout):
                 await self._session.wait_connected()
@@ -242,7 +243,7 @@ class EmbeddedTree:
                 continue
             self._identity = reply.session
             self._session.move(SessionState.CONNECTED)
-            listening = asyncio.get_running_loop().create_task(self._listen())
+            listening = lasting_task(self._listen(), "metadata events")
             try:
                 await self._renew_until_expired()
             finally:

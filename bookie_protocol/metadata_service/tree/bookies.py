@@ -58,7 +58,7 @@ class TreeBookies:
     ) -> None:
         path = self._path(bookie_id, group)
         data = encode_service_info(info)
-        patience = _WAIT_FACTOR * (self._tree.session.default_timeout if timeout is None else timeout)
+        patience = _WAIT_FACTOR * (self._tree.session.expires_after if timeout is None else timeout)
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             gone = asyncio.Event()

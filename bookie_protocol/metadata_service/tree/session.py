@@ -20,6 +20,8 @@ class DriverSession:
 
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
+        self.expires_after = default_timeout
+        """A driver that is told another time sets it, from any thread."""
         self._state = SessionState.SUSPENDED
         self._listeners: list[Callable[[SessionState], None]] = []
         self._connected = asyncio.Event()

@@ -8,13 +8,14 @@ Sources: reference metadata layout, sections 12 and 13.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -29,9 +30,16 @@ time in which the session could be saved by another."""
 
 
 def make_client(
-    hosts: str, timeout: float, auth: Sequence[tuple[str, str]], sasl: SaslLogin | None, *, secure: bool
+    hosts: str,
+    timeout: float,
+    auth: Sequence[tuple[str, str]],
+    sasl: SaslLogin | None,
+    on_agreed: Callable[[float], None],
+    *,
+    secure: bool,
 ) -> Any:
-    """A client that is not started; see `ZooKeeperTree`. Raises `InvalidConfiguration`."""
+    """A client that is not started; see `ZooKeeperTree`. `on_agreed` hears, with each connection, after how many
+    seconds of silence the session ends: the server has the last word on that. Raises `InvalidConfiguration`."""
     client = KazooClient(
         hosts=hosts,
         timeout=timeout,
@@ -44,7 +52,7 @@ def make_client(
         ),
         logger=logging.getLogger("kazoo.client"),
     )
-    _hasten_handshakes(client, timeout / _HANDSHAKES_PER_SESSION)
+    _wrap_handshakes(client, timeout / _HANDSHAKES_PER_SESSION, on_agreed)
     if sasl is not None:
         _tame_login(client)
     return client
@@ -64,12 +72,15 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
 
 
-def _hasten_handshakes(client: Any, longest: float) -> None:
+def _wrap_handshakes(client: Any, longest: float, on_agreed: Callable[[float], None]) -> None:
     """What is said while a connection is made is answered within so many seconds, or the connection is given up."""
     invoke = client._connection._invoke
 
     def hastened(timeout: float, request: Any, xid: int | None = None) -> Any:
-        return invoke(min(timeout, longest), request, xid)
+        answer = invoke(min(timeout, longest), request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            on_agreed(answer[0].time_out / 1000)
+        return answer
 
     client._connection._invoke = hastened
 

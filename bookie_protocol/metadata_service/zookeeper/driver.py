@@ -110,7 +110,7 @@ class ZooKeeperTree:
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
         self._identity: tuple[int, bytes] | None = None
-        self._client = make_client(hosts, timeout, auth, sasl, secure=secure)
+        self._client = make_client(hosts, timeout, auth, sasl, self._agreed, secure=secure)
         self._reads = ReadBatches(self._client)
         self._client.add_listener(self._on_kazoo_state)
         self._tell_loop = hop(self._loop, self._on_state)
@@ -276,6 +276,10 @@ class ZooKeeperTree:
         return lambda _event: from_any_thread()
 
     # --- session ------------------------------------------------------------------------------------------
+
+    def _agreed(self, seconds: float) -> None:
+        """On kazoo's connection thread."""
+        self._session.expires_after = seconds
 
     def _on_kazoo_state(self, state: str) -> None:
         """On kazoo's connection thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -33,7 +33,19 @@ class World:
         self.announced: list[bool] = []
         self.written: list[tuple[bool, bool]] = []
         self.unavailable = False
-        self.mode = BookieMode(self.options, self, self._run, self.fatal.append, remembered=self.remembered, store=self)
+        self.flushes = 0
+        self.mode = BookieMode(
+            self.options,
+            self,
+            self._run,
+            self.fatal.append,
+            remembered=self.remembered,
+            store=self,
+            request_flush=self._flush,
+        )
+
+    def _flush(self) -> None:
+        self.flushes += 1
 
     def _run(self, work: Awaitable[None]) -> None:
         async def run() -> None:
@@ -56,8 +68,8 @@ class World:
         if self.unavailable:
             raise MetadataUnavailable("no answer")
 
-    def write(self, *, read_only: bool, manual: bool) -> None:
-        self.written.append((read_only, manual))
+    def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
+        self.written.append(mode())
 
     def attached(self) -> World:
         self.mode.attach(self, announced_read_only=self.mode.read_only)
@@ -131,6 +143,32 @@ def test_a_flush_without_a_directory() -> None:
     world.mode.no_writable_directory(NoWritableDirectory("all full"))
     world.mode.no_writable_directory(NoWritableDirectory("all full"))
     assert world.announced == [True]
+
+
+def test_disks_with_room_do_not_end_what_a_flush_has_found() -> None:
+    """Whatever makes each flush fail: the bookie does not come and go with the looks at its disks."""
+    world = World().attached()
+    world.mode.flushed()
+    world.mode.no_writable_directory(NoWritableDirectory("cannot be flushed: Input/output error"))
+    for looks in range(3):
+        world.mode.on_disks(verdict(1))
+        assert (world.mode.read_only, world.announced, world.flushes) == (True, [True], looks + 1)
+    world.mode.set_by_operator(False)
+    assert world.mode.read_only
+    world.mode.flushed()
+    assert (world.mode.read_only, world.announced) == (False, [True, False])
+    world.mode.on_disks(verdict(1))
+    assert world.flushes == 3
+
+
+def test_a_flush_that_succeeds_ends_nothing_else() -> None:
+    world = World().attached()
+    world.mode.no_writable_directory(NoWritableDirectory("all full"))
+    world.mode.on_disks(verdict(0, 1))
+    world.mode.flushed()
+    assert world.mode.read_only
+    world.mode.on_disks(verdict(1))
+    assert world.announced == [True, False]
 
 
 def test_a_change_before_the_registration_is_announced_by_it() -> None:

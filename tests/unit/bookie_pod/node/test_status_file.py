@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def folders() -> MemoryFiles:
 
 def test_the_bytes_are_those_of_the_reference() -> None:
     files = folders()
-    StatusFiles(files, FOLDERS, lambda: 1718000000000).write(read_only=True, manual=False)
+    StatusFiles(files, FOLDERS, lambda: 1718000000000).write(lambda: (True, False))
     assert {files.read_bytes(f"{folder}/BOOKIE_STATUS") for folder in FOLDERS} == {b"1,READ_ONLY,1718000000000,false\n"}
 
 
@@ -60,5 +62,31 @@ def test_a_broken_disk_does_not_matter() -> None:
     files = folders()
     files.faults.fail("write", "open", path="/a/")
     status = StatusFiles(files, FOLDERS, lambda: 7)
-    status.write(read_only=True, manual=True)
+    status.write(lambda: (True, True))
     assert status.read() == BookieStatus(True, 7, True)
+
+
+def test_of_two_writes_at_once_the_later_has_the_last_word() -> None:
+    """The mode is asked for when no other write is under way: what a slow one found before it cannot overwrite it."""
+    files = folders()
+    status = StatusFiles(files, FOLDERS, lambda: 7)
+    read_only, slow_has_asked, go_on = True, threading.Event(), threading.Event()
+
+    def slowly() -> tuple[bool, bool]:
+        asked = read_only
+        slow_has_asked.set()
+        go_on.wait(10)
+        return asked, False
+
+    slow = threading.Thread(target=status.write, args=(slowly,))
+    slow.start()
+    assert slow_has_asked.wait(10)
+    read_only = False
+    later = threading.Thread(target=status.write, args=(lambda: (read_only, False),))
+    later.start()
+    later.join(0.05)
+    assert later.is_alive(), "it waits for the one that is under way"
+    go_on.set()
+    slow.join()
+    later.join()
+    assert status.read() == BookieStatus(False, 7, False)

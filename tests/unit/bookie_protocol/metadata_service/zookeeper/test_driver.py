@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooState
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 
 from bookie_protocol.metadata_service.interface import SessionState
@@ -93,3 +95,16 @@ async def test_a_connection_that_ends_at_each_start_is_begun_again_until_it_stan
     await until(lambda: tree.session.state is SessionState.CONNECTED)
     await until(lambda: tree._restart is None)
     assert starts == 3
+
+
+async def test_what_the_server_makes_of_the_time_out_is_known() -> None:
+    """A server has bounds of its own: who waits for another session to end has to wait for as long as that takes."""
+    tree = ZooKeeperTree("zk:1", 1.0)
+    assert tree.session.expires_after == 1.0
+    connection = tree._client._connection
+    answer = struct.pack(">iiqi16s?", 0, 4000, 7, 16, bytes(16), False)
+    pieces = [struct.pack(">i", len(answer)), answer]
+    connection._submit = lambda *_: None
+    connection._read = lambda *_: pieces.pop(0)
+    connection._invoke(1.0, Connect(0, 0, 1000, 0, bytes(16), False))
+    assert (tree.session.expires_after, tree.session.default_timeout) == (4.0, 1.0)
