@@ -150,6 +150,11 @@ class LedgerReader:
         end = self.last_add_confirmed if last is None else last
         return self._batches(first, end, bound=self.last_add_confirmed)
 
+    def read_ahead(self, nbytes: int) -> None:
+        """Ranges that are read from now on have at most so many bytes under way or waiting to be consumed, if the
+        client's options (`read_window_bytes`) do not say fewer."""
+        self._reader.read_ahead(nbytes)
+
     async def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last` of an open ledger, whether they are confirmed or not.
 

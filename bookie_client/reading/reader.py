@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bookie_client.context import ClientContext
@@ -63,6 +64,10 @@ class EntryReader:
     def damaged_at(self) -> Counter[str]:
         """How many replicas that were not the entry each bookie gave."""
         return self._sources.damaged_at
+
+    def read_ahead(self, nbytes: int) -> None:
+        """Ranges that begin from now on have at most so many bytes under way or waiting to be consumed."""
+        self._limits = replace(self._limits, max_bytes=min(nbytes, self._limits.max_bytes))
 
     def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """Iterate from `first` to `last`, both included, some entries at a time; `last` = `first` - 1 is no entry.

@@ -26,6 +26,8 @@ _FACTORY_LAYOUTS: Final = {
     "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory": "hierarchical",
     "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory": "longhierarchical",
 }
+ROOM_BESIDE_AN_ENTRY: Final = 64 * 1024
+"""Bytes that a message of the gateway may have besides one entry of the largest size."""
 KNOWN_FACTORIES: Final = tuple(_FACTORY_LAYOUTS)
 
 
@@ -128,8 +130,14 @@ def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     """Where bookies demand certificates nobody gets past them unasked. Appends that wait for a rack wait for ever
-    nowhere."""
-    tls = config.tls
+    nowhere. What appends may hold fits into the memory that clients have."""
+    tls, gateway, memory = config.tls, config.gateway, config.client_memory_bytes
+    if "gatewayMaxMessageBytes" not in ranks:
+        an_entry = config.network.max_frame_size_bytes + ROOM_BESIDE_AN_ENTRY
+        gateway = replace(gateway, max_message_bytes=min(gateway.max_message_bytes, max(memory // 8, an_entry)))
+    if "gatewayMaxPendingBytes" not in ranks:
+        gateway = replace(gateway, max_pending_bytes=min(gateway.max_pending_bytes, memory // 2))
+    config = replace(config, gateway=gateway)
     if config.gateway.enforce_fault_domains and "addEntryQuorumTimeoutSec" not in ranks:
         config = replace(config, gateway=replace(config.gateway, add_quorum_timeout_seconds=60))
     demanded = tls.provider_factory_class and tls.client_authentication

@@ -68,6 +68,12 @@ class BookieConfig:
     ignored_keys: tuple[str, ...] = ()
     """Keys that were set and have no effect here, in alphabetical order, for one log line at start-up."""
 
+    @property
+    def client_memory_bytes(self) -> int:
+        """What clients may make the process hold: `clientMemoryMb`, or half of the budget; two frames in any case."""
+        nbytes = self.network.client_memory_mb * 1024 * 1024 or self.memory.budget_bytes // 2
+        return max(nbytes, 2 * self.network.max_frame_size_bytes)
+
 
 def sections() -> Iterator[tuple[str, type[Any]]]:
     """Attribute name and class of every section, in the order of the documentation."""

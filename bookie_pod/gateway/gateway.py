@@ -16,10 +16,12 @@ import grpc
 
 from bookie_client import Client
 from bookie_client.connection.network import Connector, tcp_connector
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.client_options import client_options
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.budget import ByteBudget
+from bookie_pod.gateway.reading import LARGEST_WINDOW_BYTES
 from bookie_pod.gateway.service import GatewayParts, LedgerService
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
@@ -30,8 +32,6 @@ from bookie_protocol.metadata_service.interface import MetadataService
 
 SERVICE_NAME: Final[str] = DESCRIPTOR.services_by_name["LedgerService"].full_name
 STOP_SECONDS: Final = 5.0
-READ_WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that one Read or Tail reads ahead; there may be many."""
 UNARY_CALLS: Final = 128
 """Calls with one answer that run at a time; gRPC refuses more."""
 
@@ -46,6 +46,7 @@ class Gateway:
         config: BookieConfig,
         metadata: MetadataService,
         registry: Registry,
+        memory: MemoryGovernor,
         connector: Connector = tcp_connector,
     ) -> None:
         gateway = config.gateway
@@ -54,17 +55,20 @@ class Gateway:
         patience = gateway.add_quorum_timeout_seconds
         options = client_options(
             config,
-            read_window_bytes=READ_WINDOW_BYTES,
+            read_window_bytes=LARGEST_WINDOW_BYTES,
             add_quorum_timeout=float(patience) if patience > 0 else None,
             enforce_fault_domains=gateway.enforce_fault_domains,
         )
         self._client = Client(metadata, options, placement=client_placement(config), connector=connector)
         self._writers = OpenWriters(
-            self._client, max_open=gateway.max_open_writers, idle_seconds=gateway.idle_writer_seconds
+            self._client,
+            memory,
+            max_open=gateway.max_open_writers,
+            idle_seconds=gateway.idle_writer_seconds,
         )
         budget = ByteBudget(gateway.max_pending_bytes)
         metrics = GatewayMetrics(registry)
-        self._service = LedgerService(GatewayParts(self._client, self._writers, budget, gateway, metrics))
+        self._service = LedgerService(GatewayParts(self._client, self._writers, budget, gateway, metrics, memory))
         metrics.bind_levels(
             writers=lambda: self._writers.count,
             streams=lambda: self._service.streams,

@@ -10,6 +10,8 @@ from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 
+MAX_GIVEN_BYTES: Final = 64 * 1024
+"""Password and custom metadata of a ledger together: a metadata service keeps them, and every writer."""
 DEFAULT_DIGEST: Final = DigestType.CRC32C
 _STATES: Final = {
     LedgerState.OPEN: messages.LedgerMetadata.OPEN,
@@ -32,7 +34,7 @@ def creation(request: messages.CreateRequest) -> NewLedger:
             raise BadRequest(f"{name} {getattr(request, name)} is negative")
     if request.HasField("ledger_id"):
         check_ledger_id(request.ledger_id)
-    return NewLedger(
+    new = NewLedger(
         ensemble=request.ensemble_size or 3,
         write_quorum=request.write_quorum or 2,
         ack_quorum=request.ack_quorum or 2,
@@ -41,6 +43,14 @@ def creation(request: messages.CreateRequest) -> NewLedger:
         metadata=dict(request.custom_metadata),
         ledger_id=request.ledger_id if request.HasField("ledger_id") else None,
     )
+    if (given := given_bytes(new)) > MAX_GIVEN_BYTES:
+        raise BadRequest(f"password and custom metadata have {given} bytes; at most {MAX_GIVEN_BYTES} are possible")
+    return new
+
+
+def given_bytes(new: NewLedger) -> int:
+    """Of password and custom metadata."""
+    return len(new.password) + sum(len(name) + len(value) for name, value in new.custom_metadata.items())
 
 
 def check_ledger_id(ledger_id: int) -> int:

@@ -3,7 +3,10 @@
 Invariants
 - A response has at most as many entries and bytes as the request and the gateway allow, but at least one entry; a range
   without entries is one response without any.
-- While a response waits to be taken the next entries are read, at most one response's worth of them.
+- While a response waits to be taken the next entries are read, at most one response's worth of them, and as much ahead
+  of these as there was room for when the call began.
+- A Read begins when there is room for all that it will make the process hold; a Tail, which may be silent for hours,
+  holds what it has to give.
 
 Event loop only.
 """
@@ -11,15 +14,24 @@ Event loop only.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from bookie_client import LedgerEntry, LedgerReader
 from bookie_client.batches import Batches
+from bookie_pod.callers import Call
+from bookie_pod.client_memory import SMALL, MemoryGovernor
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 
 MAX_ENTRIES: Final = 10_000
+LARGEST_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that one call reads ahead; there may be many."""
+WINDOW_SHARE: Final = 16
+"""A Read reads ahead at most such a part of what nobody holds."""
+RESPONSES: Final = 4
+"""So many times the size of a response is held besides what is read ahead: entries that arrived, those of the response,
+the message, and what it looks like on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +43,34 @@ class BatchLimits:
 
     @staticmethod
     def of(request: messages.ReadRequest | messages.TailRequest, max_bytes: int) -> BatchLimits:
-        """What the request asks for, within what the gateway allows. Raises `BadRequest`."""
+        """What the request asks for, within what is allowed. Raises `BadRequest`."""
         if request.max_batch_entries < 0 or request.max_batch_bytes < 0:
             raise BadRequest("max_batch_entries and max_batch_bytes must not be negative")
         return BatchLimits(
             min(request.max_batch_entries or MAX_ENTRIES, MAX_ENTRIES),
             min(request.max_batch_bytes or max_bytes, max_bytes),
         )
+
+
+async def window(call: Call, reader: LedgerReader, memory: MemoryGovernor, limits: BatchLimits) -> BatchLimits:
+    """Wait for room to read a range, and hold it until the call ends. The limits are those that there is room for, and
+    no more than `nbytes` of them are to be read ahead of a response."""
+    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, (memory.limit - memory.total) // WINDOW_SHARE))
+    batch = min(limits.nbytes, nbytes)
+    average = reader.length // (reader.last_add_confirmed + 1) if reader.length else 0
+    room = await call.room(max(nbytes + RESPONSES * batch, (1 + RESPONSES) * average))
+    call.make(-room)
+    call.hold(room)
+    reader.read_ahead(nbytes)
+    return replace(limits, nbytes=batch)
+
+
+def small_window(reader: LedgerReader, memory: MemoryGovernor, max_streams: int, limits: BatchLimits) -> BatchLimits:
+    """As `window`, of one that is silent most of the time: there may be as many as there are streams, so it waits for
+    no room, and is given little."""
+    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, memory.limit // max_streams // (1 + RESPONSES)))
+    reader.read_ahead(nbytes)
+    return replace(limits, nbytes=min(limits.nbytes, nbytes))
 
 
 class CountedResponse(NamedTuple):

@@ -3,7 +3,9 @@
 Invariants
 - Every call ends with a status: an error of the client under its own name, anything unforeseen as INTERNAL with a log
   line.
-- At most `max_streams` streaming calls run; beyond, `TooManyRequests`.
+- At most `max_streams` streaming calls run, and no connection has more of them than are left for all others; beyond,
+  `TooManyRequests`.
+- What a call reads for its client counts as the caller's, until the client has taken it (`bookie_pod.callers`).
 - A call that its client cancels, or whose deadline passes, is cancelled here, and ends what it opened.
 
 Event loop only.
@@ -23,11 +25,13 @@ import structlog
 from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.opening import Opening
+from bookie_pod.callers import Call, current_call
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
-from bookie_pod.gateway.reading import BatchLimits, CountedResponse, responses
+from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, responses, small_window, window
 from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
@@ -37,6 +41,8 @@ from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerService
 
 LIST_BATCH: Final = 10_000
 """Ids in one response of List."""
+ID_BYTES: Final = 48
+"""Of each, while the response waits to be taken, about."""
 
 T = TypeVar("T")
 Context: TypeAlias = grpc.aio.ServicerContext
@@ -52,6 +58,7 @@ class GatewayParts:
     budget: ByteBudget
     config: GatewayConfig
     metrics: GatewayMetrics
+    memory: MemoryGovernor
 
 
 class LedgerService(LedgerServiceServicer):
@@ -115,15 +122,15 @@ class LedgerService(LedgerServiceServicer):
 
     async def List(self, request: messages.ListRequest, context: Context) -> None:
         async def list_all() -> None:
-            with self._stream():
+            with self._stream() as call:
                 ids: list[int] = []
                 async for ledger_id in self._client.list():
                     ids.append(ledger_id)
                     if len(ids) == LIST_BATCH:
-                        await context.write(messages.ListResponse(ledger_ids=ids))
+                        await self._give(call, context, messages.ListResponse(ledger_ids=ids), ID_BYTES * LIST_BATCH)
                         ids = []
                 if ids:
-                    await context.write(messages.ListResponse(ledger_ids=ids))
+                    await self._give(call, context, messages.ListResponse(ledger_ids=ids), ID_BYTES * len(ids))
 
         await self._answer(context, list_all())
 
@@ -145,21 +152,28 @@ class LedgerService(LedgerServiceServicer):
         return metadata_message(metadata)
 
     async def _read(self, request: messages.ReadRequest, context: Context) -> None:
-        with self._stream():
+        with self._stream() as call:
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=request.recover) as reader:
+                limits = await window(call, reader, self._parts.memory, limits)
                 last = request.last_entry_id if request.HasField("last_entry_id") else None
                 async for response in responses(reader, reader.entries(request.first_entry_id, last), limits):
-                    await self._send(context, response)
+                    beyond = max(0, response.nbytes - limits.nbytes)
+                    await self._give_entries(call, context, response, (RESPONSES - 1) * beyond)
 
     async def _tail(self, request: messages.TailRequest, context: Context) -> None:
-        with self._stream():
+        with self._stream() as call:
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=False) as reader:
                 given = request.HasField("first_entry_id")
                 start = request.first_entry_id if given else reader.last_add_confirmed + 1
+                limits = small_window(reader, self._parts.memory, self._parts.config.max_streams, limits)
                 async for response in responses(reader, reader.tail(start), limits):
-                    await self._send(context, response)
+                    await self._give_entries(call, context, response, RESPONSES * response.nbytes)
+
+    async def _give_entries(self, call: Call, context: Context, response: CountedResponse, nbytes: int) -> None:
+        await self._give(call, context, response.message, nbytes)
+        self._parts.metrics.was_read(response.entries, response.nbytes)
 
     def _open(self, request: messages.ReadRequest | messages.TailRequest, *, recover: bool) -> Opening[LedgerReader]:
         return self._client.open(
@@ -169,22 +183,29 @@ class LedgerService(LedgerServiceServicer):
             recover=recover,
         )
 
-    async def _send(self, context: Context, response: CountedResponse) -> None:
-        await context.write(response.message)
-        self._parts.metrics.was_read(response.entries, response.nbytes)
+    async def _give(self, call: Call, context: Context, message: Any, nbytes: int) -> None:
+        """`nbytes` are held until the client has taken it."""
+        call.hold(nbytes)
+        with call.giving():
+            await context.write(message)
+        call.hold(-nbytes)
 
     @contextmanager
-    def _stream(self) -> Iterator[None]:
-        if self.streams >= self._parts.config.max_streams:
+    def _stream(self) -> Iterator[Call]:
+        call, most = current_call(), self._parts.config.max_streams
+        if self.streams >= most or call.caller.streams >= max(most - self.streams, 1):
             raise TooManyRequests(
-                f"{self.streams} streams are open on this gateway, as many as gatewayMaxStreams allows: try another"
-                " gateway, or later"
+                f"{self.streams} streams are open on this gateway, {call.caller.streams} of them over this connection;"
+                f" gatewayMaxStreams={most} allows so many, and no connection more than are left for the others: try"
+                " another gateway, or later"
             )
         self.streams += 1
+        call.caller.streams += 1
         try:
-            yield
+            yield call
         finally:
             self.streams -= 1
+            call.caller.streams -= 1
 
     async def _answer(self, context: Context, work: Coroutine[Any, Any, T]) -> T:
         """Await it; an error becomes the call's status."""
@@ -197,8 +218,8 @@ class LedgerService(LedgerServiceServicer):
             status = status_of(error)
             self._parts.metrics.failed.add(1)
             await context.abort(status.code, status.details, status.trailing_metadata)
-        except (asyncio.CancelledError, grpc.aio.AbortError):
-            raise
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.InternalError):
+            raise  # the last: the client was gone while it was being told something
         except Exception as error:
             _log.error("unexpected fault in the gateway, this is a bug", exc_info=error)
             self._parts.metrics.failed.add(1)

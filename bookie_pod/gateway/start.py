@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 async def start_gateway(
-    config: BookieConfig, metadata: MetadataService, registry: Registry, connector: Callable[[], Connector]
+    config: BookieConfig,
+    metadata: MetadataService,
+    registry: Registry,
+    memory: MemoryGovernor,
+    connector: Callable[[], Connector],
 ) -> Sequence[Gateway]:
     """The started gateway, or nothing if the configuration asks for none. `connector` is called once the client is
     loaded."""
@@ -26,6 +31,6 @@ async def start_gateway(
     await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
     from bookie_pod.gateway.gateway import Gateway
 
-    gateway = Gateway(config, metadata, registry, connector())
+    gateway = Gateway(config, metadata, registry, memory, connector())
     await gateway.start()
     return (gateway,)

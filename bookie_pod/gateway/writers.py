@@ -1,7 +1,8 @@
 """The writers that the gateway keeps, and how each of them ends.
 
 Invariants
-- At most `max_open` writers are open, those that are being made included; beyond, `TooManyRequests`.
+- At most `max_open` writers are open, those that are being made included, and what clients gave with their creation is
+  at most a part of the memory that clients may have; beyond, `TooManyRequests`.
 - A writer belongs to one Append call at a time.
 - Every writer ends: its client closes it, the call that made it ends, nothing was appended for `idle_seconds`, or the
   gateway stops. It ends with its ledger closed behind the last entry that was acknowledged; if the metadata service
@@ -24,6 +25,8 @@ import structlog
 from bookie_client import Client, LedgerWriter
 from bookie_client.writing.creation import create_writer
 from bookie_client.writing.new_ledger import NewLedger
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.gateway.messages import given_bytes
 from bookie_protocol.errors import (
     BadRequest,
     LedgerClosed,
@@ -34,6 +37,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.lasting import lasting_task
 
+GIVEN_SHARE: Final = 8
+"""What clients gave with all writers is at most such a part of the memory that clients may have."""
 LOOKS_PER_PERIOD: Final = 4
 """An idle writer is found at most a quarter of the period late."""
 
@@ -43,11 +48,13 @@ _log = structlog.get_logger(__name__)
 class OpenWriter:
     """One writer. `on_idle` is set by the call that uses it at present, and ends that call."""
 
-    __slots__ = ("handle", "idle_looks", "on_idle", "password")
+    __slots__ = ("given", "handle", "idle_looks", "on_idle", "password")
 
-    def __init__(self, handle: LedgerWriter, password: bytes) -> None:
+    def __init__(self, handle: LedgerWriter, password: bytes, given: int) -> None:
         self.handle = handle
         self.password = password
+        self.given = given
+        """Bytes that its client gave to be kept with it."""
         self.idle_looks = 0
         self.on_idle: Callable[[], None] | None = None
 
@@ -59,8 +66,10 @@ class OpenWriter:
 class OpenWriters:
     """All writers of one gateway, by ledger id; `start` before use."""
 
-    def __init__(self, client: Client, *, max_open: int, idle_seconds: float) -> None:
+    def __init__(self, client: Client, memory: MemoryGovernor, *, max_open: int, idle_seconds: float) -> None:
         self._client = client
+        self._share = memory.share(lambda: None)
+        self._most_given = memory.limit // GIVEN_SHARE
         self._max_open = max_open
         self._idle_seconds = idle_seconds
         self._loop = asyncio.get_running_loop()
@@ -98,6 +107,11 @@ class OpenWriters:
             raise TooManyRequests(
                 f"this gateway has {self._max_open} writers open, as many as gatewayMaxOpenWriters allows: try another"
                 " gateway, or later"
+            )
+        if self._share.held + given_bytes(new) > self._most_given:
+            raise TooManyRequests(
+                f"passwords and custom metadata of the writers that are open here take {self._share.held} bytes, of"
+                f" {self._most_given} that there are: try another gateway, or later"
             )
         making = self._loop.create_task(self._make(new), name="create")
         self._making.add(making)
@@ -140,23 +154,35 @@ class OpenWriters:
 
         Who is cancelled here leaves the closing to itself, and `stop` waits for it.
         """
-        self._writers.pop(writer.ledger_id, None)
+        self._forget(writer)
         await asyncio.shield(self._ends(writer.handle.close(), f"close ledger {writer.ledger_id}"))
 
     def end(self, writer: OpenWriter) -> None:
         """Close the ledger in the background: nobody waits for it."""
-        if self._writers.pop(writer.ledger_id, None) is not None:
+        if self._forget(writer):
             self._ends(self._end(writer), f"end ledger {writer.ledger_id}")
 
     # --- inside ---------------------------------------------------------------------------------------------
 
+    def _forget(self, writer: OpenWriter) -> bool:
+        """False if it was forgotten before."""
+        if self._writers.pop(writer.ledger_id, None) is None:
+            return False
+        self._share.hold(-writer.given)
+        return True
+
     async def _make(self, new: NewLedger) -> OpenWriter:
+        given = given_bytes(new)
+        self._share.hold(given)
         try:
             handle = await create_writer(self._client.context, LedgerWriter, new)
-        except MetadataUnavailable as error:
+        except BaseException as error:
+            self._share.hold(-given)
+            if not isinstance(error, MetadataUnavailable):
+                raise
             which = "a ledger" if new.ledger_id is None else f"ledger {new.ledger_id}"
             raise MetadataUnavailable(f"{error}; {which} may have been created all the same, open and empty") from error
-        writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password)
+        writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password, given)
         return writer
 
     def _ends(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -206,7 +206,7 @@ class Bookie:
         self._start_administration()
         self.status.enter("serving")
         if self._serves_grpc:
-            self._services.start_grpc(self._metadata, self._connector)
+            self._services.start_grpc(self._metadata, self._server.context.memory, self._connector)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.assist("collect cycles", collect_cycles)
         self._tasks.assist("give back memory", self._give_back_memory)

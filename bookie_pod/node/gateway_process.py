@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.background import collect_cycles
+from bookie_pod.node.memory import guard_memory
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.session_renewal import watch_session
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
@@ -93,13 +96,15 @@ class GatewayProcess:
             raise ServerStartFailed(f"there is no cluster at {uri}: create it with `bookie cluster init`")
 
         async def gateway() -> Sequence[Gateway]:
-            return await start_gateway(config, metadata, self._registry, _over_tcp)
+            return await start_gateway(config, metadata, self._registry, memory, _over_tcp)
 
-        server = await start_grpc(config.grpc, self, gateway)
+        memory = MemoryGovernor(config.client_memory_bytes)
+        callers = Callers(memory)
+        server = await start_grpc(config.grpc, self, gateway, callers)
         assert server is not None  # `_check`
         self._undo.push_async_callback(server.stop)
-        collecting = asyncio.create_task(collect_cycles())
-        self._undo.callback(collecting.cancel)
+        for work in (collect_cycles(), guard_memory(callers, config.memory.budget_bytes)):
+            self._undo.callback(asyncio.create_task(work).cancel)
         self._serves, self._phase, self.grpc_port = True, "serving", server.port
         server.refresh()
         _log.info("gateway serves", port=server.port, http_port=None if http is None else http.port)

@@ -1,4 +1,4 @@
-"""Gives memory that the caches no longer use back to the operating system.
+"""Gives memory that the caches no longer use back to the operating system, and looks that no more is taken than may be.
 
 Entries are allocated one by one, and the C library keeps what they leave: after a burst the process would stay as
 large as the burst made it, which a container's memory limit counts. A trim holds the allocator's locks for some
@@ -12,9 +12,15 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import structlog
+
+from bookie_pod.callers import Callers
 
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds without an add after which memory may be given back."""
@@ -22,7 +28,14 @@ CHECK_INTERVAL_S: Final = 1.0
 WORTH_BYTES: Final = 64 * 1024 * 1024
 """Growth since the last trim that makes another one worth its cost."""
 
+GUARD_INTERVAL_S: Final = 0.05
+GUARD_SHARE: Final = 7 / 4
+"""So many times the budget may be resident; a container may have twice the budget."""
+GROWTH_S: Final = 60.0
+"""What grew longer ago than this did not come in with the messages that come in now."""
+
 _STATM: Final = Path("/proc/self/statm")
+_log = structlog.get_logger(__name__)
 
 
 def resident_bytes() -> int:
@@ -54,3 +67,31 @@ async def give_back_memory(
             await asyncio.to_thread(trim)
             floor = resident()
         before = now
+
+
+async def guard_memory(
+    callers: Callers,
+    budget: int,
+    trim: Callable[[], None] | None = None,
+    resident: Callable[[], int] = resident_bytes,
+    interval: float = GUARD_INTERVAL_S,
+) -> None:
+    """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`).
+
+    And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
+    is far above its budget, and has grown lately by a good part of what clients may have, end calls into which messages
+    come. Runs until cancelled."""
+    trim = trim or trimmer()
+    most = max(int(budget * GUARD_SHARE), resident() + callers.memory.limit)
+    worth = callers.memory.limit // 4
+    seen: deque[int] = deque(maxlen=max(1, round(GROWTH_S / interval)))
+    while True:
+        await asyncio.sleep(interval)
+        callers.memory.relieve(time.perf_counter())
+        now = resident()
+        if now > most and seen and now - min(seen) > worth and callers.receivers:
+            if trim is not None:
+                await asyncio.to_thread(trim)
+            if resident() > most:
+                _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers())
+        seen.append(now)

@@ -171,12 +171,6 @@ def tcp_options(config: BookieConfig) -> TcpOptions:
     )
 
 
-def client_memory_bytes(config: BookieConfig) -> int:
-    """What clients may make the process hold: `clientMemoryMb`, or half of the budget."""
-    nbytes = config.network.client_memory_mb * 1024 * 1024 or config.memory.budget_mb * 1024 * 1024 // 2
-    return max(nbytes, 2 * config.network.max_frame_size_bytes)
-
-
 def disk_options(config: BookieConfig) -> DiskOptions:
     disks = config.disks
     return DiskOptions(

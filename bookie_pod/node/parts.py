@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import STATES_MAX, Ledgers
@@ -22,7 +23,6 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
 from bookie_pod.node.pressure import under_pressure
-from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.certificate_roles import CertificateRoles
@@ -179,7 +179,7 @@ def make_server(
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
     storage.on_ledger_deleted(operations.forget)
     tcp_options = options.tcp_options(config)
-    memory = MemoryGovernor(options.client_memory_bytes(config))
+    memory = MemoryGovernor(config.client_memory_bytes)
     admission = WriteAdmission(
         storage,
         journals,

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.auto_recovery import start_auto_recovery
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.live_status import LiveStatus
+from bookie_pod.node.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
@@ -55,13 +58,15 @@ class SideServices:
         self._undo.push_async_callback(_stop_started, starting)
         return starting
 
-    def start_grpc(self, metadata: MetadataService, connector: Callable[[], Connector]) -> None:
+    def start_grpc(self, metadata: MetadataService, memory: MemoryGovernor, connector: Callable[[], Connector]) -> None:
         """Health, and the gateway, which reaches bookies by `connector`; that is called when there is one."""
 
         async def gateway() -> Sequence[Gateway]:
-            return await start_gateway(self._config, metadata, self._registry, connector)
+            return await start_gateway(self._config, metadata, self._registry, memory, connector)
 
-        starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway))
+        callers = Callers(memory)
+        starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway, callers))
+        self._tasks.assist("guard memory", lambda: guard_memory(callers, self._config.memory.budget_bytes))
         self._undo.push_async_callback(_stop_started, starting)
         self._tasks.watch(starting)
         self._status.opening = "the gRPC port is not served yet"

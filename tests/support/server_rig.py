@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext, TcpOptions

@@ -27,15 +27,30 @@ class GatewayConfig:
     max_open_writers: int = key("gatewayMaxOpenWriters", 1000, at_least=1, at_most=INT_MAX, own=True)
     """Ledgers that may be written through this gateway at the same time; beyond, RESOURCE_EXHAUSTED."""
     max_streams: int = key("gatewayMaxStreams", 256, at_least=1, at_most=100_000, own=True)
-    """Streaming calls (Append, Read, Tail, List) that may run at the same time; beyond, RESOURCE_EXHAUSTED."""
+    """Streaming calls (Append, Read, Tail, List) that may run at the same time; beyond, RESOURCE_EXHAUSTED. No
+    connection has more of them than are left for all others, so one alone has half."""
     idle_writer_seconds: int = key("gatewayIdleWriterSeconds", 300, at_least=1, at_most=INT_MAX, own=True)
     """A writer to which nothing was appended for so long is ended, and its ledger closed, in seconds."""
-    max_message_bytes: int = key("gatewayMaxMessageBytes", 16 * _MIB, at_least=65_536, at_most=INT_MAX, own=True)
+    max_message_bytes: int = key(
+        "gatewayMaxMessageBytes",
+        16 * _MIB,
+        at_least=65_536,
+        at_most=INT_MAX,
+        own=True,
+        derived="an eighth of `clientMemoryMb`, at least one largest entry, at most 16 MiB",
+    )
     """Largest request that is accepted, in bytes: a batch of entries."""
     read_batch_bytes: int = key("gatewayReadBatchBytes", _MIB, at_least=1, at_most=INT_MAX, own=True)
     """Upper limit of the entries in one response, in bytes. One entry that is larger is sent alone. gRPC clients refuse
     responses above 4 MiB unless told otherwise."""
-    max_pending_bytes: int = key("gatewayMaxPendingBytes", 64 * _MIB, at_least=1, at_most=INT_MAX, own=True)
+    max_pending_bytes: int = key(
+        "gatewayMaxPendingBytes",
+        64 * _MIB,
+        at_least=1,
+        at_most=INT_MAX,
+        own=True,
+        derived="half of `clientMemoryMb`, at most 64 MiB",
+    )
     """Bytes of appends that may wait for their acknowledgement, all calls together; beyond, requests are read no
     further."""
     add_quorum_timeout_seconds: int = key(

@@ -4,6 +4,7 @@
     server.py   the server, and the health of the node
     tls.py      its certificates, taken up when they are renewed
     access.py   the token that calls must carry
+    receiving.py  how messages are received: with room for each
 
 grpc is imported only once the bookie serves: it takes longer to load than the bookie to start.
 """

@@ -6,6 +6,8 @@ Invariants
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
   RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
   there are at most `MAX_WATCHES`, who leave nothing behind, and for whom nobody waits.
+- At most `MAX_CONNECTIONS` connections are open, and one whose handshake has not ended after `HANDSHAKE_MS` is closed.
+- What callers make the process hold is governed (`receiving`, `bookie_pod.callers`).
 - Every service is NOT_SERVING from the moment that `stop` begins.
 - With TLS nothing is served unencrypted, and with tokens no call without one but those of health (`tls`, `access`).
 
@@ -22,8 +24,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.grpc.access import DemandToken
+from bookie_pod.server.grpc.receiving import GovernedCalls
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
@@ -35,6 +40,9 @@ SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
 MAX_CONCURRENT_RPCS: Final = 128
 MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
+MAX_CONNECTIONS: Final = 1024
+"""Those whose handshake has not ended among them; more are closed at once."""
+HANDSHAKE_MS: Final = 10_000
 STOP_GRACE_S: Final = 1.0
 KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -129,9 +137,11 @@ class GrpcServer:
         status: NodeStatus,
         services: Sequence[GrpcService] = (),
         tokens: Tokens | None = None,
+        callers: Callers | None = None,
     ) -> None:
-        """`tokens`: one of them is demanded of every call."""
+        """`tokens`: one of them is demanded of every call. `callers`: those whose memory is governed."""
         self._tokens = tokens
+        self._callers = callers or Callers(MemoryGovernor(UNGOVERNED_BYTES))
         self._services = services
         self._names = [*SERVICES, *(name for service in services for name in service.names)]
         self._config = config
@@ -149,13 +159,16 @@ class GrpcServer:
     async def start(self) -> None:
         """Listen; `ServerStartFailed` if that is not possible, `InvalidConfiguration` for bad TLS files."""
         credentials = await asyncio.to_thread(server_credentials, self._config)
-        largest = [service.max_message_bytes for service in self._services]
+        largest = max((_MAX_MESSAGE_BYTES, *(service.max_message_bytes for service in self._services)))
+        governed = GovernedCalls(self._callers, largest)
         server = grpc.aio.server(
-            interceptors=() if self._tokens is None else (DemandToken(self._tokens),),
+            interceptors=(governed,) if self._tokens is None else (DemandToken(self._tokens), governed),
             maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services),
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
-                ("grpc.max_receive_message_length", max((_MAX_MESSAGE_BYTES, *largest))),
+                ("grpc.max_receive_message_length", largest),
+                ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from bookie_pod.callers import Callers
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
@@ -20,7 +21,10 @@ MakeServices = Callable[[], Awaitable[Sequence["GrpcService"]]]
 
 
 async def start_grpc(
-    config: GrpcConfig, status: NodeStatus, make_services: MakeServices | None = None
+    config: GrpcConfig,
+    status: NodeStatus,
+    make_services: MakeServices | None = None,
+    callers: Callers | None = None,
 ) -> GrpcServer | None:
     """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
     cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good."""
@@ -30,7 +34,7 @@ async def start_grpc(
     from bookie_pod.server.grpc.server import GrpcServer
 
     tokens = await Tokens.load("grpcServerAuthTokenFile", config.auth_token_file)
-    server = GrpcServer(config, status, await make_services() if make_services else (), tokens)
+    server = GrpcServer(config, status, await make_services() if make_services else (), tokens, callers)
     try:
         await server.start()
     except BaseException:

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from bookie_pod.server.memory import SMALL
+from bookie_pod.client_memory import SMALL
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.handed_adds import take_handed_adds

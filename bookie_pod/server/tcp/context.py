@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.few_lines import FewLines
-from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_protocol.wire.auth import ServerAuthProvider
 
-UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
-"""What clients may hold where nobody says how much."""
 V2_HEAD_BYTES: Final = 28
 """Of an add of version 2, before its entry: no entry is longer than what fits behind it into a frame."""
 V3_HEAD_BYTES: Final = 128

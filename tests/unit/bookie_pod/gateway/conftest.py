@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.config.sections.service import GrpcConfig
@@ -19,7 +21,8 @@ from tests.unit.bookie_pod.server.nodes import FakeNode
 
 
 class ServedGateway:
-    def __init__(self, cluster, gateway, server, registry):
+    def __init__(self, cluster, gateway, server, registry, memory):
+        self.memory = memory
         self.cluster = cluster
         self.gateway = gateway
         self.server = server
@@ -38,18 +41,20 @@ class ServedGateway:
 
 
 @asynccontextmanager
-async def serve(cluster, **keys):
+async def serve(cluster, memory_bytes=512 << 20, **keys):
     config, registry = BookieConfig(gateway=GatewayConfig(**keys)), Registry()
+    memory = MemoryGovernor(memory_bytes)
 
     async def services():
-        gateway = Gateway(config, cluster.metadata, registry)
+        gateway = Gateway(config, cluster.metadata, registry, memory)
         await gateway.start()
         made.append(gateway)
         return made
 
     made = []
-    server = await start_grpc(GrpcConfig(server_port=0, server_host="127.0.0.1"), FakeNode(), services)
-    served = ServedGateway(cluster, made[0], server, registry)
+    local = GrpcConfig(server_port=0, server_host="127.0.0.1")
+    server = await start_grpc(local, FakeNode(), services, Callers(memory))
+    served = ServedGateway(cluster, made[0], server, registry, memory)
     try:
         yield served
     finally:

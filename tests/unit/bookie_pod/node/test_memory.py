@@ -1,12 +1,16 @@
 """When memory is given back, and that the platform's trim really does it."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from bookie_pod.node.memory import WORTH_BYTES, give_back_memory, resident_bytes, trimmer
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.node.memory import WORTH_BYTES, give_back_memory, guard_memory, resident_bytes, trimmer
+
+MB = 1 << 20
 
 
 class Process:
@@ -69,3 +73,39 @@ def test_freed_memory_leaves_the_process() -> None:
     trim()
     assert resident_bytes() < grown - 60_000_000
     assert len(keep) == 4096
+
+
+class Receiving:
+    """As `Callers`: calls into which messages come, of which half end at a time."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryGovernor(8 * MB)
+        self.receivers = 8
+
+    def cut_receivers(self) -> int:
+        cut = (self.receivers + 1) // 2
+        self.receivers -= cut
+        return cut
+
+
+@pytest.mark.parametrize(
+    ("at_rest", "there_is_memory_for", "left"),
+    [(20, 8, 8), (20, 4, 4), (20, 0, 0), (50, 8, 8)],
+    ids=["within the budget", "until there is memory again", "all of them", "large, but not of late"],
+)
+async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, there_is_memory_for: int, left: int) -> None:
+    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+
+    def resident() -> int:
+        look = next(looks)
+        if look == 20:
+            over.set()
+        return (at_rest + (16 if look > 1 and callers.receivers > there_is_memory_for else 0)) * MB
+
+    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.wait_for(over.wait(), 10)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert callers.receivers == left

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -84,6 +85,28 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     names = {service.name for service in answer.list_services_response.service}
     assert names == {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     await call.done_writing()
+
+
+async def test_connections_are_bounded_whatever_they_say(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that say nothing count too, as one whose TLS handshake never ends does."""
+    monkeypatch.setattr("bookie_pod.server.grpc.server.MAX_CONNECTIONS", 3)
+    server = await start_grpc(LOCAL, node)
+    assert server is not None
+    opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+
+    async def is_closed(reader: asyncio.StreamReader) -> bool:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.3):
+                while await reader.read(100):
+                    pass  # the settings of HTTP/2
+            return True
+        return False
+
+    closed = await asyncio.gather(*(is_closed(reader) for reader, _ in opened))
+    assert sum(closed) == 5
+    for _, writer in opened:
+        writer.close()
+    await server.stop()
 
 
 async def test_a_port_in_use_names_port_and_key(server: GrpcServer, node: FakeNode) -> None:

@@ -95,7 +95,7 @@ async def test_of_several_values_the_first_counts(served: Served) -> None:
 
 
 async def test_a_body_beyond_the_limit(served: Served) -> None:
-    answer = await served.put("bookie/gc", "x" * (1024 * 1024 + 1))
+    answer = await served.put("bookie/gc", "x" * (128 * 1024 + 1))
     assert answer.status == 413
     assert served.admin.gc.forced == []
 

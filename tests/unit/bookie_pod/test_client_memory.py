@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie_pod.server.memory import LONG_S, SMALL, MemoryGovernor, Share
+from bookie_pod.client_memory import LONG_S, SMALL, MemoryGovernor, Share
 
 MB = 1 << 20
 

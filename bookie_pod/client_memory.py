@@ -1,7 +1,8 @@
 """How much memory clients may make this process hold: one governor, which everything that serves clients asks.
 
-What is counted: frames that are not complete, answers that are being made, and answers that wait for their client. Not
-what has a bound of its own (caches, journals' queues), and nothing of a single add.
+What is counted: frames and messages that are not complete or not dealt with, answers that are being made, and answers
+that wait for their client. Not what has a bound of its own (caches, journals' queues, HTTP), and nothing of a single
+add.
 
 Invariants
 - Nobody has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is left
@@ -16,11 +17,16 @@ Threads: event loop, but for `Share.make` and `Share.is_full`, which any thread 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 SMALL: Final = 64 * 1024
 """Bytes that a client may hold in any case, as long as something moves."""
+UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
+"""What clients may hold where nobody says how much."""
+STUCK_S: Final = 1.0
+"""For how long nothing moves until a client is in the way of one that waits for room."""
 LONG_S: Final = 10.0
 """For how long nothing moves until a client is in the way even if it holds little: there may be very many of them."""
 
@@ -49,16 +55,18 @@ class MemoryGovernor:
     def total(self) -> int:
         return self.held + self.making
 
-    def relieve(self, now: float) -> None:
+    def relieve(self, now: float, wanted: int = 0) -> None:
         """Cut off those who have moved nothing for longest, until no more is held than there is. `now`: as
-        `time.perf_counter` has it."""
-        excess = self.total - self.limit
+        `time.perf_counter` has it. `wanted`: so many bytes have to be free too, for somebody who waits; who moved
+        something a moment ago makes way for nobody."""
+        excess = self.total + wanted - self.limit
         if excess <= 0:
             return
+        latest = now - STUCK_S if wanted else now
         stuck = [
             (since, share)
             for share in self._shares
-            if (since := share.stuck_since) is not None and (share.held > SMALL or since <= now - LONG_S)
+            if (since := share.stuck_since) is not None and since <= (latest if share.held > SMALL else now - LONG_S)
         ]
         for _, share in sorted(stuck, key=lambda each: each[0]):
             excess -= share.held
@@ -101,6 +109,16 @@ class Share:
         """Whether no more may be made for this client now."""
         governor = self._governor
         return self.held + self.making > max(governor.limit - governor.total, SMALL)
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
+        holds anything."""
+        governor = self._governor
+        return self.held + self.making + nbytes <= governor.limit - governor.total or governor.total == 0
+
+    def relieve(self, wanted: int = 0) -> None:
+        """More may be held than there is; or so many bytes were waited for in vain. See `MemoryGovernor.relieve`."""
+        self._governor.relieve(time.perf_counter(), wanted)
 
     def end(self) -> None:
         """The client is gone, or has to go. What is being made for it is given back when it was made."""

@@ -1,0 +1,155 @@
+"""What callers of the gateway make it hold: counted in bytes, shared, and taken from those who are in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+import pytest
+
+from bookie_protocol.ledger_service import ledger_service_pb2 as pb
+from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
+from tests.support.until import until
+from tests.unit.bookie_pod.gateway.calls import batches, error_of, read_all, rest_of, write
+from tests.unit.bookie_pod.gateway.conftest import serve
+
+KB, MB = 1 << 10, 1 << 20
+LIMIT = 8 * MB
+
+
+@asynccontextmanager
+async def connections(served, count):
+    """Stubs with a connection each."""
+    channels = [
+        grpc.aio.insecure_channel(f"127.0.0.1:{served.server.port}", options=(("grpc.use_local_subchannel_pool", 1),))
+        for _ in range(count)
+    ]
+    try:
+        yield [LedgerServiceStub(channel) for channel in channels]
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+class Peak:
+    """The most that was held or foreseen, looked at whenever more is held."""
+
+    def __init__(self, memory, monkeypatch):
+        self.nbytes = 0
+        before = memory.relieve
+
+        def relieve(now, wanted=0):
+            before(now, wanted)
+            self.nbytes = max(self.nbytes, memory.total)
+
+        monkeypatch.setattr(memory, "relieve", relieve)
+
+
+async def test_messages_of_many_appends_wait_for_room(cluster, monkeypatch):
+    async with serve(cluster, LIMIT, max_message_bytes=MB, max_pending_bytes=2 * MB) as served:
+        peak = Peak(served.memory, monkeypatch)
+        for server in cluster.servers.values():
+            server.hold = True
+        payload = bytes(900 * KB)
+        appends = [asyncio.create_task(write(served.stub, *batches(1, 1, 1, payload=payload))) for _ in range(20)]
+        await until(lambda: served.level("PENDING_BYTES") > MB)
+        await asyncio.sleep(0.1)
+        for server in cluster.servers.values():
+            server.release()
+        for responses in await asyncio.gather(*appends):
+            assert (responses[-1].last_entry_id, responses[-1].closed) == (2, True)
+        assert MB < peak.nbytes <= LIMIT + 2 * MB  # a message counts twice once it is there
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_reads_that_nobody_takes_hold_a_part_and_others_go_on(cluster, monkeypatch):
+    async with serve(cluster, LIMIT) as served:
+        ledger_id = (await write(served.stub, *[pb.AppendRequest(entries=[bytes(64 * KB)] * 8)] * 12))[0].ledger_id
+        peak = Peak(served.memory, monkeypatch)
+        async with connections(served, 2) as (greedy, modest):
+            untaken = [greedy.Read(pb.ReadRequest(ledger_id=ledger_id)) for _ in range(40)]
+            await until(lambda: served.memory.total > LIMIT // 4)
+            taken = await read_all(modest, ledger_id=ledger_id)
+            assert sum(len(response.entries) for response in taken) == 96
+            assert peak.nbytes <= LIMIT
+            for call in untaken:
+                call.cancel()
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_who_does_not_take_what_it_asked_for_makes_way(cluster, monkeypatch):
+    """Forty connections hold all there is. Whoever comes then waits a moment, and they lose their calls."""
+    async with serve(cluster, LIMIT) as served:
+        ledger_id = (await write(served.stub, *[pb.AppendRequest(entries=[bytes(64 * KB)] * 8)] * 12))[0].ledger_id
+        peak = Peak(served.memory, monkeypatch)
+        async with connections(served, 40) as stubs:
+            untaken = [stub.Read(pb.ReadRequest(ledger_id=ledger_id)) for stub in stubs]
+            await until(lambda: served.memory.total > LIMIT - MB // 2)
+            taken = await read_all(served.stub, ledger_id=ledger_id)
+            assert sum(len(response.entries) for response in taken) == 96
+            assert peak.nbytes <= LIMIT
+            assert served.memory.cut_off > 0
+            codes = []
+            for call in untaken:
+                with suppress(grpc.aio.AioRpcError):
+                    await rest_of(call)
+                codes.append((await call.code()).name)
+            assert set(codes) == {"OK", "RESOURCE_EXHAUSTED"}
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_what_is_given_with_a_ledger_is_bounded(cluster):
+    async with serve(cluster, LIMIT) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await served.stub.Create(pb.CreateRequest(password=bytes(40 * KB), custom_metadata={"a": bytes(40 * KB)}))
+        assert error_of(raised)[:2] == ("INVALID_ARGUMENT", "BadRequest")
+        large = pb.CreateRequest(custom_metadata={"a": bytes(60 * KB)})
+        kept = []
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            while True:
+                kept.append((await served.stub.Create(large)).metadata.ledger_id)
+        assert error_of(raised)[:2] == ("RESOURCE_EXHAUSTED", "TooManyRequests")
+        assert len(kept) == 17
+        assert served.memory.held < LIMIT // 8
+        await served.stub.Close(pb.CloseRequest(ledger_id=kept[0]))
+        kept[0] = (await served.stub.Create(large)).metadata.ledger_id
+        for ledger_id in kept:
+            await served.stub.Close(pb.CloseRequest(ledger_id=ledger_id))
+        assert served.memory.held == 0
+
+
+async def test_no_connection_has_more_streams_than_are_left(cluster):
+    async with serve(cluster, max_streams=8) as served, connections(served, 2) as (greedy, modest):
+        kept = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
+        tails = []
+        for _ in range(4):
+            tails.append(greedy.Tail(pb.TailRequest(ledger_id=kept)))
+            await until(lambda: served.level("OPEN_STREAMS") == len(tails))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await read_all(greedy, ledger_id=kept)
+        assert error_of(raised)[:2] == ("RESOURCE_EXHAUSTED", "TooManyRequests")
+        assert len(await read_all(modest, ledger_id=kept)) == 1
+        tails[0].cancel()
+        await until(lambda: served.level("OPEN_STREAMS") == 3)
+        assert len(await read_all(greedy, ledger_id=kept)) == 1
+
+
+async def test_silent_streams_reserve_nothing(cluster):
+    """A stream may be silent for hours; at first room is kept for its first message."""
+    async with serve(cluster, LIMIT, max_message_bytes=4 * MB) as served:
+        silent = [served.stub.Append() for _ in range(10)]
+        await until(lambda: served.memory.total > 0)
+        assert served.memory.total <= LIMIT
+        assert len(await write(served.stub, *batches(2))) >= 2
+        for call in silent:
+            call.cancel()
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_what_is_no_request_is_told_so(served):
+    name = next(iter(served.gateway.names))
+    call = served.channel.unary_unary(f"/{name}/Delete")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call(b"\xff" * 100)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

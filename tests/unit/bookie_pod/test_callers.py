@@ -1,0 +1,135 @@
+"""Who calls over gRPC, what each holds, and whose calls end when memory is short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from bookie_pod.callers import Call, Callers, current_call
+from bookie_pod.client_memory import SMALL, STUCK_S, MemoryGovernor
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def callers() -> Callers:
+    return Callers(MemoryGovernor(8 * MB))
+
+
+class Served:
+    """A call that does nothing until it is ended."""
+
+    def __init__(self, callers: Callers, peer: str) -> None:
+        self._callers = callers
+        self._peer = peer
+        self.call: Call
+        self.began = asyncio.Event()
+        self.task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        with self._callers.call(self._peer) as self.call:
+            assert current_call() is self.call
+            self.began.set()
+            await asyncio.Event().wait()
+
+
+async def served(callers: Callers, *peers: str) -> list[Served]:
+    made = [Served(callers, peer) for peer in peers]
+    for each in made:
+        await each.began.wait()
+    return made
+
+
+async def ended(calls: list[Served]) -> None:
+    for each in calls:
+        each.task.cancel()
+    await asyncio.gather(*(each.task for each in calls), return_exceptions=True)
+
+
+async def test_calls_of_a_connection_share_what_it_may_have(callers: Callers) -> None:
+    first, second, other = calls = await served(callers, "a", "a", "b")
+    assert await first.call.room(3 * MB) == 3 * MB
+    waiting = asyncio.create_task(second.call.room(3 * MB))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()  # one connection has half
+    assert await other.call.room(2 * MB) == 2 * MB
+    first.call.make(-3 * MB)
+    assert await waiting == 3 * MB
+    await ended(calls)
+    assert callers.memory.total == 0
+
+
+async def test_more_than_half_is_never_waited_for(callers: Callers) -> None:
+    calls = await served(callers, "a")
+    assert await calls[0].call.room(100 * MB) == 4 * MB
+    await ended(calls)
+
+
+async def test_who_waits_for_room_gets_that_of_those_who_do_not_move(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, moving, waiting = calls = await served(callers, "a", "b", "c")
+    monkeypatch.setattr("bookie_pod.callers.STUCK_S", 0.01)
+    clock = iter_clock(monkeypatch)
+    with stuck.call.giving():
+        stuck.call.hold(4 * MB)
+        next(clock)
+        with moving.call.giving():
+            moving.call.hold(3 * MB)
+            assert await waiting.call.room(2 * MB) == 2 * MB
+    assert (stuck.call.was_cut, moving.call.was_cut, callers.memory.cut_off) == (True, False, 1)
+    await ended(calls)
+    assert callers.memory.total == 0
+
+
+def iter_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """The clock stands; each `next` moves it on."""
+    now = [1000.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def steps() -> Iterator[float]:
+        while True:
+            now[0] += 2 * STUCK_S
+            yield now[0]
+
+    return steps()
+
+
+async def test_more_held_than_there_is_ends_who_is_stuck(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, taking = calls = await served(callers, "a", "b")
+    clock = iter_clock(monkeypatch)
+    with stuck.call.giving():
+        stuck.call.hold(5 * MB)
+        next(clock)
+        taking.call.hold(4 * MB)
+        assert callers.memory.total == 4 * MB
+    assert stuck.call.was_cut
+    stuck.call.hold(-5 * MB)  # it gives back what it had, and that does not count twice
+    assert callers.memory.total == 4 * MB
+    await ended(calls)
+    assert callers.memory.total == 0
+
+
+async def test_receivers_are_ended_by_halves_the_greediest_first(callers: Callers) -> None:
+    calls = await served(callers, *["greedy"] * 5, "modest")
+    for each in calls:
+        each.call.receives = True
+    assert callers.receivers == 6
+    assert callers.cut_receivers() == 3
+    await asyncio.sleep(0)
+    assert not calls[-1].call.was_cut
+    assert sum(each.call.was_cut for each in calls) == 3
+    await ended(calls)
+    assert callers.cut_receivers() == 0
+
+
+async def test_a_small_holder_is_left_alone_by_one_who_waits(callers: Callers) -> None:
+    small, large = calls = await served(callers, "a", "b")
+    with small.call.giving():
+        small.call.hold(SMALL)
+        callers.memory.relieve(1e12 if small.call.waits_since is None else small.call.waits_since + STUCK_S, 8 * MB)
+    assert not small.call.was_cut
+    assert not large.call.was_cut
+    await ended(calls)
