@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NOT_HERE = not interop and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check test test-change test-long times mutants simulate campaign interop e2e lint docs lock bench clean java
+.PHONY: run check test test-change test-long times mutants simulate campaign soak interop e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -70,6 +70,11 @@ simulate: $(VENV)/.installed java
 MINUTES ?= 10
 campaign: $(VENV)/.installed java
 	$(BIN)/python -m tests.campaign --seed $(SEED) --minutes $(MINUTES) $(CAMPAIGN_ARGS)
+
+# Does a bookie leak under mixed load? Prints slopes, draws build/soak.png, and fails if one rises.
+soak: MINUTES = 60
+soak: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --out build/soak.png $(SOAK_ARGS)
 
 # INTEROP="interop and not slow" is what a change has to pass.
 INTEROP ?= interop

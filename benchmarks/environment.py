@@ -97,8 +97,11 @@ class Environment:
     ) -> None:
         self.close()
 
-    def bookie(self, kind: str, settings: Mapping[str, str] | None = None) -> BookieProcess:
-        """A bookie on directories of its own, not started. `kind` is one of `KINDS`."""
+    def bookie(
+        self, kind: str, settings: Mapping[str, str] | None = None, memory_mb: int | None = None
+    ) -> BookieProcess:
+        """A bookie on directories of its own, not started. `kind` is one of `KINDS`. `memory_mb`: heap, and direct
+        memory, of a Java bookie, in place of the stock sizes."""
         port = free_port()
         work = self.directory / f"{kind}-{port}"
         configuration = {
@@ -109,7 +112,14 @@ class Environment:
         }
         address = self._zookeeper.hosts
         if kind == "java":
-            bookie = java_bookie(self.class_path, configuration, work, address, heap_mb=HEAP_MB, direct_mb=DIRECT_MB)
+            bookie = java_bookie(
+                self.class_path,
+                configuration,
+                work,
+                address,
+                heap_mb=memory_mb or HEAP_MB,
+                direct_mb=memory_mb or DIRECT_MB,
+            )
         elif kind == "ours":
             bookie = podkeeper_bookie(configuration, work, address)
         else:

@@ -29,9 +29,11 @@ LARGEST_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes that one call reads ahead; there may be many."""
 WINDOW_SHARE: Final = 16
 """A Read reads ahead at most such a part of what nobody holds."""
-RESPONSES: Final = 4
+RESPONSES: Final = 6
 """So many times the size of a response is held besides what is read ahead: entries that arrived, those of the response,
-the message, and what it looks like on the wire."""
+the message, what it looks like on the wire, and what gRPC makes of that. Measured."""
+ENTRIES_AHEAD: Final = 2
+"""So many are read ahead, however large they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ async def window(call: Call, reader: LedgerReader, memory: MemoryGovernor, limit
     nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, (memory.limit - memory.total) // WINDOW_SHARE))
     batch = min(limits.nbytes, nbytes)
     average = reader.length // (reader.last_add_confirmed + 1) if reader.length else 0
-    room = await call.room(max(nbytes + RESPONSES * batch, (1 + RESPONSES) * average))
+    room = await call.room(max(nbytes + RESPONSES * batch, (ENTRIES_AHEAD + RESPONSES) * average))
     call.make(-room)
     call.hold(room)
     reader.read_ahead(nbytes)

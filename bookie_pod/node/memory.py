@@ -76,22 +76,26 @@ async def guard_memory(
     resident: Callable[[], int] = resident_bytes,
     interval: float = GUARD_INTERVAL_S,
 ) -> None:
-    """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`).
+    """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`), and whether the
+    process is larger than it should be: what clients have given back lies between what others hold, and is returned by
+    a trim alone.
 
     And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
     is far above its budget, and has grown lately by a good part of what clients may have, end calls into which messages
     come. Runs until cancelled."""
-    trim = trim or trimmer()
-    most = max(int(budget * GUARD_SHARE), resident() + callers.memory.limit)
+    trim = trim or trimmer() or (lambda: None)
+    floor = resident()
+    most = max(int(budget * GUARD_SHARE), floor + callers.memory.limit)
     worth = callers.memory.limit // 4
     seen: deque[int] = deque(maxlen=max(1, round(GROWTH_S / interval)))
     while True:
         await asyncio.sleep(interval)
         callers.memory.relieve(time.perf_counter())
         now = resident()
+        if now > budget and now - floor > worth:
+            await asyncio.to_thread(trim)
+            now = floor = resident()
         if now > most and seen and now - min(seen) > worth and callers.receivers:
-            if trim is not None:
-                await asyncio.to_thread(trim)
-            if resident() > most:
-                _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers())
+            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers())
+        floor = min(floor, now)
         seen.append(now)

@@ -189,6 +189,7 @@ class Connection(asyncio.Protocol):
             self._rest_bytes += len(data)
             if self._rest_bytes < self._need or self._stalls:
                 self._count_held()
+                self.share.relieve()  # now: others receive too in this turn of the loop
                 return
             data = b"".join(self._rest)
             self._rest.clear()
@@ -374,7 +375,7 @@ class Connection(asyncio.Protocol):
         else:
             share.stuck_since = self._awaited_since if sends is None else min(sends, self._awaited_since)
         if share.held > SMALL and self.context.memory.total > self.context.memory.limit:
-            self.context.loop.call_soon(self.context.memory.relieve, now)
+            self.context.loop.call_soon(share.relieve)
 
     def drop(self) -> None:
         """Close at once, whatever is under way."""
@@ -387,6 +388,8 @@ class Connection(asyncio.Protocol):
             self.context.connection_errors += 1
             reason = "memory is short, and it makes no progress"
             self.context.complaints.warning("connection closed", peer=self.peer, reason=reason)
+            self._rest.clear()
+            self._rest_bytes = 0
             self.drop()
 
     # --- out ------------------------------------------------------------------------------------------------
