@@ -135,6 +135,15 @@ async def has_left(metadata: MetadataService, bookie_id: str, stamped_at: dateti
     return found is not None and found.value.phase is Phase.REMOVING  # its coordinator did not live to say so
 
 
+async def is_under_way(metadata: MetadataService, bookie_id: str, began_ms: int) -> bool:
+    """Whether the decommission that began then goes on; one that is being undone does not. Raises `MetadataError`."""
+    from bookie_pod.autorecovery.decommission.state import Phase
+    from bookie_pod.autorecovery.decommission.store import DecommissionStore
+
+    found = await DecommissionStore(metadata).active(bookie_id)
+    return found is not None and found.value.started_ms == began_ms and found.value.phase is not Phase.UNDOING
+
+
 async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> datetime | None:
     """When a bookie of this id left for good; None: never, or nobody can tell. A later one may have its id."""
     from bookie_pod.autorecovery.decommission.store import DecommissionStore

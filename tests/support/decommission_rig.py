@@ -12,6 +12,7 @@ from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
+from bookie_pod.node.leaving import is_under_way
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieUnavailable,
@@ -19,6 +20,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
     NotEnoughBookies,
     RecoveryFailed,
+    Refused,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
@@ -201,10 +203,12 @@ class Rig:
     async def stop(self, bookie: str) -> None:
         await self.bookie_sessions[bookie].bookies.unregister(bookie, self.registered.pop(bookie))
 
-    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+    async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
         """The admin API of every bookie."""
         if not self.admin_reachable:
             raise BookieUnavailable("connection refused")
+        if decommission is not None and not await is_under_way(self.service, bookie_id, decommission):
+            raise Refused("it is over")
         group = R if read_only else W
         if self.registered[bookie_id] is not group:
             # The bookie goes through with it, whatever becomes of whoever asked.

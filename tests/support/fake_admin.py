@@ -70,7 +70,7 @@ class FakeNodePort:
         self._check()
         return self.found_files
 
-    async def set_read_only(self, read_only: bool) -> None:
+    async def set_read_only(self, read_only: bool, decommission: int | None = None) -> None:
         self._check()
         self.flags = self.flags._replace(read_only=read_only)
 

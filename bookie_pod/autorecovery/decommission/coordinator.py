@@ -197,8 +197,9 @@ class Coordinator:
             await held.advance(Quiesced(_form(presence)))
 
     async def _make_read_only(self, held: HeldRecord, vigil: Vigil, presence: Presence) -> None:
+        record, admin = held.record, self._parts.admin
         try:
-            await make_read_only(self._service, self._parts.admin, held.record.bookie_id, presence)
+            await make_read_only(self._service, admin, record.bookie_id, presence, record.started_ms)
         except Refused:
             if await vigil.check() is not Presence.WRITABLE:
                 return  # it was stopped meanwhile, or did it without an answer

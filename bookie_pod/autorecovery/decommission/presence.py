@@ -106,8 +106,10 @@ class Vigil:
 class BookieAdmin(Protocol):
     """Changes the mode of a bookie that serves."""
 
-    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
-        """`BookieUnavailable`: it cannot be reached. `Refused`, `Unauthorized`: it will not."""
+    async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
+        """`decommission`: when the one began for which this is done; the bookie refuses if it is over by then.
+
+        `BookieUnavailable`: it cannot be reached. `Refused`, `Unauthorized`: it will not."""
         ...
 
 
@@ -148,10 +150,10 @@ class HttpBookieAdmin:
             )
         return url
 
-    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+    async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
         url = f"{await self.url_of(bookie_id)}/api/v1/bookie/state/readonly"
         timeout = aiohttp.ClientTimeout(total=ADMIN_S)
-        body = json.dumps({"readOnly": read_only})
+        body = json.dumps({"readOnly": read_only} | ({} if decommission is None else {"decommission": decommission}))
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
@@ -173,14 +175,17 @@ class HttpBookieAdmin:
         raise Refused(f"bookie {bookie_id} refuses to change its mode ({status}): {text}")
 
 
-async def make_read_only(service: MetadataService, admin: BookieAdmin, bookie_id: str, presence: Presence) -> None:
-    """Make a registered bookie read-only by an operator's word, and wait until the registration says so.
+async def make_read_only(
+    service: MetadataService, admin: BookieAdmin, bookie_id: str, presence: Presence, began_ms: int | None = None
+) -> None:
+    """Make a registered bookie read-only by an operator's word, and wait until the registration says so. `began_ms`: of
+    the decommission for which it is done.
 
     One that is read-only already is told too, so that it stays so when its disks get room; there it is no error if it
     cannot be reached. `Refused`: it is writable and cannot be made read-only.
     """
     try:
-        await admin.set_read_only(bookie_id, True)
+        await admin.set_read_only(bookie_id, True, began_ms)
     except (BookieUnavailable, Refused) as error:
         if presence is Presence.READ_ONLY:
             return

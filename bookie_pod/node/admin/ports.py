@@ -27,6 +27,7 @@ from bookie_pod.node.admin.this_bookie import BookieParts, ThisBookie
 from bookie_pod.node.gc.collection import GarbageCollection
 from bookie_pod.node.identity import check_cookies
 from bookie_pod.node.integrity.service import Integrity
+from bookie_pod.node.leaving import is_under_way
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.http.admin.ports import AdminPorts
@@ -97,6 +98,7 @@ class Administration:
             sanity=SanityTest(self._client, bookie.bookie_id),
             check_cookies=accept_new_directories,
             flush=bookie.flush,
+            is_leaving=lambda began_ms: is_under_way(bookie.metadata, bookie.bookie_id, began_ms),
         )
         self.ports = AdminPorts(
             ThisBookie(parts),

@@ -30,7 +30,14 @@ from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
 from bookie_pod.storage.journal.directory import list_journals
 from bookie_pod.storage.journal.journal import Journal
-from bookie_protocol.errors import BadRequest, InvalidCookie, MetadataUnavailable, StorageFault
+from bookie_protocol.errors import (
+    BadRequest,
+    InvalidCookie,
+    MetadataUnavailable,
+    PodkeeperError,
+    Refused,
+    StorageFault,
+)
 
 _log = structlog.get_logger(__name__)
 ANNOUNCE_S: Final = 10.0
@@ -40,7 +47,8 @@ ANNOUNCE_S: Final = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieParts:
     """What it is made of. `config`: the one in memory, with changes. `check_cookies` accepts new directories. `flush`
-    makes everything durable that was acknowledged."""
+    makes everything durable that was acknowledged. `is_leaving`: whether the decommission of this bookie that began
+    then goes on."""
 
     bookie_id: str
     address: str
@@ -55,6 +63,7 @@ class BookieParts:
     sanity: SanityTest
     check_cookies: Callable[[BookieConfig], Awaitable[None]]
     flush: Callable[[], Awaitable[None]]
+    is_leaving: Callable[[int], Awaitable[bool]]
 
 
 class ThisBookie:
@@ -109,14 +118,31 @@ class ThisBookie:
         names = (name for each in index_folders(files, folder) for name in files.listdir(each))
         return [posixpath.basename(name) for name in names if name.endswith(INDEX_SUFFIX)]
 
-    async def set_read_only(self, read_only: bool) -> None:
+    async def set_read_only(self, read_only: bool, decommission: int | None = None) -> None:
+        """A request may be overtaken: by the undo of the decommission for which it was made. So it is asked for once
+        more when the mode is changed, and taken back then: an undo that comes later finds the mode that it undoes."""
         parts, disks = self._parts, self._parts.started_with.disks
         if disks.force_read_only and not read_only:
             raise BadRequest("the bookie is read-only by forceReadOnlyBookie=true; change that and restart it")
         if not disks.read_only_mode and read_only:
             raise BadRequest("readOnlyModeEnabled=false forbids that mode; change that and restart the bookie")
+        if decommission is not None:
+            await self._check(decommission)
+        before = parts.mode.manual
         parts.mode.set_by_operator(read_only)
-        await self._announced()
+        try:
+            if decommission is not None:
+                await self._check(decommission)
+        except PodkeeperError:
+            if read_only and not before:
+                parts.mode.set_by_operator(False)
+            raise
+        finally:
+            await self._announced()
+
+    async def _check(self, decommission: int) -> None:
+        if not await self._parts.is_leaving(decommission):
+            raise Refused("the decommission for which this is asked is over: the mode stays as it is")
 
     async def drain_clients(self) -> None:
         self._parts.mode.prepare_to_stop()

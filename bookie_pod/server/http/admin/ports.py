@@ -79,8 +79,11 @@ class NodePort(Protocol):
         """Blocks."""
         ...
 
-    async def set_read_only(self, read_only: bool) -> None:
-        """Change the mode by an operator's word and announce it. `Refused` where the configuration forbids it."""
+    async def set_read_only(self, read_only: bool, decommission: int | None = None) -> None:
+        """Change the mode by an operator's word and announce it. `Refused` where the configuration forbids it.
+
+        `decommission`: when the one began that asks for it. `Refused`, and nothing is changed, if that is over;
+        `MetadataError` if nobody can tell."""
         ...
 
     async def drain_clients(self) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
+from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
 from bookie_protocol.metadata_service.interface import CookieIdentity, CookieStore
-from tests.support.decommission_rig import GOING, R, Rig, W, ledger
+from tests.support.decommission_rig import GOING, QUICK, FakeMover, R, Rig, W, ledger
 
 
 @pytest.fixture
@@ -264,3 +266,24 @@ class TestDoneAndNotArchived:
         monkeypatch.setattr(DecommissionStore, "archive", failing)
         await rig.decommission()
         assert await DecommissionStore(rig.service).active(GOING) is None
+
+
+async def test_a_request_that_an_undo_overtakes_leaves_the_bookie_as_it_was(rig: Rig) -> None:
+    """The bookie's admin API takes its time."""
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
+            if read_only:
+                reached.set()
+                await go_on.wait()
+            await rig.set_read_only(bookie_id, read_only, decommission)
+
+    parts = Parts(rig.service, FakeMover(rig.service, rig.ends), Slow(), QUICK)
+    running = asyncio.create_task(Coordinator(parts).run(DecommissionRequest(GOING, "first")))
+    await reached.wait()
+    await undo(rig.service, Slow(), GOING)
+    go_on.set()
+    with pytest.raises(Refused):
+        await running
+    assert await presence_of(rig.service, GOING) is Presence.WRITABLE
