@@ -29,6 +29,11 @@ RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
 
 
+def _uptime() -> float:
+    """Seconds on a clock that goes on while the machine is suspended, which `time.monotonic` does not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class LeaderElection:
     def __init__(
         self,
@@ -37,7 +42,7 @@ class LeaderElection:
         name: str,
         identity: str,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = _uptime,
         duration_s: float = DURATION_S,
         renew_s: float = RENEW_S,
     ) -> None:

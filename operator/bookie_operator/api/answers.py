@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase, Outlook, Proof, SafetyFacts
 
 SILENT_S: Final = 120.0
-"""A drain of which nothing was heard for so long is worked on by nobody."""
+"""A drain of which nothing was heard for so long is worked on by nobody; unless whoever is asked works on it, as its
+clock may be another one."""
 _UNDER_WAY: Final = frozenset({"requested", "draining", "proving", "removing"})
 _SHOWN: Final = 20
 _T = TypeVar("_T")
@@ -142,6 +143,7 @@ def drain_facts(body: Any, bookie_id: str, now: float) -> DrainFacts:
         raise Undecodable(f"bookieId: {found['bookieId']!r} instead of {bookie_id!r}")
     phase = _member(found, "phase", text)
     left, blocked = _member(found, "ledgersLeft", whole), _member(found, "blocked", whole)
+    is_here = _member(found, "runningHere", flag)
     silent = now - _member(found, "updatedTime", _seconds) > SILENT_S
     problem = _member(found, "problem", text)
     seconds = _member(found, "secondsLeft", _or_none(number))
@@ -155,7 +157,7 @@ def drain_facts(body: Any, bookie_id: str, now: float) -> DrainFacts:
         state = DrainPhase.INTERRUPTED
     elif phase not in _UNDER_WAY:
         raise Undecodable(f"phase: {phase!r} is unknown")
-    elif silent or (problem and not _member(found, "runningHere", flag)):
+    elif not is_here and (silent or problem):
         state = DrainPhase.INTERRUPTED
     else:
         state = DrainPhase.BLOCKED if 0 < left <= blocked else DrainPhase.RUNNING

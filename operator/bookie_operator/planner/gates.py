@@ -143,7 +143,8 @@ def replicated(world: World) -> Obstacle | None:
         return Obstacle(
             "WaitingForReplication",
             f"{count} {noun} under-replicated: auto-recovery makes the copies;"
-            " `bookie cluster list-under-replicated` shows which",
+            " `bookie cluster list-under-replicated` shows which. One that nobody can repair, because its loss was"
+            " accepted, keeps its mark until it is deleted: `bookie ledger delete`",
         )
     return None
 

@@ -3,8 +3,10 @@
 Invariants
 - Only what was seen twice is marked, and only what the bookie itself said or gave: LOST copies are the auditor's, who
   waits for the delay that protects restarts; what is UNREACHABLE is never marked. NAMED is what a person asked for.
-- A ledger whose mark names the bookies already is left as it is, and so is one that somebody has locked: a worker is at
-  it. Where both is so the worker may have looked too early: the mark is renewed, so that it outlives its round.
+- A ledger whose mark names the bookies already is left as it is, unless somebody has locked it: a worker may be at it,
+  and have looked too early. Then the mark is renewed, so that it outlives its round.
+- Nothing that was found is dropped because somebody has the ledger's lock, as nobody looks at it again after this job:
+  it is marked all the same, which costs a worker a second look.
 - An ensemble that breaks the placement policy is marked with no bookie named.
 
 Event loop only. Raises `MetadataUnavailable`.
@@ -30,7 +32,6 @@ class Marked(Enum):
 
     NEW = "marked"
     ALREADY = "marked before"
-    LOCKED = "locked"
     UNREADABLE = "cannot be marked"
 
 
@@ -49,14 +50,15 @@ async def mark(service: MetadataService, ledger_id: int, missing: Collection[str
     """Mark these bookies' copies as missing; none: the placement policy is not met."""
     marks = service.under_replication
     try:
-        found = await marks.read(ledger_id)
+        # The lock first: whoever takes it from now on looks when this was found.
         is_locked = await marks.locked_by(ledger_id) is not None
-        if found is not None and set(missing) <= set(found.replicas):
-            if is_locked:
-                await marks.renew(ledger_id)
+        found = await marks.read(ledger_id)
+        if (
+            found is not None
+            and set(missing) <= set(found.replicas)
+            and (not is_locked or await marks.renew(ledger_id))
+        ):
             return Marked.ALREADY
-        if is_locked:
-            return Marked.LOCKED
         await marks.mark(ledger_id, sorted(missing), ctime_ms=int(time.time() * 1000))
     except MetadataUnavailable:
         raise

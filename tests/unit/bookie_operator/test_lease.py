@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -114,3 +115,14 @@ async def test_a_lease_that_is_given_back_is_free_at_once() -> None:
         assert not one.leading
         await two.turn()
         assert two.leading
+
+
+def test_a_machine_that_was_suspended_leads_no_more(monkeypatch):
+    """`time.monotonic` stands still meanwhile."""
+    clock = {time.CLOCK_BOOTTIME: 100.0}
+    monkeypatch.setattr(time, "clock_gettime", clock.__getitem__)
+    election = LeaderElection(None, "here", "operator", "me")
+    election._renewed_at = 100.0
+    assert election.leading
+    clock[time.CLOCK_BOOTTIME] += 3600.0
+    assert not election.leading

@@ -113,7 +113,8 @@ def test_a_proof_about_another_bookie_is_none() -> None:
     ("changes", "now", "phase"),
     [
         ({}, 101.0, DrainPhase.RUNNING),
-        ({}, 500.0, DrainPhase.INTERRUPTED),
+        ({"runningHere": False}, 500.0, DrainPhase.INTERRUPTED),
+        ({}, 500.0, DrainPhase.RUNNING),  # its clock is another one
         ({"blocked": 5}, 101.0, DrainPhase.BLOCKED),
         ({"blocked": 4}, 101.0, DrainPhase.RUNNING),
         ({"problem": "no session", "runningHere": False}, 101.0, DrainPhase.INTERRUPTED),

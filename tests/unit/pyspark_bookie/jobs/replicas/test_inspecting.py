@@ -67,18 +67,18 @@ async def test_what_was_in_order_at_the_second_look_is_withdrawn(models):
         assert result.entries == 3 * 3 * 20 - 1, "the second look does not count"
 
 
-async def test_marks_join_and_stay_out_of_the_way_of_workers(models):
+async def test_marks_join_and_what_is_found_while_a_worker_is_at_it_outlives_its_round(models):
     await models.add(*"abc")
     marks = models.service.under_replication
     assert await mark(models.service, 7, {"a"}) is Marked.NEW
     assert await mark(models.service, 7, {"a"}) is Marked.ALREADY
     assert await mark(models.service, 7, {"a", "b"}) is Marked.NEW
     lock = await marks.lock(7)
-    assert await mark(models.service, 7, {"c"}) is Marked.LOCKED
-    await marks.release(lock)
+    assert await mark(models.service, 7, {"c"}) is Marked.NEW
+    await marks.mark_replicated(lock)
     stored = await marks.read(7)
     assert stored is not None
-    assert set(stored.replicas) == {"a", "b"}
+    assert set(stored.replicas) == {"a", "b", "c"}
     assert stored.ctime_ms
     nothing = [finding(8, Verdict.LOST), finding(8, Verdict.UNREACHABLE), of_ledger(8, Verdict.UNKNOWN, "why")]
     assert await mark_findings(models.service, nothing) == {}
