@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import aclosing
 from typing import Final
 
 from bookie_protocol.errors import MetadataError
@@ -65,9 +64,5 @@ class Levels:
         began = loop.time()
         if began < self._count_at:
             return
-        count = 0
-        async with aclosing(self._service.under_replication.list()) as marks:  # type: ignore[type-var]
-            async for _ in marks:
-                count += 1
-        self.marked = float(count)
+        self.marked = float(await self._service.under_replication.count())
         self._count_at = loop.time() + SHARE * (loop.time() - began)

@@ -225,10 +225,8 @@ class ReplicationWorker:
         self.progress.enter(note, Phase.CHECKING)
         try:
             result = await work(lock, note)
-            if result.outcome is Outcome.REPAIRED:
+            if result.outcome in (Outcome.REPAIRED, Outcome.DELETED):
                 await self._keeper.finish(lock)
-            elif result.outcome is Outcome.DELETED:
-                await self._marks.unmark(lock.ledger_id)
         except PodkeeperError as error:
             self._metrics.failed_with(error)
             result = RoundResult(Outcome.FAILED, " ".join(str(error).split()))

@@ -6,6 +6,8 @@ import asyncio
 
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_protocol.errors import BookieUnavailable
+from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import AuditorRig, ledger
 
 LEDGERS = tuple(ledger(n, (0, "012")) for n in range(1, 6))
@@ -108,3 +110,15 @@ async def test_a_mark_that_is_renewed_meanwhile_stays(rig: AuditorRig) -> None:
     await rig.until(lambda: rig.checker.under_way == 0)
     await no_locks(rig)
     assert await rig.marked() == {1: ("b0:1", "b1:1")}
+
+
+async def test_a_mark_that_cannot_be_read_keeps_no_other_from_being_taken_back(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    auditor = await rig.auditor()
+    await rig.leave("b0:1")
+    await rig.until(lambda: [each.is_audited for each in auditor.status().absent] == [True])
+    node = f"{rig.service.root}/underreplication/ledgers{mark_path(1)}"
+    await rig.service.tree.set(node, b"{ nonsense", ANY_VERSION)
+    await rig.come("b0:1")
+    await rig.until(lambda: auditor.status().withdrawn_marks == 4)
+    assert await rig.marks.count() == 1

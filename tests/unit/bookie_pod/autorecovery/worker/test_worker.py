@@ -176,6 +176,23 @@ class TestTaking:
             assert repairs.begun == [1, 1, 1]
             assert worker._backoff.failures(1).count == 0
 
+    async def test_a_mark_that_is_made_again_while_its_ledger_is_found_deleted_is_looked_at_again(
+        self, service: TreeMetadataService
+    ) -> None:
+        """It may be that of another ledger, which got the id meanwhile."""
+        repairs = Repairs()
+
+        async def gone(ledger_id: int) -> RoundResult:
+            if repairs.begun == [1]:
+                await service.under_replication.renew(1)
+            return RoundResult(Outcome.DELETED)
+
+        repairs.how = gone
+        await mark(service, 1)
+        async with working(service, repairs):
+            await none_marked(service)
+        assert repairs.begun == [1, 1]
+
     async def test_a_deleted_ledgers_mark_goes_and_a_withdrawn_one_stays_away(
         self, service: TreeMetadataService
     ) -> None:
