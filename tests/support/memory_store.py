@@ -7,6 +7,7 @@ Commits are `Operation`s named "write", syncs "sync", so one `Faults` shared wit
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -17,6 +18,7 @@ from bookie_protocol.errors import StorageFault
 from tests.support.memory_faults import Faults, Operation
 
 _Change = tuple[str, bytes, bytes]
+_made = itertools.count()
 
 
 class MemoryBatch:
@@ -83,6 +85,7 @@ class MemoryStore:
     def __init__(self, path: str, faults: Faults) -> None:
         self._path = path
         self._faults = faults
+        self._identity = b"store %d" % next(_made)
         self._rows = _Rows()
         self._durable = _Rows()
         self._pending: list[list[_Change]] = []
@@ -93,6 +96,9 @@ class MemoryStore:
     @property
     def path(self) -> str:
         return self._path
+
+    def identity(self) -> bytes:
+        return self._identity
 
     def _before(self, name: str) -> None:
         try:
@@ -161,6 +167,7 @@ class MemoryStore:
     def after_crash(self, faults: Faults, kept: int) -> MemoryStore:
         """This store as the next process finds it, with the first `kept` of the unsynced batches."""
         after = MemoryStore(self._path, faults)
+        after._identity = self._identity
         with self._lock:
             after._durable = self._durable.copy()
             for changes in self._pending[:kept]:

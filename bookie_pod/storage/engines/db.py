@@ -128,11 +128,11 @@ class DbLedgerStorage:
         finally:
             self._began[index] = None
 
-    def _flush(self, index: int) -> None:
-        """On the directory's storage thread."""
+    def _flush(self, index: int, *, seal: bool = False) -> None:
+        """On the directory's storage thread. `seal`: before a mark moves."""
         directory = self.directories[index]
         try:
-            directory.flush()
+            directory.flush_and_seal() if seal else directory.flush()
         except StorageFault as error:
             # What the machine lacks comes back; a disk that has refused so often does not.
             if directory.failure is None and not isinstance(error, ResourcesShort | NoWritableDirectory):
@@ -222,7 +222,7 @@ class DbLedgerStorage:
     # --- background threads ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        running = [thread.submit(self._flush, index) for index, thread in enumerate(self._threads)]
+        running = [thread.submit(self._flush, index, seal=True) for index, thread in enumerate(self._threads)]
         raise_worst(running)
 
     def checkpoint(self, marks: Sequence[LogMark]) -> None:

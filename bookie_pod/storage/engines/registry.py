@@ -33,6 +33,7 @@ from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
 
@@ -183,6 +184,9 @@ def _open_directory(
             databases[kind] = store = stores.open(f"{index_directory}/{kind.value}", kind)
             opened.append(store)
             check_not_lost(parts.files, store, ledger_directory)
+        seal = IndexSeal(parts.files, ledger_directory)
+        if not seal.check(databases):
+            _log.info("the index is not sealed yet: what it may have lost before is not known", index=index_directory)
         ledgers = LedgerIndex(databases[StoreKind.LEDGERS])
         logs = DefaultEntryLogger(parts.files, parts.ledger_dirs(ledger_directory), options.entry_log)
         opened.append(logs)
@@ -191,6 +195,7 @@ def _open_directory(
             logs,
             LocationIndex(databases[StoreKind.LOCATIONS], options.max_rows_per_batch),
             ledgers,
+            seal,
             parts.on_loop,
             half_bytes=options.write_cache_bytes // count // 2,
             read_cache_bytes=options.read_cache_bytes // count,

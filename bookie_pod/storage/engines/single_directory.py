@@ -38,6 +38,8 @@ from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.seal import IndexSeal
+from bookie_pod.storage.index.store import StoreKind
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 
@@ -50,6 +52,7 @@ class SingleDirectoryStorage:
         logs: EntryLogger,
         locations: LocationIndex,
         ledgers: LedgerIndex,
+        seal: IndexSeal,
         on_loop: OnLoop,
         *,
         half_bytes: int,
@@ -62,6 +65,7 @@ class SingleDirectoryStorage:
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
+        self._seal = seal
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
@@ -345,6 +349,12 @@ class SingleDirectoryStorage:
             self._on_loop(self._swap)
             if self._frozen is not None:
                 self._write(self._frozen)
+
+    def flush_and_seal(self) -> None:
+        """As `flush`; and what the indexes hold then is missed if it is ever gone. Before a mark moves."""
+        self.flush()
+        with self._flush_lock:
+            self._seal.renew({StoreKind.LOCATIONS: self.locations, StoreKind.LEDGERS: self.ledgers})
 
     def _write(self, frozen: FrozenWork) -> None:
         begin = time.perf_counter()

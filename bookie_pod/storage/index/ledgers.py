@@ -28,6 +28,7 @@ from typing import Final
 
 from bookie_pod.storage.index.ledger_data import decode, encode
 from bookie_pod.storage.index.ledger_records import LedgerRecords
+from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore
 from bookie_protocol.errors import StorageFault
 
@@ -50,6 +51,8 @@ class LedgerIndex(LedgerRecords):
         self._long_keys: set[int] = set()
         self._write_lock = threading.Lock()
         self._written: set[int] | None = None
+        self.unsealed = True
+        """Something may have been written since the last `seal`."""
         self._load()
         self.flags()
 
@@ -58,7 +61,7 @@ class LedgerIndex(LedgerRecords):
         return self._store.path
 
     def _load(self) -> None:
-        for key, value in self._store.scan(b"", b"\x80"):  # negative ids sort behind: flags, nothing else
+        for key, value in self._store.scan(b"", b"\x80"):  # negative ids sort behind: flags and seal
             if len(key) not in (8, 16):
                 raise StorageFault(f"ledger index {self.path}: key of {len(key)} bytes, expected 8 or 16: {key.hex()}")
             ledger_id = _ID.unpack_from(key)[0]
@@ -77,6 +80,7 @@ class LedgerIndex(LedgerRecords):
         """Write the records these ledgers have now, delete the rows of those that are gone; durable on
         return."""
         with self._write_lock:
+            self.unsealed = True
             self._put(self._store, ledger_ids)
             self._store.sync()
             self._long_keys.difference_update(ledger_ids)
@@ -97,6 +101,13 @@ class LedgerIndex(LedgerRecords):
                 batch.commit(sync=False)
                 batch = store.batch()
         batch.commit(sync=False)
+
+    def seal(self, number: int) -> OrderedStore:
+        """See `seal.Sealed`."""
+        with self._write_lock:
+            put_seal(self._store, number)
+            self.unsealed = False
+            return self._store
 
     # --- a rebuild ------------------------------------------------------------------------------------------
 
@@ -121,6 +132,7 @@ class LedgerIndex(LedgerRecords):
         the one in use stays, or, if `switch` failed, none is in use."""
         with self._write_lock:
             written, self._written = self._written or set(), None
+            self.unsealed = True
             self._put(store, written)
             flags = self._store.get(FLAGS_KEY)
             if flags is not None:
@@ -145,6 +157,7 @@ class LedgerIndex(LedgerRecords):
     def set_flags(self, flags: int) -> None:
         """Replace the flags; durable on return."""
         with self._write_lock:
+            self.unsealed = True
             batch = self._store.batch()
             batch.put(FLAGS_KEY, _ID.pack(flags))
             batch.commit()

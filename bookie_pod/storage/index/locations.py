@@ -23,12 +23,15 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID, VALUE, EntryMove, LocationRun, encode_rows
+from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore, StoreBatch
 from bookie_pod.storage.index.twin import Offered, Twin
 from bookie_protocol.errors import StorageFault
 
 _T = TypeVar("_T")
 
+NEGATIVE: Final = b"\x80"
+"""Rows of negative ledger ids begin here: the seal, and no entry's."""
 ROWS_PER_BATCH: Final = 4096
 """Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
 ROWS_AT_ONCE: Final = 1024
@@ -47,6 +50,8 @@ class LocationIndex:
         self._rows_per_batch = max(1, min(max_batch, ROWS_PER_BATCH))
         self._deleted: dict[int, int] = {}
         self._deletions = 0
+        self.unsealed = True
+        """Something may have been written since the last `seal`."""
         self._in_doubt = False
         """A write failed, or is under way: rows may be seen that nobody has made durable."""
         self._write_lock = threading.Lock()
@@ -112,7 +117,7 @@ class LocationIndex:
 
     def is_empty(self) -> bool:
         """True if no row is stored at all."""
-        return self._ask(lambda store: next(store.scan(), None)) is None
+        return self._ask(lambda store: next(store.scan(b"", NEGATIVE), None)) is None
 
     def estimated_count(self) -> int:
         return self._ask(lambda store: store.estimated_count())
@@ -156,8 +161,15 @@ class LocationIndex:
                 if self._deleted.get(ledger_id) == number:  # else it was deleted once more meanwhile
                     del self._deleted[ledger_id]
 
+    def seal(self, number: int) -> OrderedStore:
+        """See `seal.Sealed`."""
+        with self._write_lock:
+            put_seal(self._store, number)
+            self.unsealed = False
+            return self._store
+
     def _write_through(self, runs: Iterable[LocationRun], deletions: Iterable[int]) -> None:
-        self._in_doubt = True
+        self._in_doubt = self.unsealed = True
         self._apply(self._store, runs, deletions)
         self._store.sync()
         self._in_doubt = False
@@ -283,6 +295,7 @@ class LocationIndex:
             twin.store.sync()
             with self._adopting:
                 self._twin = None
+                self.unsealed = True
                 twin.store.close()
                 self._store.close()
                 self._store = switch()

@@ -3,9 +3,9 @@
 Invariants
 - Default column family, bytewise order, raw byte strings, table format version 5, xxHash checksums, LZ4 or
   Snappy.
-- A torn record at the tail of the write-ahead log is dropped at open (nothing synced can be there); any other
-  damage in it fails the open. RocksDB's own default would drop everything behind the damage without a word,
-  and the rows lost would read as "no such entry".
+- A torn record at the tail of the write-ahead log is dropped at open; any other damage in it fails the open. RocksDB's
+  own default would drop everything behind the damage without a word, and the rows lost would read as "no such entry".
+  (That nothing synced was at the tail is for `seal` to say: a log that was damaged there, or cut, looks the same.)
 - The library leaves a small `rocksdict-config.json` in the directory; RocksDB ignores files that it does not
   know.
 
@@ -88,12 +88,18 @@ class RocksStore:
     """
 
     def __init__(
-        self, path: str, options: RocksOptions | None = None, usable: Callable[[], int] = lambda: 1 << 62
+        self,
+        path: str,
+        options: RocksOptions | None = None,
+        usable: Callable[[], int] = lambda: 1 << 62,
+        read_identity: Callable[[], bytes] = lambda: b"",
     ) -> None:
-        """`usable` gives the bytes that may still be written to the disk of `path`."""
+        """`usable` gives the bytes that may still be written to the disk of `path`, `read_identity` the content of the
+        file that RocksDB makes with a new database."""
         self._path = path
         self._options = options or RocksOptions()
         self._usable = usable
+        self._read_identity = read_identity
         self._db: Rdict | None = self._open()
         self._unsynced = WriteOptions()
         self._write_failed = False
@@ -103,6 +109,12 @@ class RocksStore:
     @property
     def path(self) -> str:
         return self._path
+
+    def identity(self) -> bytes:
+        try:
+            return self._read_identity()
+        except OSError as error:
+            raise self._fault("reading the identity", error) from error
 
     def _open(self) -> Rdict:
         try:
@@ -271,4 +283,9 @@ class RocksStores:
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         parent = path.rpartition("/")[0]
-        return RocksStore(path, self._options[kind], lambda: self._files.usage(parent).usable)
+        return RocksStore(
+            path,
+            self._options[kind],
+            lambda: self._files.usage(parent).usable,
+            lambda: self._files.read_bytes(f"{path}/IDENTITY"),
+        )

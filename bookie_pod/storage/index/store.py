@@ -51,6 +51,9 @@ class OrderedStore(Protocol):
 
     @property
     def path(self) -> str: ...
+    def identity(self) -> bytes:
+        """What tells this store from every other one that was ever made, also at the same path."""
+        ...
 
     def get(self, key: bytes) -> bytes | None: ...
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:

@@ -14,6 +14,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.frozen import SLICE_ENTRIES
 from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
 from bookie_pod.storage.entry_log import DiskState, split_location
+from bookie_pod.storage.index.locations import NEGATIVE
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import Checkpoints
@@ -227,7 +228,9 @@ def test_a_deletion_during_a_flush_leaves_nothing_behind() -> None:
     flush.join()
     storage.flush()
     assert storage.ledger_ids() == [2]
-    assert [key for key, _ in storage.directories[0].locations._store.scan()] == [bytes(7) + b"\x02" + bytes(8)]
+    assert [key for key, _ in storage.directories[0].locations._store.scan(b"", NEGATIVE)] == [
+        bytes(7) + b"\x02" + bytes(8)
+    ]
     storage.close()
 
 

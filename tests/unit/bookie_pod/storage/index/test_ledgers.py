@@ -158,5 +158,5 @@ def test_flags() -> None:
 
 
 def test_a_row_of_flags_that_has_another_length_is_a_fault() -> None:
-    with pytest.raises(StorageFault, match="flags row has 5 bytes"):
+    with pytest.raises(StorageFault, match="storage flags have 5 bytes"):
         LedgerIndex(_store((FLAGS_KEY, b"short")))
