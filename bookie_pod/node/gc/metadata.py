@@ -2,7 +2,7 @@
 
 Invariants
 - Every call ends: after `timeout` seconds, with `close`, or when the loop is closed, with `MetadataUnavailable`.
-- At most `AT_ONCE` requests are under way.
+- At most `READS_PER_REQUEST` ledgers are asked for at a time.
 - A service whose instance id differs from the one that the bookie started with is not asked anything.
 
 Threads: the garbage collection threads; never the event loop (it would wait for itself).
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from bookie_pod.storage.gc.metadata import StillHeld
+from bookie_pod.storage.gc.metadata import READS_PER_REQUEST, StillHeld
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -35,8 +35,6 @@ from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 _log = structlog.get_logger(__name__)
 
-AT_ONCE: Final = 64
-"""Ledgers read together: as many as go into one request to ZooKeeper."""
 CHECK_SECONDS: Final = 600.0
 """For looking at all copies of a ledger: where bookies do not list what they have, every entry is read."""
 
@@ -106,7 +104,7 @@ class LoopGcMetadata:
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, _Answer]]:
         left = iter(ledger_ids)
-        while ids := list(islice(left, AT_ONCE)):
+        while ids := list(islice(left, READS_PER_REQUEST)):
             try:
                 answers: Sequence[_Answer] = self._wait(self._read_all(ids))
             except MetadataUnavailable as error:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange
+
+READS_PER_REQUEST: Final = 64
+"""Ledgers whose metadata are read together: as many as go into one request to ZooKeeper."""
 
 StillHeld = Callable[[], bool]
 """Whether a lock is held still, as far as its holder knows."""

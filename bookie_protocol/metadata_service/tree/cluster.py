@@ -12,6 +12,7 @@ Sources: reference metadata layout, sections 2 and 3.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 from bookie_protocol.errors import (
@@ -35,6 +36,8 @@ class TreeCluster:
         self._root = root
         self._configured = configured
         self._settled: LedgerLayout | None = None
+        self._asking: dict[float | None, asyncio.Future[bool]] = {}
+        """Requests of `require` that the loop has not begun, by their time-out."""
         self._no_health_check = f"{root}/{paths.DISABLE_HEALTH_CHECK}"
 
     async def exists(self, *, timeout: float | None = None) -> bool:
@@ -104,12 +107,21 @@ class TreeCluster:
                 return None
 
     async def require(self, *, timeout: float | None = None) -> None:
-        """`MetadataNotFound` unless the root exists."""
-        if not await self.exists(timeout=timeout):
+        """`MetadataNotFound` unless the root exists. Calls of one turn of the loop are one request: who finds that
+        many nodes are missing asks for each of them."""
+        asking = self._asking.get(timeout)
+        if asking is None:
+            asking = self._asking[timeout] = asyncio.ensure_future(self._ask(timeout))
+            asking.add_done_callback(_heard)
+        if not await asyncio.shield(asking):
             raise MetadataNotFound(
                 f"there is no cluster at {self._root}: correct metadataServiceUri, or create it with `bookie cluster "
                 "init`"
             )
+
+    async def _ask(self, timeout: float | None) -> bool:
+        del self._asking[timeout]  # whoever asks from now on may know of something younger than this request
+        return await self.exists(timeout=timeout)
 
     async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
         """The layout to use. `InvalidConfiguration`: the URI names another one than is stored."""
@@ -144,3 +156,9 @@ class TreeCluster:
             path = parent_of(path)
         for path in reversed(missing):
             await self._tree.ensure(path, timeout=timeout)
+
+
+def _heard(asking: asyncio.Future[bool]) -> None:
+    """Whoever still waits is told; if nobody does the error is of no interest."""
+    if not asking.cancelled():
+        asking.exception()

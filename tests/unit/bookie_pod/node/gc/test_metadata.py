@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.node.gc.metadata import AT_ONCE, LoopGcMetadata
+from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.storage.gc.metadata import READS_PER_REQUEST
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -108,14 +109,14 @@ async def test_many_ledgers_are_asked_for_at_once_and_each_has_its_own_answer(se
     drawn: list[int] = []
 
     def ids() -> Iterator[int]:
-        for ledger_id in [*range(AT_ONCE - 1), 404, *range(1000, 1000 + AT_ONCE)]:
+        for ledger_id in [*range(READS_PER_REQUEST - 1), 404, *range(1000, 1000 + READS_PER_REQUEST)]:
             drawn.append(ledger_id)
             yield ledger_id
 
     bridge = _bridge(service)
     answers = bridge.read_many(ids())
     assert await _on_thread(lambda: next(answers)) == (0, "metadata of 0")
-    assert len(drawn) == AT_ONCE
+    assert len(drawn) == READS_PER_REQUEST
     left = await _on_thread(lambda: list(answers))
     assert [ledger_id for ledger_id, _ in left] == drawn[1:]
     assert all(found == (None if ledger_id == 404 else f"metadata of {ledger_id}") for ledger_id, found in left)
