@@ -6,7 +6,8 @@ States of one directory, by the usage of its file system (1 - usable/total):
     FULL --usage <= threshold--> ALMOST_FULL or WRITABLE
 
 If no directory of a kind (ledgers; indexes, if they have directories of their own) is writable, a full one comes back
-only when the usage over all of that kind is below the low-water mark, so that a bookie at the limit does not flap.
+only when the usage over all of that kind is below the low-water mark, so that a bookie at the limit does not flap. A
+directory that is full holds an empty file, `disk-full`, so that it is full after a restart too.
 
 Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
@@ -40,6 +41,7 @@ from bookie_protocol.errors import StorageFault
 _log = structlog.get_logger(__name__)
 
 
+FULL_FILE: Final = "disk-full"
 CLOSE_INTERVAL_S: Final = 1.0
 """Seconds between checks, at most, while a directory is almost full: what clients write between two of them comes out
 of the room that a full disk keeps for compaction."""
@@ -103,7 +105,7 @@ class DiskMonitor:
         self._options = options
         self._kinds = [tuple(kind) for kind in (directories, index_directories) if kind]
         self._ledger_directories = frozenset(directories)
-        self._states = dict.fromkeys((*directories, *index_directories), DiskState.WRITABLE)
+        self._states = {directory: self._remembered(directory) for directory in (*directories, *index_directories)}
         self._journal_states = dict.fromkeys(journal_directories, DiskState.WRITABLE)
         self._on_failed_directory = on_failed_directory
         self.failed: dict[str, StorageFault] = {}
@@ -209,7 +211,22 @@ class DiskMonitor:
             self._states[directory] = new
             if new is not old:
                 _log.warning("disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
+                self._remember(directory, new)
             self._report(directory, new)
+
+    def _remembered(self, directory: str) -> DiskState:
+        """The state in which an earlier process left the directory."""
+        return DiskState.FULL if self._files.exists(f"{directory}/{FULL_FILE}") else DiskState.WRITABLE
+
+    def _remember(self, directory: str, state: DiskState) -> None:
+        path = f"{directory}/{FULL_FILE}"
+        try:
+            if state is DiskState.FULL:
+                self._files.write_bytes_synced(path, b"")
+            elif self._files.exists(path):
+                self._files.unlink(path)
+        except OSError as error:  # a disk without room even for a name is still full after a restart
+            _log.warning("whether the disk is full is not remembered", path=path, error=str(error))
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bookie_pod.storage.disks import DiskMonitor, DiskOptions, DiskVerdict, disk_space, fullest_share
+from bookie_pod.storage.disks import FULL_FILE, DiskMonitor, DiskOptions, DiskVerdict, disk_space, fullest_share
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.files_posix import PosixFiles
@@ -35,7 +36,7 @@ class Disks:
         self.verdicts: list[DiskVerdict] = []
         self.failures: list[BaseException] = []
         self.changed = threading.Event()
-        self.monitor = DiskMonitor(
+        self._make = lambda: DiskMonitor(
             self.files,
             ledgers,
             options,
@@ -44,6 +45,10 @@ class Disks:
             on_failure=self._fail,
             index_directories=indexes,
         )
+        self.monitor = self._make()
+
+    def restart(self) -> None:
+        self.monitor = self._make()
 
     def _usage(self, path: str) -> DiskUsage:
         return DiskUsage(TOTAL, round(TOTAL * (1 - self.used[path])), self.devices[path])
@@ -67,6 +72,19 @@ def test_thresholds_of_one_disk_and_its_way_back() -> None:
     states = [disks.check(a=share)[0] for share in (0.5, 0.8, 0.81, 0.9, 0.91, 0.95, 0.85, 0.71, 0.69, 0.95, 0.5)]
     assert states == [W, W, A, A, F, F, F, F, W, F, W]
     assert [state for _, state in disks.reports] == states  # told at every check
+
+
+def test_a_restart_between_the_marks_makes_no_full_disk_writable() -> None:
+    disks = Disks("/a", "/b")
+    assert disks.check(a=0.95, b=0.95) == (F, F)
+    disks.restart()
+    assert disks.check(a=0.75, b=0.75) == (F, F)
+    disks.restart()
+    assert disks.check(a=0.6, b=0.6) == (W, W)
+    disks.restart()
+    assert disks.check(a=0.75, b=0.75) == (W, W), "it was not full any more"
+    disks.files.faults.fail("create", "write", "sync", path=FULL_FILE, errno=errno.ENOSPC)
+    assert disks.check(a=1.0, b=0.5) == (F, W), "a disk without room for a name is full all the same"
 
 
 def test_one_of_two_comes_back_at_the_threshold() -> None:
