@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -173,9 +173,12 @@ def _build(settings: Iterable[Setting], problems: list[str]) -> BookieConfig:
     return replace(config, set_keys=MappingProxyType(shown), ignored_keys=tuple(sorted(ignored)))
 
 
-def _without_effect(config: BookieConfig, chosen: Iterable[str]) -> Iterator[str]:
+def _without_effect(config: BookieConfig, chosen: Collection[str]) -> Iterator[str]:
     """Keys whose wish stays unfulfilled; one that asks for the default wishes nothing."""
     known = all_keys()
+    other_rate = "compactionRateByEntries" if config.gc.throttle_by_bytes else "compactionRateByBytes"
+    if other_rate in chosen:
+        yield other_rate
     for name in chosen:
         section, attribute, _, declared = known[name]
         if declared.no_effect and getattr(getattr(config, section), attribute) != declared.default:

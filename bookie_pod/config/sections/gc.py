@@ -35,7 +35,7 @@ class GcConfig:
     compaction_rate_by_entries: int = key(
         "compactionRateByEntries", 1000, at_least=1, at_most=INT_MAX, legacy=("compactionRate",)
     )
-    """Entries that compaction moves per second."""
+    """Entries that compaction moves per second, without `isThrottleByBytes`."""
     compaction_rate_by_bytes: int = key("compactionRateByBytes", 20_000_000, at_least=1, at_most=INT_MAX)
     """Bytes that compaction reads and writes per second, with `isThrottleByBytes`; a tenth of it while adds or reads of
     clients wait for the disks. Apache's default is 1000000."""

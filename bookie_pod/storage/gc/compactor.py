@@ -44,8 +44,8 @@ class IndexNotMoved(StorageFault):
 class Recovered:
     """What became of compactions that a crash had interrupted."""
 
-    emptied: list[int] = field(default_factory=list)
-    """Sources that the index does not point to any more: they may be deleted."""
+    emptied: dict[int, int] = field(default_factory=dict)
+    """Sources that the index does not point to any more, and the bytes of their copies: they may be deleted."""
     damaged: dict[int, str] = field(default_factory=dict)
     """Compacted logs that are damaged, and how. Their sources stay, for what the index finds there."""
 
@@ -123,7 +123,7 @@ class TransactionalCompactor:
                 continue
             self._publish(target)
             if self._is_empty(target.source_id):
-                result.emptied.append(target.source_id)
+                result.emptied[target.source_id] = self._storage.logs.size(target.log_id)
         return result
 
     def _is_empty(self, source_id: int) -> bool:
@@ -148,7 +148,7 @@ class TransactionalCompactor:
         counted = LedgerSizesBuilder()
         scan = logs.scan_sizes(target.log_id)
         for _, ledger_id, _, size in scan:
-            pay(1, SIZE_BYTES + size)
+            pay(0, SIZE_BYTES + size)
             counted.add(ledger_id, SIZE_BYTES + size)
         if not scan.end.clean:
             raise LogDamaged(

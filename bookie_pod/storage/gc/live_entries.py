@@ -134,7 +134,7 @@ def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
     """Entries as they lie in the log, cut where the ledger changes or enough came together."""
     run: Run | None = None
     for location, ledger_id, entry_id, entry in scan:
-        pay(1, SIZE_BYTES + len(entry))
+        pay(0, SIZE_BYTES + len(entry))  # entries count when they are moved: of one that is dead only bytes are read
         if run is not None and (run.ledger_id != ledger_id or run.full):
             yield run
             run = None

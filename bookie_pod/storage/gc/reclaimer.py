@@ -69,9 +69,9 @@ class SpaceReclaimer:
         for log_id, detail in found.damaged.items():
             self._usages.quarantine(log_id, detail)
             result.errors.append(detail)
-        for log_id in found.emptied:
+        for log_id, copied in found.emptied.items():
             if self._storage.logs.is_flushed(log_id) and log_id not in self.excluded():
-                self._delete_log(log_id, result, compacted=True)
+                self._delete_log(log_id, result, copied=copied)
 
     # --- measuring ------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class SpaceReclaimer:
                 continue
             usage = self._usages.refresh(log_id)
             if usage is not None and usage.is_dead:
-                self._delete_log(log_id, result, compacted=False)
+                self._delete_log(log_id, result)
         unreadable = self._usages.unreadable
         if unreadable:
             log_id, reason = next(iter(unreadable.items()))
@@ -112,7 +112,8 @@ class SpaceReclaimer:
                 self._usages.seen_deleted.ascending(), min(not_looked_at, default=logs.least_unflushed_log_id())
             )
 
-    def _delete_log(self, log_id: int, result: PassResult, *, compacted: bool) -> None:
+    def _delete_log(self, log_id: int, result: PassResult, *, copied: int | None = None) -> None:
+        """`copied`: bytes of it that compaction wrote elsewhere, so that they did not come free; None: it was dead."""
         logs = self._storage.logs
         try:
             nbytes = logs.size(log_id)
@@ -124,9 +125,10 @@ class SpaceReclaimer:
             return
         self._usages.forget(log_id)
         result.logs_deleted += 1
+        nbytes = max(0, nbytes - (copied or 0))
         result.reclaimed_bytes += nbytes
-        self._metrics.reclaimed(nbytes, compacted=compacted)
-        _log.info("entry log deleted", log_id=log_id, reclaimed_bytes=nbytes, compacted=compacted)
+        self._metrics.reclaimed(nbytes, compacted=copied is not None)
+        _log.info("entry log deleted", log_id=log_id, reclaimed_bytes=nbytes, compacted=copied is not None)
 
     # --- compaction -----------------------------------------------------------------------------------------
 
@@ -210,8 +212,7 @@ class SpaceReclaimer:
             _log.error("entry log not compacted, will be tried again", log_id=log_id, reason=str(error))
             return True
         result.logs_compacted += 1
-        self._delete_log(log_id, result, compacted=True)
-        result.reclaimed_bytes -= copied
+        self._delete_log(log_id, result, copied=copied)
         return True
 
     def _source(self, usage: LogUsage) -> Source | None:

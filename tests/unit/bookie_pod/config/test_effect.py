@@ -56,3 +56,11 @@ def test_a_wish_that_stays_unfulfilled_is_named_and_a_default_is_not() -> None:
     settings = {"journalReuseFiles": "true", "enableBusyWait": "false", "bookiePort": "1"}
     config = load_config(environ={}, overrides=settings)
     assert config.ignored_keys == ("journalReuseFiles",)
+
+
+def test_a_rate_under_the_other_throttle_is_named() -> None:
+    both = {"compactionRateByEntries": "500", "compactionRateByBytes": "5000000"}
+    assert load_config(environ={}, overrides=both).ignored_keys == ("compactionRateByEntries",)
+    by_entries = load_config(environ={}, overrides={**both, "isThrottleByBytes": "false"})
+    assert by_entries.ignored_keys == ("compactionRateByBytes",)
+    assert load_config(environ={}, overrides={"compactionRate": "500"}).ignored_keys == ("compactionRateByEntries",)

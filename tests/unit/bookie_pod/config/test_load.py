@@ -40,6 +40,7 @@ def test_a_file_in_apaches_style_is_taken_as_it_is() -> None:
     assert config.ignored_keys == (
         "byteBufAllocatorSizeMax",
         "codahaleStatsPrefix",
+        "compactionRateByEntries",
         "httpServerClass",
         "statsProviderClass",
         "stickyReadSEnabled",

@@ -85,7 +85,7 @@ def test_levels_and_what_a_pass_did(engine: str) -> None:
     assert counted.values("MINOR_COMPACTION_TOTAL", "MAJOR_COMPACTION_TOTAL") == (1, 0)
     rig.force(MAJOR)
     assert counted.values("MINOR_COMPACTION_TOTAL", "MAJOR_COMPACTION_TOTAL") == (1, 1)
-    assert counted["RECLAIMED_COMPACTION_SPACE_BYTES"] == sizes[mixed]
+    assert counted["RECLAIMED_COMPACTION_SPACE_BYTES"] == sizes[mixed] - 12 * ENTRY, "what was copied is not free"
     assert counted["RECLAIM_FAILED_TO_DELETE"] == 0
 
 

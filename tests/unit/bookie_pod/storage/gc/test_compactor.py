@@ -442,6 +442,15 @@ def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
     assert rig.readable(1) == _entries(9)
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_entries_that_are_dead_cost_nothing_of_a_rate_of_entries(transactional: bool) -> None:
+    rig, _ = _half_dead(options=replace(FAST, throttle_by_bytes=False, transactional=transactional))
+    paid = []
+    rig.gc._reclaimer._compactor._pay = lambda entries, nbytes: paid.append(entries)
+    rig.force()
+    assert sum(paid) == 10
+
+
 def test_metrics_tell_what_came_back() -> None:
     told = []
 
@@ -453,7 +462,7 @@ def test_metrics_tell_what_came_back() -> None:
     size = rig.logs.size(source)
     rig.gc._reclaimer._metrics = Metrics()
     assert rig.force().reclaimed_bytes == size - 10 * SIZE
-    assert told == [(size, True)]
+    assert told == [(size - 10 * SIZE, True)]
     rig.delete(1)
     rig.gc.request(MINOR)
     rig.gc.run_pass()
