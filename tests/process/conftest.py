@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.node import standalone
 from tests.support.collected_bookie import CollectedBookie
 from tests.support.metadata_process import MetadataProcess
+from tests.support.warm import start_bookie
+
+
+@pytest.fixture
+def warm_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a `StandaloneCluster` in this process are forks of a warm parent."""
+    monkeypatch.setattr(standalone, "start_child", start_bookie)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -21,12 +20,12 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.standalone import StandaloneCluster
+from tests.support import warm
 from tests.support.hanging import hang
 from tests.support.http_answers import ask
 from tests.support.small_bookie import SMALL_BOOKIE
 from tests.support.until import until
 
-BOOKIE = str(Path(sys.executable).with_name("bookie"))
 KEYS = {
     **SMALL_BOOKIE,
     "lostBookieRecoveryDelay": "4",
@@ -80,6 +79,12 @@ class Audited:
         except TimeoutError:
             raise AssertionError(f"marked are {found}, not {expected}") from None
 
+    def look_again(self, since_ms: Mapping[str, int]) -> None:
+        """As when these bookies come back."""
+        term = self.auditor._term
+        assert term is not None
+        term.withdrawals.request(since_ms)
+
     def check(self, check: Check) -> CheckStatus:
         return next(each for each in self.auditor.status().checks if each.check is check)
 
@@ -92,7 +97,7 @@ class Audited:
 
 
 @pytest.fixture
-async def audited(tmp_path: Path) -> AsyncIterator[Audited]:
+async def audited(tmp_path: Path, warm_bookies: None) -> AsyncIterator[Audited]:
     async with (
         StandaloneCluster(tmp_path, 4, KEYS) as cluster,
         Client(cluster.metadata, ClientOptions(read_timeout=3)) as client,
@@ -120,7 +125,11 @@ async def test_killed_then_marked_after_the_delay_then_back_and_unmarked(audited
     first = min([mark.ctime_ms or 0 async for mark in audited.service.under_replication.list()])
     assert first >= absent.since_ms + DELAY * 1000
     await audited.cluster.start_bookie(victim)
-    await audited.until_marked({})
+    # A look at a bookie that is registered and does not answer yet leaves the mark to a worker, of which there is none.
+    async with asyncio.timeout(MARKED_S):
+        while await audited.marked():
+            audited.look_again({victim: absent.since_ms})
+            await asyncio.sleep(0.5)
     await until(lambda: audited.auditor.status().withdrawn_marks == len(expected), MARKED_S)
     async with asyncio.timeout(MARKED_S):
         while await audited.service.under_replication.locks():  # noqa: ASYNC110 - each goes right after its mark
@@ -151,11 +160,8 @@ async def test_a_command_asks_for_an_audit_whatever_the_delay(audited: Audited) 
     await audited.cluster.bookies["bookie-2"].kill()
     await until(lambda: audited.auditor.status().absent, MARKED_S)
     assert await audited.marked() == {}
-    command = await asyncio.create_subprocess_exec(
-        *(BOOKIE, "cluster", "trigger-audit", "--metadata", audited.cluster.metadata_service_uri),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-    )
+    uri = audited.cluster.metadata_service_uri
+    command = await warm.start(warm.BOOKIE, ["cluster", "trigger-audit", "--metadata", uri])
     async with asyncio.timeout(60):
         said, _ = await command.communicate()
     assert (command.returncode, said) == (0, b"auditor auditor:1 was asked for an audit\n")
@@ -190,7 +196,7 @@ async def test_a_copy_that_a_bookie_does_not_hold_is_found(audited: Audited, che
         assert "short_no_copy" not in last.counts
 
 
-async def test_inside_a_bookie_and_over_http(tmp_path: Path) -> None:
+async def test_inside_a_bookie_and_over_http(tmp_path: Path, warm_bookies: None) -> None:
     keys = KEYS | {"autoRecoveryDaemonEnabled": "true"}
     async with StandaloneCluster(tmp_path, 3, keys, http_port=0) as cluster:
         ports = [bookie.http_port or 0 for bookie in cluster.bookies.values()]

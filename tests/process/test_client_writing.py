@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bookie_client import Client, ClientOptions
 from bookie_pod.node.standalone import StandaloneCluster
 from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
+
+pytestmark = pytest.mark.usefixtures("warm_bookies")
 
 
 async def test_what_was_forced_survives_a_kill_of_every_bookie(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from bookie_client import BlockingClient, Client, ClientOptions
 from bookie_client.streams import Streams, StreamSettings
 from bookie_protocol.errors import StreamExists
+from tests.support import warm
 from tests.support.cluster_fixtures import bookies, cluster, metadata_service
 from tests.support.edit_log_program import PASSWORD, EditLogProgram, operations
 from tests.support.standalone_command import BOOKIE
@@ -85,13 +86,7 @@ async def test_of_two_clients_that_create_a_stream_one_does(cluster):
 
 
 def command(cluster, *arguments, **options):
-    return subprocess.run(
-        [BOOKIE, "stream", *map(str, arguments), "--metadata", cluster.uri],
-        capture_output=True,
-        timeout=100,
-        check=False,
-        **options,
-    )
+    return warm.run(warm.BOOKIE, ["stream", *map(str, arguments), "--metadata", cluster.uri], 100, **options)
 
 
 def test_commands(bookies, tmp_path):
@@ -99,14 +94,14 @@ def test_commands(bookies, tmp_path):
         done = command(bookies, *arguments, **options)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
-    assert call("append", "cli", input=b"x\n") == (
+    assert call("append", "cli", given=b"x\n") == (
         11,
         "",
         "bookie: there is no stream cli\n",
     )
     (tmp_path / "password").write_text("pw")
     password = ("--password-file", tmp_path / "password")
-    code, out, err = call("append", "cli", "--create", "--json", *password, input=b"a\nb\nc\n")
+    code, out, err = call("append", "cli", "--create", "--json", *password, given=b"a\nb\nc\n")
     assert (code, err) == (0, "")
     appended = json.loads(out)
     assert (appended["entries"], appended["bytes"]) == (3, 3)
@@ -124,7 +119,7 @@ def test_commands(bookies, tmp_path):
         stdout=subprocess.PIPE,
     )
     try:
-        assert call("append", "cli", *password, input=b"d\n")[0] == 0
+        assert call("append", "cli", *password, given=b"d\n")[0] == 0
         assert tail.stdout.readline() == b"d\n"
     finally:
         tail.kill()

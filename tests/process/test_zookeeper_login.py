@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from bookie_client import BlockingClient, Client, ClientOptions, MetadataServiceOptions, SaslLogin
 from bookie_protocol.errors import MetadataUnavailable
-from tests.support.standalone_command import BOOKIE
+from tests.support.serve_process import ServeProcess
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
@@ -49,7 +47,7 @@ def configuration(server, tmp_path_factory):
 
 
 def bookie(*arguments):
-    return subprocess.run([BOOKIE, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return ServeProcess.command(*map(str, arguments))
 
 
 async def test_a_client_that_logs_in(uri):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -13,8 +12,8 @@ from pathlib import Path
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
 from tests.support.bookie_process import free_port
-from tests.support.serve_process import PROGRAM
 from tests.support.until import until
+from tests.support.warm import BOOKIE, WarmProcess
 
 _END_S = 40.0
 QUICK = {
@@ -43,7 +42,7 @@ class AutoRecoveryProcess:
             **QUICK,
             **(settings or {}),
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WarmProcess | None = None
         work.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -55,13 +54,7 @@ class AutoRecoveryProcess:
         file = self.work / "autorecovery.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         with self.log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [PROGRAM, "autorecovery", "--config", str(file)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+            self.process = WarmProcess(BOOKIE, ["autorecovery", "--config", str(file)], stderr=errors)
 
     async def ready(self) -> None:
         """Until its readiness probe says so."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from types import TracebackType
 
 from tests.support.bookie_process import free_port
 from tests.support.until import until_true
+from tests.support.warm import BOOKIE, WarmProcess
 
 _READY_S = 30.0
 _STOP_S = 30.0
@@ -38,7 +37,7 @@ class GatewayCommand:
             "httpServerPort": str(self.http_port),
             **(settings or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: WarmProcess | None = None
 
     @property
     def address(self) -> str:
@@ -65,17 +64,10 @@ class GatewayCommand:
 
     def start(self) -> None:
         """Not waiting for anything."""
-        program = str(Path(sys.executable).with_name("bookie"))
         assignments = [f"--set={key}={value}" for key, value in self._keys.items()]
         self._output.parent.mkdir(parents=True, exist_ok=True)
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [program, "gateway", *assignments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = WarmProcess(BOOKIE, ["gateway", *assignments], stdout=output, stderr=output)
 
     def is_ready(self) -> bool:
         """Raises when it has ended."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -18,6 +17,7 @@ from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataSer
 from tests.support.bookie_process import free_port
 from tests.support.hanging import hang
 from tests.support.until import until_true
+from tests.support.warm import WarmProcess
 
 _HOST = "127.0.0.1"
 _START_S = 30.0
@@ -29,7 +29,7 @@ class MetadataProcess:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: WarmProcess | None = None
 
     def uri(self, root: str = "/ledgers") -> str:
         return f"embedded://{_HOST}:{self._port}{root}"
@@ -37,13 +37,8 @@ class MetadataProcess:
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(self._folder / "store"), str(self._port)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=Path(__file__).parents[2],
-                start_new_session=True,
+            self._process = WarmProcess(
+                f"{__name__}:main", [str(self._folder / "store"), str(self._port)], stdout=output, stderr=output
             )
         until_true(self._listens, _START_S)
 
@@ -63,7 +58,7 @@ class MetadataProcess:
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> WarmProcess:
         assert self._process is not None, "the metadata service is not running"
         return self._process
 
@@ -83,5 +78,6 @@ async def _serve(folder: str, port: int) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1], int(sys.argv[2])))
+def main(arguments: Sequence[str]) -> None:
+    folder, port = arguments
+    asyncio.run(_serve(folder, int(port)))

@@ -18,10 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_read
 from tests.support.hanging import hang
 from tests.support.small_bookie import SMALL_BOOKIE
+from tests.support.warm import WarmProcess
 
 PROGRAM = str(Path(sys.executable).with_name("bookie"))
 _LENGTH = struct.Struct(">I")
@@ -50,7 +52,7 @@ class ServeProcess:
         }
         self.program = [PROGRAM]
         """What is started; another program takes the same arguments."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | WarmProcess | None = None
         self._starts = 0
         self._make_cluster()
 
@@ -63,7 +65,8 @@ class ServeProcess:
     @staticmethod
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `bookie <arguments>` to its end."""
-        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=_END_S, check=False)
+        done = warm.run(warm.BOOKIE, arguments, _END_S)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @property
     def port(self) -> int:
@@ -79,14 +82,18 @@ class ServeProcess:
         self._starts += 1
         file = self.work / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+        arguments = ["serve", "--config", str(file)]
         with self.log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [*self.program, "serve", "--config", str(file)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+            if self.program == [PROGRAM]:
+                self.process = WarmProcess(warm.BOOKIE, arguments, stderr=errors)
+            else:
+                self.process = subprocess.Popen(
+                    [*self.program, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                )
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -156,7 +163,7 @@ class ServeProcess:
     def logged(self, event: str) -> bool:
         return f'"event": "{event}"' in self.log.read_text()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | WarmProcess:
         assert self.process is not None, "the bookie is not running"
         return self.process
 

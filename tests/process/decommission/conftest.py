@@ -16,7 +16,9 @@ KEYS = {**SMALL_BOOKIE, "autoRecoveryDaemonEnabled": "false"}
 @pytest.fixture(
     params=[pytest.param("embedded", marks=pytest.mark.slow), pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 )
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StandaloneCluster]:
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, warm_bookies: None
+) -> AsyncIterator[StandaloneCluster]:
     uri = None
     if request.param == "zookeeper":
         uri = request.getfixturevalue("zookeeper").uri(f"/decommission-{tmp_path.name}/ledgers")
@@ -25,6 +27,6 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[StandaloneCluster]:
+async def embedded(tmp_path: Path, warm_bookies: None) -> AsyncIterator[StandaloneCluster]:
     async with StandaloneCluster(tmp_path, 5, KEYS, http_port=0) as started:
         yield started

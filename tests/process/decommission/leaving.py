@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from contextlib import aclosing
-from pathlib import Path
 
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
 from bookie_pod.node.standalone import StandaloneCluster
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup
+from tests.support import warm
+from tests.support.warm import WarmChild
 
-BOOKIE = str(Path(sys.executable).with_name("bookie"))
 GOING = "bookie-2"
 PASSWORD = b"x"
 
@@ -25,19 +24,12 @@ PASSWORD = b"x"
 class Command:
     """`bookie cluster ...` as a process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: WarmChild) -> None:
         self.process = process
 
     @classmethod
     async def start(cls, cluster: StandaloneCluster, *arguments: str) -> Command:
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *(BOOKIE, "cluster", *arguments, "--metadata", cluster.metadata_service_uri),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        )
+        return cls(await warm.start(warm.BOOKIE, ["cluster", *arguments, "--metadata", cluster.metadata_service_uri]))
 
     async def end(self, code: int | None = 0, seconds: float = 90.0) -> tuple[str, str]:
         """What it printed to its outputs."""

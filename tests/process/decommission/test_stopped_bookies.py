@@ -10,7 +10,6 @@ from bookie_client import Client
 from bookie_pod.node.standalone import StandaloneCluster
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.process.decommission.leaving import (
-    BOOKIE,
     GOING,
     Command,
     check_all,
@@ -23,6 +22,7 @@ from tests.process.decommission.leaving import (
     until_phase,
     write,
 )
+from tests.support import warm
 from tests.support.until import until
 
 
@@ -54,12 +54,8 @@ async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
     assert json.loads(out)["form"] == "stopped"
     await check_gone(cluster)
     assert await check_all(cluster, GOING) == 1200
-    restarted = await asyncio.create_subprocess_exec(
-        *(BOOKIE, "serve", "--config", str(cluster.bookies[GOING].directory / "bookie.conf")),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    configuration = cluster.bookies[GOING].directory / "bookie.conf"
+    restarted = await warm.start(warm.BOOKIE, ["serve", "--config", str(configuration)])
     assert b"a bookie of this id was decommissioned at" in (await restarted.communicate())[1]
     assert restarted.returncode == 2
 
