@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_runtest_makereport,
     pytest_runtest_setup,
     pytest_runtest_teardown,
+    pytest_runtestloop,
     pytest_timeout_set_timer,
 )
 from tests.support.zookeeper import ZooKeeperServer
@@ -43,8 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks of rings, before `-m` is looked at. And files that take long come first, so that no worker has one left
     when the others have nothing: Spark's, which compute, in turn with those of processes, which wait; then those with
-    tests that are not in `make check`."""
+    tests that are not in `make check`. With a word in `ORDER` files come in an order that is this word's."""
     rings.mark(items, rings.read(rings.TABLE.read_text()))
+    if word := os.environ.get("ORDER"):
+        items.sort(key=lambda item: random.Random(f"{word} {item.nodeid.partition('::')[0]}").random())
+        return
     ranks: dict[Path, int] = {}
     for folder in ("process", "spark"):
         files = dict.fromkeys(item.path for item in items if folder in item.path.parts)

@@ -4,17 +4,26 @@ The time-out is an exception that a signal handler raises wherever the program i
 catches what its callbacks and tasks raise, whatever it is, and goes on: a test that spins would never end, and
 might fill the memory. Two exceptions pass, and `KeyboardInterrupt` is one of them; neither does Hypothesis take it
 for a failing example that is worth minutes of shrinking.
+
+It is raised once. A test that does not come to its end then, because what it takes down waits for a thread that waits
+for something else, ends its process, with the stacks of all threads on standard error: a worker of a parallel run is
+replaced, and the run goes on.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import signal
 from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
 import pytest
+
+_TO_THE_END_S = float(os.environ.get("TO_THE_END_S", "60"))
+"""For how long a test may take itself down after its time-out."""
 
 
 class _TimedOut(KeyboardInterrupt):
@@ -32,10 +41,28 @@ def pytest_timeout_set_timer(settings: Any) -> Generator[None, Any, Any]:
             try:
                 plain(number, frame)
             except pytest.fail.Exception as failure:
+                _late.append(True)
+                _limit()
                 raise _TimedOut(failure.msg) from None
 
         signal.signal(signal.SIGALRM, handler)
     return result
+
+
+_late: list[bool] = []
+"""Whether the test that runs has taken too long."""
+_standard_error = [2]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Generator[None, Any, Any]:
+    """Nothing is captured yet."""
+    _standard_error[0] = os.dup(2)
+    return (yield)
+
+
+def _limit() -> None:
+    faulthandler.dump_traceback_later(_TO_THE_END_S, exit=True, file=_standard_error[0])
 
 
 def _told_as_failure() -> Generator[None, Any, Any]:
@@ -57,7 +84,13 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, Any, Any]:
-    return (yield from _told_as_failure())
+    if _late:
+        _limit()  # pytest has taken it back when it told of the failure
+        _late.clear()
+    try:
+        return (yield from _told_as_failure())
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

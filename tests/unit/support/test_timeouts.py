@@ -1,6 +1,7 @@
-"""A test that spins ends with its time-out, and the next one runs."""
+"""A test that spins, or hangs in its end, ends with its time-out, and the next one runs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,18 +37,50 @@ async def test_callbacks():
 def test_next():
     pass
 """
+HANGING = """
+import threading
+
+import pytest
+
+
+@pytest.fixture
+def held():
+    yield
+    threading.Event().wait()
+
+
+def test_takes_too_long(held):
+    threading.Event().wait()
+
+
+def test_next():
+    pass
+"""
 SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\ntimeout = 0.5\n"
 
 
-def test_a_busy_event_loop_does_not_outlive_the_time_out(tmp_path):
-    (tmp_path / "test_spinning.py").write_text(SPINNING)
+def run(tmp_path, tests, *arguments):
+    (tmp_path / "test_these.py").write_text(tests)
     (tmp_path / "conftest.py").write_text("from tests.support.timeouts import *\n")
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *arguments, str(tmp_path)]
     root = Path(__file__).parents[3]
     # Without the options of whoever runs this test: they change what is printed.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    ended = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        "TO_THE_END_S": "0.5"
+    }
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_busy_event_loop_does_not_outlive_the_time_out(tmp_path):
+    ended = run(tmp_path, SPINNING)
     assert "2 failed, 1 passed" in ended.stdout, ended.stdout
     assert ended.stdout.count("Failed: Timeout (>0.5s)") >= 2
+
+
+def test_a_test_that_cannot_be_taken_down_ends_its_worker_and_no_more(tmp_path):
+    ended = run(tmp_path, HANGING, "-n1", "--timeout=3")
+    assert re.search("[12] failed, 1 passed", ended.stdout), ended.stdout  # its failure may still have been told
+    assert "crashed while running 'test_these.py::test_takes_too_long'" in ended.stdout
+    assert "in held" in ended.stderr
