@@ -35,8 +35,8 @@ async def test_a_burst_beyond_the_write_cache_waits_for_one_flush(tmp_path: Path
         gate.close()
         client.send(*(v2_add(big(e)) for e in range(200)))  # 1.6 MB
         admission = bookie.server.admission
-        await until(lambda: admission.parked_adds > 10)
-        await asyncio.to_thread(gate.reached)
+        await asyncio.to_thread(gate.reached)  # until one half is frozen, what is parked is let in once more
+        await until(lambda: admission.parked_adds > 10 and bookie.side.storage.is_full(1))
         answered = await codes(client, 64)
         assert set(answered.values()) == {0}
         # Reads are served meanwhile: of both halves, and what does not exist.
@@ -130,7 +130,8 @@ async def test_one_slow_ledger_directory_leaves_the_other_alone(tmp_path: Path) 
     ):
         gate.close()
         slow.send(*(v2_add(big(e, 1)) for e in range(200)))
-        await until(lambda: bookie.server.admission.parked_adds > 10)
+        await asyncio.to_thread(gate.reached)
+        await until(lambda: bookie.server.admission.parked_adds > 10 and bookie.side.storage.is_full(1))
         fast.send(*(v2_add(big(e, 2)) for e in range(400)))  # flushes of its own among them
         assert set((await codes(fast, 400)).values()) == {0}
         assert bookie.server.admission.parked_adds > 10
