@@ -1,14 +1,17 @@
 """`python -m tests.mutants --number 20 --seed 7`: so many seeded mutants, and which of them the tests notice.
 
-The repository is copied, as git knows it. Each mutant is one change of one file of the copy; it meets the tests of the
-file's own folder in tests/unit, then those round it, until one fails. A test that fails without a mutant too has killed
-nothing, so whatever killed is run on the unchanged copy once more. First of all a syntax error is planted, which shows
-that it is the copy that the tests import. The exit code is 1 if less than `--least` of a hundred were killed.
+The repository is copied, as git knows it. Each mutant is one change of one file of the copy; it meets the tests that
+import the file, then those of its own folder in tests/unit, then those round it, until one fails. A test that fails
+without a mutant too has killed nothing, so whatever killed is run on the unchanged copy once more. First of all a
+syntax error is planted, which shows that it is the copy that the tests import. The exit code is 1 if fewer than
+`--least` of a hundred were killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import itertools
 import os
 import random
 import shutil
@@ -16,19 +19,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.mutations import WEIGHTS, Mutation, mutations
 
 ROOT = Path(__file__).parents[2]
-_LIMIT_S = 180
+_LIMIT_S = 240
+"""For the tests of one stage."""
+_TEST_S = 60
+_IMPORTERS = 8
+"""More files of tests than these say little of what they test."""
 _LEAST_BYTES = 1200
 """Smaller files have little but names in them."""
 _NAMES_ONLY = frozenset({"__init__.py", "interface.py", "metrics.py", "names.py", "options.py", "status.py"})
 _UNIT = "tests/unit/"
+_ENDED = f"more than {_LIMIT_S} s"
 _SEEDS = "tests/simulation/test_seeds.py"
 _HEALING = "tests/simulation/test_healing_seeds.py"
 
@@ -109,26 +118,34 @@ class Copy:
             if name and (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
+        self._written = itertools.count(int(time.time()) + 10)
 
-    def failing(self, file: str, content: bytes, stages: list[list[str]]) -> str:
-        """The first test that fails with this content, or a word for how the tests ended; empty: none failed."""
+    def _write(self, path: Path, content: bytes) -> None:
+        """With a time that no other content of this file had: what was compiled is known by time and size."""
+        path.write_bytes(content)
+        written = next(self._written)
+        os.utime(path, (written, written))
+
+    def failing(self, file: str, content: bytes, tests: list[str], but: Sequence[str] = ()) -> str:
+        """The first of these tests that fails with this content, or a word for how they ended; empty: none failed."""
         path = self.root / file
         before = path.read_bytes()
-        path.write_bytes(content)
+        self._write(path, content)
         try:
-            return next((found for stage in stages if (found := self._run(stage))), "")
+            return self._run(tests, but)
         finally:
-            path.write_bytes(before)
+            self._write(path, before)
 
-    def _run(self, tests: list[str]) -> str:
+    def _run(self, tests: list[str], but: Sequence[str]) -> str:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{self.root}{os.pathsep}{self.root / 'operator'}",
             "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",  # two contents of one second and one size have the same compiled file
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_S}"]
         command += ["-m", "not change and not slow and not interop and not seeds and not e2e", *tests]
+        command += [f"--deselect={test}" for test in but]
         with subprocess.Popen(
             command,
             cwd=self.root,
@@ -143,32 +160,67 @@ class Copy:
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
-                return f"more than {_LIMIT_S} s"
+                return _ENDED
         if child.returncode in (0, 5):  # passed, or nothing of this ring is there
             return ""
-        lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        lines = [line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
         return lines[0].split(" ", 1)[1].split(" - ")[0] if lines else f"exit code {child.returncode}"
 
 
-def own_tests(root: Path, file: str) -> list[list[str]]:
-    """The mirror of a file in tests/unit: its own tests, then those of its folder."""
-    path = Path(file.removeprefix("operator/"))
-    folder = Path(_UNIT) / path.parent
-    while not (root / folder).is_dir():
-        folder = folder.parent
-    own = folder / f"test_{path.name}"
-    return [[str(own)], [str(folder)]] if (root / own).exists() else [[str(folder)]]
+class Importers:
+    """Which tests in tests/unit import a module themselves."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._of: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for path in sorted((root / _UNIT).rglob("test_*.py")):
+            modules = set(_imported(path))
+            for module in modules:
+                self._of[module].append((len(modules), str(path.relative_to(root))))
+
+    def stages(self, file: str) -> list[list[str]]:
+        """Tests of a file: its own and those that import it, those first which import little else; its folder's."""
+        path = Path(file.removeprefix("operator/"))
+        folder = Path(_UNIT) / path.parent
+        while not (self._root / folder).is_dir():
+            folder = folder.parent
+        own = folder / f"test_{path.name}"
+        importing = [test for _, test in sorted(self._of[".".join(path.with_suffix("").parts)])[:_IMPORTERS]]
+        first = dict.fromkeys([*([str(own)] if (self._root / own).exists() else []), *importing])
+        return [*([list(first)] if first else []), [str(folder)]]
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def killer_of(mutant: Mutant, copy: Copy, stages: list[list[str]], weak: list[str], say: Callable[[str], None]) -> str:
+    """The test that notices it; empty: none does. `weak`: tests that fail without a mutant too; more are added."""
+    source = (copy.root / mutant.file).read_bytes()
+    mutated = mutant.mutation.of(source)
+    for stage in stages:
+        while (found := copy.failing(mutant.file, mutated, stage, weak)) not in ("", *weak):
+            if not copy.failing(mutant.file, source, [found] if "::" in found else stage):
+                return found
+            say(f"{found} without a mutant too")
+            if "::" not in found:
+                break
+            weak.append(found)
+    return ""
 
 
 def judged(copy: Copy, mutants: list[Mutant], say: Callable[[str], None]) -> Iterator[Verdict]:
+    importers = Importers(copy.root)
+    weak: list[str] = []
     for mutant in mutants:
-        source = (copy.root / mutant.file).read_bytes()
-        stages = [*own_tests(copy.root, mutant.file), *([one] for one in mutant.round_it)]
-        killer = copy.failing(mutant.file, mutant.mutation.of(source), stages)
-        if "::" in killer and copy.failing(mutant.file, source, [[killer]]):
-            say(f"{killer} fails without a mutant too")
-            killer = ""
-        say(f"{'killed by ' + killer if killer else 'SURVIVED'}: {mutant}")
+        began = time.monotonic()
+        stages = [*importers.stages(mutant.file), *([one] for one in mutant.round_it)]
+        killer = killer_of(mutant, copy, stages, weak, say)
+        spent = round(time.monotonic() - began)
+        say(f"{'killed by ' + killer if killer else 'SURVIVED'} after {spent} s: {mutant}")
         yield Verdict(mutant, killer)
 
 
@@ -187,6 +239,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Do the tests notice seeded mutants?")
     parser.add_argument("--number", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many, which an interrupted run has had")
     parser.add_argument("--least", type=float, default=0.0, help="per cent that have to be killed")
     parser.add_argument("--list", action="store_true", help="only say which they are")
     options = parser.parse_args()
@@ -195,8 +248,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(Path(folder))
-        mutants = drawn(copy.root, options.number, options.seed)
-        if not copy.failing("bookie_protocol/keys.py", b"(", [[f"{_UNIT}bookie_protocol/test_keys.py"]]):
+        mutants = drawn(copy.root, options.number, options.seed)[options.first :]
+        if not copy.failing("bookie_protocol/keys.py", b"(", [f"{_UNIT}bookie_protocol/test_keys.py"]):
             print("the tests do not import the copy: no mutant would be noticed", file=sys.stderr)
             return 2
         verdicts = list(judged(copy, mutants, lambda line: print(line, flush=True)))
