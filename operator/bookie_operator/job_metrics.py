@@ -32,7 +32,7 @@ class JobMetrics:
         )
         self.last_outcome = Gauge(
             "podkeeper_operator_job_last_outcome",
-            "1 for how the last run ended: Succeeded, Findings or Failed",
+            "1 for how the last run ended: Succeeded, Findings, Failed or Unknown",
             (*_LABELS, "outcome"),
             registry=registry,
         )

@@ -3,6 +3,9 @@
 {{- if gt (len $name) 40 }}
 {{- fail (printf "the name of the cluster, %s, has %d characters: at most 40 leave room for the names of its pods; set clusterName" $name (len $name)) }}
 {{- end }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+{{- fail (printf "the name of the cluster, %s, has to begin with a letter, because Services are named after it, and to hold lower-case letters, digits and dashes only; set clusterName" $name) }}
+{{- end }}
 {{- $name }}
 {{- end }}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bookie_operator.builders import commands
-from bookie_operator.builders.common import common_pod_spec, labels, manifest, selector
+from bookie_operator.builders.common import common_pod_spec, manifest, pod_metadata, selector
 from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest, stamped
@@ -54,7 +54,7 @@ def deployment(cluster: ClusterView, context: BuildContext, config_name: str, of
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": of.may_miss, "maxSurge": 1}},
         "revisionHistoryLimit": 3,
         "template": {
-            "metadata": {"labels": labels(cluster, of.component)},
+            "metadata": pod_metadata(cluster, of.component),
             "spec": _pod_spec(cluster, context, config_name, of),
         },
     }
@@ -67,7 +67,9 @@ def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str) ->
     which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known."""
     template = newest["spec"]["template"]
     if live is not None and _asked_for(live) == _asked_for(newest):
-        metadata = {"labels": live["spec"]["template"]["metadata"]["labels"]}
+        found, wanted = live["spec"]["template"]["metadata"], template["metadata"].get("annotations") or {}
+        kept = {key: text for key, text in (found.get("annotations") or {}).items() if key in wanted}
+        metadata = {"labels": found["labels"], **({"annotations": kept} if kept else {})}
         template = {"metadata": metadata, "spec": live["spec"]["template"]["spec"]}
     elif config_name:
         made = [

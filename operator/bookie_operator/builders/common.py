@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bookie_operator.builders.hashing import Manifest, stamped
 from bookie_operator.crds import names
+from bookie_operator.crds.pod_spec import User
 from bookie_operator.world.model import ClusterView
 
 APP: Final = "podkeeper"
@@ -76,16 +77,23 @@ def manifest(
     return stamped({"apiVersion": api_version, "kind": kind, "metadata": metadata, **content})
 
 
-def pod_security() -> dict[str, Any]:
+def pod_security(cluster: ClusterView) -> dict[str, Any]:
     """Of every pod. Groups of volumes are changed only where they differ, so a large one does not hold up a start."""
+    ids = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER} if cluster.spec.pod.user is User.IMAGE else {}
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
+        **ids,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def pod_metadata(cluster: ClusterView, component: str) -> dict[str, Any]:
+    """Of pods beside the bookies: with what the user adds to all pods."""
+    made: dict[str, Any] = {"labels": {**cluster.spec.pod.labels, **labels(cluster, component)}}
+    if cluster.spec.pod.annotations:
+        made["annotations"] = dict(cluster.spec.pod.annotations)
+    return made
 
 
 def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_security(),
+        "securityContext": pod_security(cluster),
     }
     if spec.image_pull_secrets:
         shared["imagePullSecrets"] = list(spec.image_pull_secrets)

@@ -22,6 +22,7 @@ from bookie_operator.builders.common import (
     common_pod_spec,
     labels,
     manifest,
+    pod_metadata,
     selector,
     temporary_mount,
     temporary_volume,
@@ -67,7 +68,7 @@ def embedded_service(cluster: ClusterView, context: BuildContext) -> list[Manife
         "updateStrategy": {"type": "RollingUpdate"},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "revisionHistoryLimit": 3,
-        "template": {"metadata": {"labels": labels(cluster, naming.METADATA)}, "spec": _server(cluster, context)},
+        "template": {"metadata": pod_metadata(cluster, naming.METADATA), "spec": _server(cluster, context)},
         "volumeClaimTemplates": [_claim(cluster)],
     }
     return [
@@ -141,7 +142,7 @@ def _job(
     }
     spec = {
         "backoffLimit": _ATTEMPTS,
-        "template": {"metadata": {"labels": labels(cluster, component)}, "spec": pod},
+        "template": {"metadata": pod_metadata(cluster, component), "spec": pod},
     }
     return manifest(cluster, "batch/v1", "Job", name, component, {"spec": spec})
 

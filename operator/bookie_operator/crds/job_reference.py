@@ -78,6 +78,7 @@ that goes on is left alone: jobs are clients of the cluster, and hold up none of
 | `Succeeded` | 0 | the work is done |
 | `Findings` | 2 | the work is done, and there is something to look at: lost copies, orphans; it is not tried again |
 | `Failed` | other | it was tried again `backoffLimit` times; jobs are safe to be repeated, and go on where they ended |
+| `Unknown` | | the Job was gone before anybody had seen how it ended; of one that runs once it counts as failed |
 
 `status.lastResult` is the result row of the last run that gave one, `status.history` tells how the last ones ended. A
 pod that was evicted, or went with its node, counts as no failure. A pod that is deleted stops its work in good order:

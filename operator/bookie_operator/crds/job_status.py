@@ -44,6 +44,7 @@ class RunOutcome(StrEnum):
     SUCCEEDED = "Succeeded"
     FINDINGS = "Findings"
     FAILED = "Failed"
+    UNKNOWN = "Unknown"
 
 
 class ActiveRun(StatusModel):
@@ -71,7 +72,8 @@ class Run(StatusModel):
     finished_at: Time = ""
     """When it was over."""
     outcome: RunOutcome
-    """`Succeeded`; `Findings`: it worked, and found something that wants attention; `Failed`."""
+    """`Succeeded`; `Findings`: it worked, and found something that wants attention; `Failed`; `Unknown`:
+    its Job was gone before anybody had seen how it ended."""
     message: Text = ""
     """Why it failed."""
 

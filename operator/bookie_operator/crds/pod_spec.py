@@ -5,6 +5,7 @@ Threads: values without I/O, for any thread.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -24,8 +25,8 @@ class Probe(Model):
 
 
 class StartupProbe(Probe):
-    """Until it succeeds the other probes wait: by default up to 30 minutes, so that a long replay or the rebuilding
-    of an index is not killed."""
+    """Until it succeeds the other probes wait. It asks what the liveness probe asks, which the process answers from its
+    first second on, also during a long replay or while it rebuilds an index: neither ends it."""
 
     failure_threshold: Annotated[int, Field(ge=1, le=1000)] = 180
     """Failures in a row after which the bookie is restarted."""
@@ -40,8 +41,17 @@ class LivenessProbe(Probe):
     """Failures in a row after which the bookie is restarted."""
 
 
+class User(StrEnum):
+    IMAGE = "Image"
+    NAMESPACE = "Namespace"
+
+
 class Pod(Model):
     """Parts of the bookies' pods."""
+
+    user: User = User.IMAGE
+    """As whom all pods of the cluster and of its jobs run. `Image`: user and group 10001, of the image. `Namespace`: no
+    ids are asked for, and the namespace gives them, as on OpenShift. Volumes keep their owner when it changes."""
 
     resources: Freeform = {}
     """Requests and limits of the bookie's container."""
@@ -57,9 +67,9 @@ class Pod(Model):
     priority_class_name: Words = ""
     """As in a PodSpec."""
     labels: Labels = {}
-    """More labels of the pods."""
+    """More labels of all pods of the cluster."""
     annotations: Annotations = {}
-    """More annotations of the pods."""
+    """More annotations of all pods of the cluster, such as those that keep sidecars out."""
     env: Annotated[list[Freeform], Field(max_length=64)] = []
     """More environment variables of the bookie's container."""
     extra_volumes: Annotated[list[Freeform], Field(max_length=32)] = []

@@ -57,7 +57,8 @@ async def observe_job(
         ),
     )
     objects = {key_of(each): object_view(each) for each in found if each is not None}
-    cron = next((each for each in found if each is not None and each["kind"] == CRON_JOB.kind), None)
+    crons = (each for each in found if each is not None and each["kind"] == CRON_JOB.kind)
+    cron = next((each for each in crons if _controller(each).get("uid") == job.uid), None)
     owners = {job.uid} | ({cron["metadata"]["uid"]} if cron is not None else set())
     own = [each for each in jobs if _controller(each).get("uid") in owners]
     due = ((cron or {}).get("status") or {}).get("lastScheduleTime")

@@ -409,7 +409,10 @@ def _deployment(read: _Read, key: str, component: str) -> DeploymentView:
     live = _named(read.deployments, key)
     ready, replicas = workloads.ready_replicas(live)
     inputs = _annotation(live, names.TEMPLATE_INPUTS) if live is not None else ""
-    return DeploymentView(inputs, ready, replicas, sum(workloads.component_of(pod) == component for pod in read.pods))
+    pods = [pod.get("spec") or {} for pod in read.pods if workloads.component_of(pod) == component]
+    template = ((live or {}).get("spec") or {}).get("template") or {}
+    used = frozenset().union(*(workloads.config_maps(each) for each in (*pods, template.get("spec") or {})))
+    return DeploymentView(inputs, ready, replicas, len(pods), used)
 
 
 def _named(found: Iterable[KubernetesObject], key: str) -> KubernetesObject | None:

@@ -97,7 +97,11 @@ def _decide(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]
     if world.cluster.deleting:
         return delete.begin(world, desired), ()
     if world.cluster.paused:
-        return Wait("Paused", "nothing is changed while the annotation podkeeper.dev/paused is there", 60.0), ()
+        words = (
+            "nothing is changed while the annotation podkeeper.dev/paused is there, and the disruption budget stays as "
+            "it is: see that LedgersReplicated is True before you drain a node"
+        )
+        return Wait("Paused", words, 60.0), ()
     stopped = _another_instance(world) or create.foreign_claims(world)
     if stopped is not None:
         return stopped, ()

@@ -13,7 +13,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -183,11 +183,22 @@ def _replicated(world: World) -> Finding:
     return Finding("LedgersReplicated", FALSE, "UnderReplicated", f"{count} ledgers have too few copies")
 
 
+_NOTHING_RESERVED: Final = (
+    "spec.pod.resources asks for no memory: the kubelet of a node that runs short of it ends such pods first, several "
+    "at once, whatever the disruption budget says; give requests of memory where data count"
+)
+
+
 def _spec_valid(world: World, desired: Desired) -> Finding:
     if world.spec_errors:
         return Finding("SpecValid", FALSE, "InvalidSpec", "; ".join(world.spec_errors))
     # What this Kubernetes does not offer is left out, and nothing else waits for it.
-    return Finding("SpecValid", TRUE, "PartlyApplied" if desired.missing else "Valid", "; ".join(desired.missing))
+    if desired.missing:
+        return Finding("SpecValid", TRUE, "PartlyApplied", "; ".join(desired.missing))
+    given = world.cluster.spec.pod.resources.values()
+    if not any(isinstance(part, Mapping) and part.get("memory") for part in given):
+        return Finding("SpecValid", TRUE, "NothingReserved", _NOTHING_RESERVED)
+    return Finding("SpecValid", TRUE, "Valid")
 
 
 def _active(operation: Operation | None, name: str, kind: OperationType) -> Finding:
@@ -225,7 +236,12 @@ def _scaling_down(world: World, desired: Desired, plan: Plan, operation: Operati
 
 def _paused(world: World) -> Finding:
     if world.cluster.paused:
-        return Finding("Paused", TRUE, "Annotation", "the annotation podkeeper.dev/paused holds everything")
+        return Finding(
+            "Paused",
+            TRUE,
+            "Annotation",
+            "the annotation podkeeper.dev/paused holds all, the budget too",
+        )
     return Finding("Paused", FALSE, "NotPaused")
 
 

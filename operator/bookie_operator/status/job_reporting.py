@@ -37,6 +37,7 @@ _ENDS = {
     RunOutcome.SUCCEEDED: JobPhase.SUCCEEDED,
     RunOutcome.FINDINGS: JobPhase.FINDINGS,
     RunOutcome.FAILED: JobPhase.FAILED,
+    RunOutcome.UNKNOWN: JobPhase.FAILED,
 }
 
 
@@ -46,7 +47,7 @@ def status_after(world: JobWorld, plan: JobPlan) -> BookieJobStatus:
     active = list(_active(world, history))[-ACTIVE:]
     last = history[-1] if history else None
     phase = _phase(world, plan, active, last)
-    good = [run.finished_at for run in history if run.outcome is not RunOutcome.FAILED]
+    good = [run.finished_at for run in history if run.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FINDINGS)]
     due = world.last_schedule_at
     found = list(_findings(world, plan, phase, active, last))
     return BookieJobStatus(
@@ -147,6 +148,8 @@ def _last_words(last: Run | None) -> str:
             return f"the last run, Job {last.job}, succeeded"
         case RunOutcome.FINDINGS:
             return f"the last run, Job {last.job}, found something: see status.lastResult{ending}"
+        case RunOutcome.UNKNOWN:
+            return f"nobody knows how the last run, Job {last.job}, ended{ending}"
     return f"the last run, Job {last.job}, failed{ending}"
 
 
@@ -154,7 +157,8 @@ def _last_run(last: Run | None) -> Finding:
     if last is None:
         return Finding("LastRunSucceeded", UNKNOWN, "NoRunYet")
     good = last.outcome is RunOutcome.SUCCEEDED
-    return Finding("LastRunSucceeded", TRUE if good else FALSE, last.outcome.value, "" if good else _last_words(last))
+    told = UNKNOWN if last.outcome is RunOutcome.UNKNOWN else TRUE if good else FALSE
+    return Finding("LastRunSucceeded", told, last.outcome.value, "" if good else _last_words(last))
 
 
 def _like_a_job(phase: JobPhase, last: Run | None) -> Iterator[Finding]:

@@ -208,6 +208,8 @@ class DeploymentView:
     replicas: int = 0
     pods: int = 0
     """Its pods that there are, also those that are being stopped."""
+    config_maps: frozenset[str] = frozenset()
+    """Names of those that its template and these pods use: an older ReplicaSet makes its pods again with theirs."""
 
 
 @dataclass(frozen=True)

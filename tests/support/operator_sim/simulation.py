@@ -15,6 +15,7 @@ from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows.decommission_state import MODE
+from bookie_operator.planner.flows.repair_gates import loss_hash
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
@@ -172,6 +173,8 @@ class Simulation:
         """Nothing may be taken from a bookie that ledgers name, unless their loss was accepted."""
         accepted = {ledger for task in self.tasks if task.type is TaskType.ACCEPT_LOSS for ledger in task.ledgers}
         named = set(self.bookkeeper.naming(self.desired().bookie_id(bookie))) - accepted
+        if named and self.annotations.get(names.ACCEPT_LEDGER_LOSS) == loss_hash(named):
+            return
         operation = self.status.operation
         mode = operation.saved.get(MODE) if operation is not None else ""
         stops_first = mode == DecommissionMode.STOP_FIRST and "scaled" in what

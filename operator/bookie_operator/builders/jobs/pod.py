@@ -223,7 +223,7 @@ def _volumes(cluster: ClusterView, job: JobResource) -> tuple[list[dict[str, Any
 def _placed(cluster: ClusterView, job: JobResource) -> dict[str, Any]:
     """Where driver and executors may run, and as whom."""
     spec = job.spec
-    found: dict[str, Any] = {"enableServiceLinks": False, "securityContext": pod_security()}
+    found: dict[str, Any] = {"enableServiceLinks": False, "securityContext": pod_security(cluster)}
     if cluster.spec.image_pull_secrets:
         found["imagePullSecrets"] = list(cluster.spec.image_pull_secrets)
     if spec.node_selector:

@@ -56,7 +56,8 @@ def _older_templates(world: World, desired: Desired) -> bool:
 def _config_maps_in_use(world: World) -> frozenset[str] | None:
     """None: of some pod nobody can tell."""
     users = [*(one.config_maps for one in world.pods), *(one.config_maps for one in world.stateful_sets)]
-    return frozenset().union(*users) if all(users) else None
+    beside = world.autorecovery.config_maps | world.gateway.config_maps
+    return beside.union(*users) if all(users) else None
 
 
 def _empty_set(world: World, desired: Desired) -> Act | None:

@@ -31,6 +31,7 @@ _EVENTS: Final = {
     RunOutcome.SUCCEEDED: ("RunSucceeded", EventType.NORMAL),
     RunOutcome.FINDINGS: ("RunFoundSomething", EventType.WARNING),
     RunOutcome.FAILED: ("RunFailed", EventType.WARNING),
+    RunOutcome.UNKNOWN: ("RunLost", EventType.WARNING),
 }
 
 
@@ -66,8 +67,8 @@ def _ended(world: JobWorld) -> Iterator[Run]:
     for active in world.job.status.active:
         if active.uid not in there and active.uid not in recorded:
             replaced = world.job.spec.concurrency_policy is ConcurrencyPolicy.REPLACE and world.job.spec.scheduled
-            message = "the next run has replaced it" if replaced else "its Job was deleted before it had ended"
-            yield runs.lost(active, world.now, message)
+            by_the_next = ", maybe by the next run," if replaced else ""
+            yield runs.lost(active, world.now, f"its Job was deleted{by_the_next} before anybody had seen how it ended")
     fresh = [run for run in world.runs if runs.is_over(run) and run.uid not in recorded and not _forgotten(world, run)]
     yield from (runs.ended(run) for run in sorted(fresh, key=lambda run: run.finished_at or world.now))
 

@@ -58,7 +58,7 @@ def lost(run: ActiveRun, now: float, message: str) -> Run:
         uid=run.uid,
         started_at=run.started_at,
         finished_at=written(now),
-        outcome=RunOutcome.FAILED,
+        outcome=RunOutcome.UNKNOWN,
         message=message,
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
-from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
+from tests.support.operator_clusters import CASES, FULL, MINIMAL, Spec, built, cluster
 from tests.support.pod_security import violations
 
 WITH_ZONES: Spec = {**MINIMAL, "placement": {"zones": [{"name": "a"}, {"name": "b"}]}}
@@ -98,6 +98,29 @@ def test_bookies_avoid_the_same_node_whatever_the_user_adds() -> None:
     found = bookie_pod({**MINIMAL, "pod": {"affinity": affinity}})["affinity"]
     assert [term["topologyKey"] for term in found["podAntiAffinity"][rule]] == ["kubernetes.io/hostname", "rack"]
     assert found["nodeAffinity"] == {"preferred": []}
+
+
+def pod_templates(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    objects = build(cluster({**spec, "gateway": {"enabled": True}, "metadataService": {"type": "Embedded"}}), FULL)
+    made = [*objects.objects.values(), objects.destroy_job]
+    found = [each["spec"]["template"] for each in made if "template" in (each.get("spec") or {})]
+    assert len(found) == 6
+    return found
+
+
+def test_no_pod_asks_for_ids_where_the_namespace_gives_them() -> None:
+    for template in pod_templates({**MINIMAL, "pod": {"user": "Namespace"}}):
+        asked = template["spec"]["securityContext"]
+        assert asked.keys().isdisjoint({"runAsUser", "runAsGroup", "fsGroup"})
+        assert asked["runAsNonRoot"]
+
+
+def test_labels_and_annotations_of_users_are_on_every_pod() -> None:
+    """Such as those that keep sidecars out: a Job with one never ends."""
+    added = {"labels": {"team": "data"}, "annotations": {"sidecar.istio.io/inject": "false"}}
+    for template in pod_templates({**MINIMAL, "pod": added}):
+        assert template["metadata"]["labels"]["team"] == "data"
+        assert template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
 
 
 def test_bookies_share_nodes_where_that_is_asked_for() -> None:

@@ -10,7 +10,7 @@ from bookie_operator.planner.actions import DeleteClaim, DeleteObject, OrphanSta
 from bookie_operator.planner.decision import Act
 from bookie_operator.planner.flows import garbage
 from bookie_operator.world.facts import Proof
-from bookie_operator.world.model import World
+from bookie_operator.world.model import DeploymentView, World
 from tests.support.operator_sim import Simulation, resting
 
 OLD = "ConfigMap/c-config-old"
@@ -54,6 +54,13 @@ def test_a_configuration_in_use_stays() -> None:
     assert garbage.begin(replace(world, pods=(unknown, *world.pods[1:])), sim.desired()) is None
     template = replace(world.stateful_sets[0], config_maps=frozenset({"c-config-old"}))
     assert garbage.begin(replace(world, stateful_sets=(template,)), sim.desired()) is None
+
+
+@pytest.mark.parametrize("beside", ["autorecovery", "gateway"])
+def test_a_configuration_that_older_pods_beside_the_bookies_use_stays(beside: str) -> None:
+    sim = resting()
+    used = DeploymentView(config_maps=frozenset({"c-config-old"}))
+    assert garbage.begin(replace(with_object(sim, OLD), **{beside: used}), sim.desired()) is None
 
 
 def test_a_zone_without_bookies_goes_and_one_with_bookies_stays() -> None:

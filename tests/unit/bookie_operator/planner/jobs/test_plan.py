@@ -63,7 +63,7 @@ def test_nor_when_its_job_was_deleted_while_it_ran() -> None:
     plan = planned(lost)
     assert plan.apply == ()
     assert [(each.outcome, each.message) for each in plan.ended] == [
-        (RunOutcome.FAILED, "its Job was deleted before it had ended")
+        (RunOutcome.UNKNOWN, "its Job was deleted before anybody had seen how it ended")
     ]
     assert after(lost).phase is JobPhase.FAILED
 
@@ -203,7 +203,10 @@ def test_a_run_that_was_replaced() -> None:
     spec = {**SCHEDULED, "concurrencyPolicy": "Replace"}
     given = world(spec, status=BookieJobStatus(active=[active("weekly-job-1")]), runs=[run("weekly-job-2")])
     (over,) = planned(given).ended
-    assert (over.job, over.message) == ("weekly-job-1", "the next run has replaced it")
+    assert (over.job, over.message) == (
+        "weekly-job-1",
+        "its Job was deleted, maybe by the next run, before anybody had seen how it ended",
+    )
 
 
 # --- what stands in the way -------------------------------------------------------------------------------------------
