@@ -22,6 +22,10 @@ _log = structlog.get_logger(__name__)
 
 COLLECT_INTERVAL_S: Final = 30.0
 """Between two runs of the cycle collector, in seconds."""
+LONG_PAUSE_S: Final = 0.05
+"""A collection of everything that took longer leaves what it found alive out of those to come."""
+THAW_S: Final = 3600.0
+"""Until what was left out is looked at again, in seconds: it may have died in the meantime."""
 FULL_SHARE: Final = 1000
 """So many times as long as a collection of everything took passes until the next one."""
 ASSIST_RETRY_S: Final = 30.0
@@ -88,14 +92,24 @@ async def _assisting(name: str, work: Callable[[], Awaitable[None]]) -> None:
 
 async def collect_cycles() -> None:
     """Collect garbage now and then: the collector is off, see `run`. Young garbage each time; and all of it as often as
-    that costs next to nothing, because what is young when it is looked at, and dies later, is found in no other way."""
+    that costs next to nothing, because what is young when it is looked at, and dies later, is found in no other way.
+
+    That is one pause of the event loop, about a quarter of a second for a million objects (500,000 ledgers). So that it
+    stays rare, what lived through a long one is frozen; nothing of that keeps reference counts from freeing it."""
     clock = asyncio.get_running_loop().time
     due = clock()
+    thaw = due + THAW_S
     while True:
         await asyncio.sleep(COLLECT_INTERVAL_S)
         began = clock()
         if began < due:
             gc.collect(1)
-        else:
-            gc.collect()
-            due = clock() + FULL_SHARE * (clock() - began)
+            continue
+        if began >= thaw:
+            gc.unfreeze()
+            thaw = began + THAW_S
+        gc.collect()
+        took = clock() - began
+        due = clock() + FULL_SHARE * took
+        if took > LONG_PAUSE_S:
+            gc.freeze()

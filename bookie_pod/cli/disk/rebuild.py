@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -26,36 +27,35 @@ ACCEPT_DAMAGE = click.option(
 def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
     """Rebuild the `locations` databases of DbLedgerStorage from the entry logs.
 
-    The old ones stay as backups. Where a log is damaged, rows of the old index whose entries are still there are kept.
-    (Apache: rebuild-db-ledger-locations-index)
+    The old ones stay as backups. No new one is put in place before all are built. Where a log is damaged, rows of the
+    old index whose entries are still there are kept. (Apache: rebuild-db-ledger-locations-index)
     """
     from bookie_pod.storage.conversion.rebuild_offline import OfflineLocations
     from bookie_pod.storage.conversion.swap import finish
     from bookie_pod.storage.inspect.space import pairs
 
     need_ledgers(place)
-    code = CommandExit.OK
-    with place.to_change(unclean=True) as stores:
+    built = []
+    with place.to_change(unclean=True) as stores, ExitStack() as ends:
         for ledger_folder, index_folder in pairs(place.layout):
             finish(place.files, stores, index_folder)
             logs, readers = _logs(place, ledger_folder), _readers()
+            ends.callback(logs.close)
             rebuilding = OfflineLocations(place.files, stores, readers, index_folder, logs)
-            report = rebuilding.report
-            try:
-                step_bytes(rebuilding, report, f"reading entry logs of {ledger_folder}")
-                if report.damaged_logs and not accept_damage:
-                    code = CommandExit.DAMAGED
-                    rebuilding.discard()
-                else:
-                    rebuilding.commit()
-            finally:
-                rebuilding.close()
-                logs.close()
+            ends.callback(rebuilding.close)
+            step_bytes(rebuilding, rebuilding.report, f"reading entry logs of {ledger_folder}")
+            built.append((index_folder, rebuilding))
+        refused = not accept_damage and any(rebuilding.report.damaged_logs for _, rebuilding in built)
+        for index_folder, rebuilding in built:
+            if refused:
+                rebuilding.discard()
+            else:
+                rebuilding.commit()
             _print_locations(index_folder, rebuilding, as_json)
-            if code is not CommandExit.OK:
-                click.echo("bookie: nothing was changed: --accept-damage puts the new index in place", err=True)
-                break
-    return code
+    if refused:
+        click.echo("bookie: nothing was changed: --accept-damage puts the new indexes in place", err=True)
+        return CommandExit.DAMAGED
+    return CommandExit.OK
 
 
 def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:

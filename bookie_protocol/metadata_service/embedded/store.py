@@ -10,6 +10,11 @@ Invariants
 - After a failed write or sync the store refuses everything: memory and disk may differ. Its owner has
   to end (`broken`).
 
+What it cannot tell: a write-ahead log that other hands cut, emptied or removed, as a repair of the file system or a
+partial copy does, opens as the tree that it was before. RocksDB would compare it with what its manifest says was synced
+(`track_and_verify_wals_in_manifest`), which the binding cannot ask for. Flipped bits are refused, and a power cut takes
+nothing that was synced.
+
 Threads: one thread at a time (`commits.StoreThread`).
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -272,6 +273,24 @@ def test_a_rebuild_over_damage_has_to_be_accepted(database: Disk) -> None:
     assert not list(database.current.glob("*.building"))
     (report,) = database.json("rebuild-locations", "--accept-damage")
     assert (report["salvaged"], report["lost"]) == (69, 1)
+
+
+def test_one_damaged_directory_keeps_the_others_as_they_are_too(
+    database: Disk, tmp_path: Path, capsys: Capture
+) -> None:
+    second = tmp_path / "second/current"
+    shutil.copytree(database.current, second)
+    data = bytearray((second / "0.log").read_bytes())
+    data[1024:1032] = b"\x7f" * 8
+    (second / "0.log").write_bytes(data)
+    both = Disk(DiskLayout(database.layout.journals, (str(database.current), str(second))), capsys)
+    refused = both.json("rebuild-locations", code=13)
+    assert [report["damaged_logs"] for report in refused] == [0, 1]
+    assert "nothing was changed" in both.error
+    for folder in (database.current, second):
+        assert not [*folder.glob("*.BACKUP-*"), *folder.glob("*building*")]
+    reports = both.json("rebuild-locations", "--accept-damage")
+    assert all(report["backup"] for report in reports)
 
 
 def test_rebuild_of_index_files(interleaved: Disk, tmp_path: Path) -> None:
