@@ -48,7 +48,7 @@ Attack = Callable[[Target], Awaitable[object]]
 
 async def _again(work: Callable[[], Awaitable[object]]) -> NoReturn:
     while True:
-        with suppress(OSError, EOFError, grpc.aio.AioRpcError):
+        with suppress(OSError, EOFError, grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the last: over meanwhile
             await work()
         await asyncio.sleep(_PAUSE_S)
 

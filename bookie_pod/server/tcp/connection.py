@@ -51,6 +51,8 @@ READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _HEADER_TAG: Final = b"\x0a"
 """What every request of version 3 begins with."""
 _EXPECTED_READ_BYTES: Final = 16 * 1024
+COLD_PER_TURN: Final = 256
+"""Requests that are dealt with one by one, some 50 microseconds each, before others have their turn."""
 LOST_PER_TURN: Final = 1000
 """Of `on_lost`, how many are called in one turn of the loop."""
 POSTPONED_MAX: Final = 1024
@@ -103,6 +105,7 @@ class Connection(asyncio.Protocol):
         self.share = context.memory.share(self._cut_off)
         self._postponed: deque[Callable[[], None]] = deque()
         """Reads that were not begun, because there was no room for their answers."""
+        self._cold = 0
         self._reads = 0
         self._read_bytes = 0
         self._expected_read = _EXPECTED_READ_BYTES
@@ -279,6 +282,14 @@ class Connection(asyncio.Protocol):
         self._stalls &= ~reason
         if not self._stalls and not self.closed and self.transport is not None and not self.transport.is_closing():
             self.context.loop.call_soon(self._resume)
+
+    def took_cold(self) -> None:
+        """A request was dealt with by itself."""
+        self._cold += 1
+        if self._cold >= COLD_PER_TURN:
+            self._cold = 0
+            self.stall(Stall.TURN)
+            self.context.loop.call_soon(self.unstall, Stall.TURN)
 
     def _resume(self) -> None:
         if self._stalls or self.closed or self.transport is None or self.transport.is_closing():

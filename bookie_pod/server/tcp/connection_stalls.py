@@ -22,5 +22,7 @@ class Stall(IntFlag):
     """Too many reads wait until there is room for their answers."""
     LEDGER_ASKED = 128
     """An add waits for what the metadata service knows of its ledger."""
+    TURN = 256
+    """So many requests were dealt with one by one that it is others' turn."""
     STOPPING = 32
     """The bookie is stopping; never lifted."""

@@ -117,6 +117,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
                 pos = answer_reads_v2(conn, data, pos)
             else:
                 cold_v2(conn, data[pos + 4 : after])
+                conn.took_cold()
                 pos = after
             if conn.stalled or conn.closed:
                 return pos
@@ -140,5 +141,6 @@ def _ingest_tail(conn: Connection, data: bytes, pos: int, end: int) -> int:
             pos = answer_reads_v2(conn, data, pos)
         else:
             cold_v2(conn, data[pos + 4 : after])
+            conn.took_cold()
             pos = after
     return pos

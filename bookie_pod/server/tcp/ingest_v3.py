@@ -124,6 +124,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
             if not cold_v3(conn, data[start:after]):
                 conn.speaks_v2 = True
                 return pos
+            conn.took_cold()
             pos = after
             if conn.stalled or conn.closed:
                 return pos

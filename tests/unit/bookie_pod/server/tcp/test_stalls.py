@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from bookie_pod.server.tcp import connection
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.frames import (
@@ -18,6 +19,7 @@ from tests.support.frames import (
     v3_fence,
     v3_force,
     v3_read,
+    v3_read_lac,
     v3_write_lac,
 )
 from tests.support.server_rig import ServerRig, answers
@@ -54,6 +56,23 @@ async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
     await rig.settle(lambda: len(transport.frames) >= 5)
     assert [int.from_bytes(frame[20:28]) for frame in transport.frames] == list(range(5))
     assert rig.admission.adds_in_progress == 0
+    rig.close()
+
+
+async def test_others_have_their_turn_beside_very_many_requests() -> None:
+    """All of one read of the socket, dealt with one by one."""
+    rig = ServerRig()
+    first, _ = rig.connect()
+    first.data_received(v3_add(entry(1, 0)))
+    rig.journal.acknowledge()
+    greedy, taken = rig.connect()
+    count, turns = 20 * connection.COLD_PER_TURN, 0
+    greedy.data_received(v3_read_lac(1) * count)
+    while len(taken.frames) < count:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 20
+    assert not greedy.stalled
     rig.close()
 
 
