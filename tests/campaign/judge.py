@@ -47,7 +47,7 @@ REST_S: Final = 20.0
 _AGAIN_S: Final = 1.5
 _AT_ONCE: Final = 6
 _NEWEST: Final = 40
-_REMEMBERS_S: Final = 15.0
+_REMEMBERS_S: Final = 20.0
 _GAUGES: Final = 7
 
 AT_REST: Final = re.compile(
@@ -73,22 +73,29 @@ class Judge:
         alone = [each for each in self._history.live() if each.quorums[1] == each.quorums[2] and each.acked >= 0]
         return {ledger.ledger_id: ledger.acked for ledger in alone}
 
-    async def remembers(self, bookie: Bookie, acknowledged: Mapping[int, int]) -> None:
-        """It was started again: the newest entries that it had acknowledged before are there. Asked at once, before
-        those who heal have made good what it has forgotten."""
+    async def remembers(self, bookie: Bookie, acknowledged: Mapping[int, int], *, all_it_had: bool = False) -> None:
+        """It was started again: the newest entries that it had acknowledged before are there. `all_it_had`: of those
+        whose copies there were sound none is denied, whatever was done to its disks. Asked at once, before those who
+        heal have made good what it has forgotten."""
+        asked = {ledger_id: (max(0, last - _NEWEST), last) for ledger_id, last in acknowledged.items()}
+        if all_it_had:
+            for ledger in self._history.live():
+                if ledger.end is not None and bookie.name in self._sound.get(ledger.ledger_id, ()):
+                    asked[ledger.ledger_id] = 0, ledger.end[0]
         with suppress(CouldNotTell, TimeoutError):
             async with asyncio.timeout(_REMEMBERS_S), connected(self._world.uri) as client:
-                for ledger_id, last in acknowledged.items():
-                    ledger = self._history.ledgers[ledger_id]
-                    if ledger.is_deleted or bookie.name in ledger.destroyed:
-                        continue
-                    with suppress(NotThere):
-                        stored = await client.stored_metadata(ledger_id)
-                        handle = client.open_stored(stored, password=ledger.password, last_add_confirmed=last)
-                        last = min(last, handle.last_add_confirmed)
-                        first = max(0, last - _NEWEST)
-                        await self._scan(ledger, bookie.name, replicas(handle).scan(bookie.name, first, last))
-                        self._history.counts["memories of restarted bookies asked"] += 1
+                for ledger_id, (first, last) in asked.items():
+                    await self._asked(client, bookie, self._history.ledgers[ledger_id], first, last)
+
+    async def _asked(self, client: Client, bookie: Bookie, ledger: Ledger, first: int, last: int) -> None:
+        if ledger.is_deleted:
+            return
+        with suppress(NotThere):
+            stored = await client.stored_metadata(ledger.ledger_id)
+            handle = client.open_stored(stored, password=ledger.password, last_add_confirmed=last)
+            last = min(last, handle.last_add_confirmed)
+            await self._scan(ledger, bookie.name, replicas(handle).scan(bookie.name, first, last))
+            self._history.counts["memories of restarted bookies asked"] += 1
 
     async def round(self) -> None:
         history = self._history

@@ -128,7 +128,7 @@ class Campaign:
             detail = await fault.on_bookie(world, bookie, random)
             self.history.fault(began, fault.name, bookie.name, detail)
         if bookie.program.starts > starts:
-            await judge.remembers(bookie, acknowledged)
+            await judge.remembers(bookie, acknowledged, all_it_had=fault.destroys)
 
     async def _strike_all(self, world: World, judge: Judge, fault: Fault, random: Random) -> None:
         assert fault.on_cluster is not None

@@ -74,5 +74,5 @@ async def _nothing_names(world: World, bookie: Bookie) -> None:
 
 FAULTS = (
     Fault("bookie replaced", 2, is_replaced, destroys=True),
-    Fault("decommission", 0.5, is_decommissioned),
+    Fault("decommission", 0.25, is_decommissioned),
 )
