@@ -8,9 +8,11 @@ Threads: event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
@@ -24,13 +26,21 @@ from bookie_pod.node.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
-from bookie_protocol.errors import PodkeeperError
+from bookie_pod.storage.files import storage_fault
+from bookie_protocol.errors import PodkeeperError, ResourcesShort
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+ROOM_RETRY_S: Final = 5.0
+"""Between two attempts to start what lacks descriptors or memory, in seconds."""
 
 
 class SideServices:
@@ -65,7 +75,9 @@ class SideServices:
             return await start_gateway(self._config, metadata, self._registry, memory, connector)
 
         callers = Callers(memory)
-        starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway, callers))
+        starting = asyncio.create_task(
+            _once_there_is_room("gRPC", lambda: start_grpc(self._config.grpc, self._status, gateway, callers))
+        )
         self._tasks.assist("guard memory", lambda: guard_memory(callers, self._config.memory.budget_bytes))
         self._undo.push_async_callback(_stop_started, starting)
         self._tasks.watch(starting)
@@ -82,18 +94,34 @@ class SideServices:
     def start_auto_recovery(self, metadata: MetadataService, bookie_id: str) -> None:
         """If the configuration asks for it."""
         starting = asyncio.create_task(
-            start_auto_recovery(self._config, metadata, self._registry, bookie_id, self._tasks.run)
+            _once_there_is_room(
+                "auto-recovery",
+                lambda: start_auto_recovery(self._config, metadata, self._registry, bookie_id, self._tasks.run),
+            )
         )
         self._undo.push_async_callback(_stop_started, starting)
         self._tasks.watch(starting)
         self._status.starting_auto_recovery = starting
 
 
+async def _once_there_is_room(service: str, start: Callable[[], Coroutine[None, None, T]]) -> T:
+    """What starts beside a bookie that serves already waits for descriptors and memory: it must not end the bookie."""
+    while True:
+        try:
+            return await start()
+        except OSError as error:
+            short = storage_fault(f"{service} cannot start yet", error)
+            if not isinstance(short, ResourcesShort):
+                raise
+            _log.warning("a service of the bookie waits for resources", service=service, reason=str(short))
+        await asyncio.sleep(ROOM_RETRY_S)
+
+
 async def _stop_started(starting: asyncio.Task[object]) -> None:
     """Stop a server that is starting or has started."""
     if not starting.done():
         starting.cancel()
-    with suppress(asyncio.CancelledError, PodkeeperError):
+    with suppress(asyncio.CancelledError, PodkeeperError, OSError):  # why it did not start is told already
         server = await starting
         if server is not None:
             await server.stop()  # type: ignore[attr-defined]
