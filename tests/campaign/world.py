@@ -462,6 +462,8 @@ class World:
         history.note(f"{bookie.name} ended with {code}: {last_line(said)}")
         if code < 0:
             history.breach("alive", f"{bookie.name} died of signal {-code}: {said[-1500:]}")
+        elif "unexpected fault" in last_line(said):
+            history.breach("alive", f"{bookie.name} ended of what it calls a bug: {said[-1500:]}")
         elif not bookie.damaged and any(word in last_line(said).lower() for word in _DAMAGE):
             history.breach("alive", f"{bookie.name} tells of damage, and its files were not damaged: {said[-1500:]}")
             bookie.damaged = "it says so itself"
