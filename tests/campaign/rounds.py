@@ -108,7 +108,8 @@ class Campaign:
         await actors.stop()
         async with connected(world.uri) as client:
             await judge.all_closed(client)
-        await self._strike_all(world, judge, plan.last, Random(seed))
+        if plan.last is not None:
+            await self._strike_all(world, judge, plan.last, Random(seed))
         await actors.tails_end()
         await judge.round()
         async with connected(world.uri) as client:

@@ -37,10 +37,12 @@ class Plan:
     strikes: Sequence[Strike]
     victims: tuple[int, ...]
     seconds: float
-    last: Fault
-    """What happens to all bookies at once when all ledgers have been closed."""
+    last: Fault | None
+    """What happens to all bookies at once when all ledgers have been closed; None: those that are up stay up, so that
+    what they have kept of the round is seen."""
 
 
+AT_THE_END: Final = ("SIGKILL of all", "power lost by all")
 NAMES: Final = frozenset(fault.name for fault in ALL)
 
 
@@ -62,5 +64,5 @@ def draw(random: Random, bookies: int, seconds: float, names: Collection[str] = 
                 continue
             bookie = random.choice(victims)
         strikes.append(Strike(after, fault, bookie, random.randrange(1 << 30)))
-    last = random.choice([each for each in ALL if each.name in ("SIGKILL of all", "power lost by all")])
+    last = random.choice([None, *(each for each in some if each.name in AT_THE_END)])
     return Plan(strikes, victims, seconds, last)
