@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bookie_pod.config import properties
 from bookie_pod.config.derive import derive
+from bookie_pod.config.idle import idle_keys
 from bookie_pod.config.ignored import is_ignored
 from bookie_pod.config.keys import BadValueError, Key, parse
 from bookie_pod.config.model import BookieConfig, all_keys
@@ -173,15 +174,12 @@ def _build(settings: Iterable[Setting], problems: list[str]) -> BookieConfig:
     return replace(config, set_keys=MappingProxyType(shown), ignored_keys=tuple(sorted(ignored)))
 
 
-def _without_effect(config: BookieConfig, chosen: Collection[str]) -> Iterator[str]:
+def _without_effect(config: BookieConfig, chosen: Iterable[str]) -> Iterator[str]:
     """Keys whose wish stays unfulfilled; one that asks for the default wishes nothing."""
-    known = all_keys()
-    other_rate = "compactionRateByEntries" if config.gc.throttle_by_bytes else "compactionRateByBytes"
-    if other_rate in chosen:
-        yield other_rate
+    known, idle = all_keys(), idle_keys(config)
     for name in chosen:
         section, attribute, _, declared = known[name]
-        if declared.no_effect and getattr(getattr(config, section), attribute) != declared.default:
+        if (declared.no_effect or name in idle) and getattr(getattr(config, section), attribute) != declared.default:
             yield name
 
 

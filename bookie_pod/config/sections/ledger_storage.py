@@ -37,7 +37,9 @@ class LedgerStorageConfig:
     """Older switch, still honoured: false turns SortedLedgerStorage into InterleavedLedgerStorage; without
     `ledgerStorageClass` it selects one of these two."""
     flush_interval_ms: int = key("flushInterval", 10_000, at_least=1, at_most=INT_MAX)
-    """Time between checkpoints, in ms. Longer: fewer writes, longer replay after a crash."""
+    """Time between checkpoints, in ms. Longer: fewer writes, longer replay after a crash. InterleavedLedgerStorage and
+    SortedLedgerStorage make a checkpoint when an entry log is full instead, unless each ledger has its own; one that
+    failed is repeated after this time."""
     flush_entry_log_bytes: int = key("flushEntrylogBytes", 0, at_least=0)
     """Start writing an entry log back to disk every this many bytes, to keep the sync at a checkpoint
     short. 0: off."""
@@ -50,7 +52,8 @@ class LedgerStorageConfig:
     read_buffer_size_bytes: int = key("readBufferSizeBytes", 512, at_least=1, at_most=INT_MAX)
     """Bytes read at once when an entry log is scanned."""
     write_buffer_size_bytes: int = key("writeBufferSizeBytes", 65_536, at_least=1, at_most=INT_MAX)
-    """Write buffer of an entry log, in bytes."""
+    """Write buffer of an entry log, in bytes. The direct-I/O logger (`dbStorage_directIOEntryLogger`) has one of 1 MiB
+    instead."""
     entry_log_per_ledger: bool = key("entryLogPerLedgerEnabled", False)
     """One entry log per ledger (InterleavedLedgerStorage and SortedLedgerStorage). For few, large ledgers."""
     max_active_entry_logs: int = key("maximumNumberOfActiveEntryLogs", 500, at_least=1, at_most=INT_MAX)
@@ -111,7 +114,7 @@ class DbStorageConfig:
         derived="12.5 % of `memoryBudgetMb`",
         no_effect=True,
     )
-    """Write buffers of the direct-I/O logger, in MiB. Has no effect here: `writeBufferSizeBytes` counts for it too."""
+    """Write buffers of the direct-I/O logger, in MiB. Has no effect here: each open log has one of 1 MiB."""
     direct_io_total_read_buffer_mb: int = key(
         "dbStorage_directIOEntryLoggerTotalReadBufferSizeMB",
         128,

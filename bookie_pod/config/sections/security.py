@@ -87,8 +87,9 @@ class MetadataConfig:
     ledger_manager_factory_class: str | None = key("ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",))
     """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
-    """ZooKeeper session time-out, in ms. The bookie counts as lost this long after it stopped answering; a
-    pause that is longer ends the process."""
+    """Time-out of the session with the metadata service, in ms, which ZooKeeper may change to one within its own
+    bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer pause it
+    goes on and registers again, as soon as the metadata service answers."""
     zk_retry_backoff_start_ms: int = key(
         "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )

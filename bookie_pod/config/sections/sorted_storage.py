@@ -16,10 +16,14 @@ class SortedStorageConfig:
 
     skip_list_size_limit_bytes: int = key("skipListSizeLimit", 67_108_864, at_least=1, at_most=1_073_741_823)
     """Memtable of SortedLedgerStorage, in bytes; up to two exist at a time."""
-    skip_list_arena_chunk_size_bytes: int = key("skipListArenaChunkSize", 4_194_304, at_least=1, at_most=INT_MAX)
-    """Allocation step of the memtable, in bytes. Checked only: Python manages this memory."""
-    skip_list_arena_max_alloc_bytes: int = key("skipListArenaMaxAllocSize", 131_072, at_least=1, at_most=INT_MAX)
-    """Largest allocation from the memtable's arena, in bytes. Checked only, must not exceed the step."""
+    skip_list_arena_chunk_size_bytes: int = key(
+        "skipListArenaChunkSize", 4_194_304, at_least=1, at_most=INT_MAX, no_effect=True
+    )
+    """Allocation step of the memtable, in bytes. Has no effect here: Python manages this memory."""
+    skip_list_arena_max_alloc_bytes: int = key(
+        "skipListArenaMaxAllocSize", 131_072, at_least=1, at_most=INT_MAX, no_effect=True
+    )
+    """Largest allocation from the memtable's arena, in bytes; must not exceed the step. Has no effect here."""
     page_size_bytes: int = key("pageSize", 8192, at_least=8, at_most=INT_MAX)
     """Index page in bytes; each entry takes 8. Must not change once index files exist."""
     page_limit: int = key("pageLimit", -1, at_least=-1, at_most=INT_MAX)

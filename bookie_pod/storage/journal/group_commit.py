@@ -33,8 +33,8 @@ class FlushReason(Enum):
 
 
 def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: float = 1.0) -> bool:
-    """Trigger 2: whether so many waiting records or bytes are too many."""
-    return nbytes > options.group_bytes * stretch or 0 < options.group_entries * stretch < entries
+    """Trigger 2: whether so many waiting records or bytes are too many; of a threshold that is 0 none are."""
+    return 0 < options.group_bytes * stretch < nbytes or 0 < options.group_entries * stretch < entries
 
 
 def group_wait_ms(options: JournalOptions, entries: int, stretch: float) -> float:

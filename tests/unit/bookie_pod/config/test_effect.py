@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from bookie_client.placement.java_keys import PLACEMENT_KEYS
 from bookie_pod.config.document import field_texts
 from bookie_pod.config.keys import keys_of
@@ -13,8 +15,6 @@ from bookie_pod.config.model import sections
 
 POD = Path(__file__).parents[4] / "bookie_pod"
 CHECKED_ONLY = {
-    "skipListArenaChunkSize",
-    "skipListArenaMaxAllocSize",
     "allowEphemeralPorts",
     "clientAuthProviderFactoryClass",
     "extraServerComponents",
@@ -64,3 +64,41 @@ def test_a_rate_under_the_other_throttle_is_named() -> None:
     by_entries = load_config(environ={}, overrides={**both, "isThrottleByBytes": "false"})
     assert by_entries.ignored_keys == ("compactionRateByBytes",)
     assert load_config(environ={}, overrides={"compactionRate": "500"}).ignored_keys == ("compactionRateByEntries",)
+
+
+DB = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+SORTED = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
+INTERLEAVED = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "unfulfilled"),
+    [
+        ({"ledgerStorageClass": DB, "writeBufferSizeBytes": "4096"}, ["writeBufferSizeBytes"]),
+        ({"writeBufferSizeBytes": "4096", "dbStorage_directIOEntryLogger": "false"}, []),
+        ({"ledgerStorageClass": SORTED, "writeBufferSizeBytes": "4096"}, []),
+        ({"ledgerStorageClass": SORTED, "flushInterval": "1000"}, ["flushInterval"]),
+        ({"ledgerStorageClass": SORTED, "flushInterval": "1000", "entryLogPerLedgerEnabled": "true"}, []),
+        ({"ledgerStorageClass": DB, "flushInterval": "1000"}, []),
+        (
+            {"ledgerStorageClass": SORTED, "dbStorage_directIOEntryLogger": "false"},
+            ["dbStorage_directIOEntryLogger"],
+        ),
+        ({"ledgerStorageClass": DB, "skipListSizeLimit": "1000000"}, ["skipListSizeLimit"]),
+        ({"ledgerStorageClass": DB, "skipListSizeLimit": "67108864"}, []),
+        ({"ledgerStorageClass": SORTED, "skipListArenaMaxAllocSize": "1000"}, ["skipListArenaMaxAllocSize"]),
+        ({"ledgerStorageClass": SORTED, "numOfMemtableFlushThreads": "3"}, ["numOfMemtableFlushThreads"]),
+        (
+            {
+                "ledgerStorageClass": INTERLEAVED,
+                "numOfMemtableFlushThreads": "3",
+                "maximumNumberOfActiveEntryLogs": "9",
+                "entryLogPerLedgerEnabled": "true",
+            },
+            ["numOfMemtableFlushThreads"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_key_that_another_one_makes_idle_is_named(wishes: dict[str, str], unfulfilled: list[str]) -> None:
+    assert list(load_config(environ={}, overrides=wishes).ignored_keys) == unfulfilled

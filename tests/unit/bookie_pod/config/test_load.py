@@ -40,8 +40,11 @@ def test_a_file_in_apaches_style_is_taken_as_it_is() -> None:
     assert config.ignored_keys == (
         "byteBufAllocatorSizeMax",
         "codahaleStatsPrefix",
-        "compactionRateByEntries",
+        "compactionRateByEntries",  # it throttles by bytes
+        "fileInfoFormatVersionToWrite",  # this one, and two below, are about index files, which its engine has not
         "httpServerClass",
+        "openFileLimit",
+        "pageLimit",
         "statsProviderClass",
         "stickyReadSEnabled",
         "storageserver.grpc.port",

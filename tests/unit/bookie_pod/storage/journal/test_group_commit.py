@@ -24,6 +24,8 @@ DEFAULT = JournalOptions()
         (DEFAULT, 1 << 20, 1, 0, None),
         (JournalOptions(group_entries=10), 10, 1, 0, None),
         (JournalOptions(group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalOptions(group_bytes=0), 1, 1 << 30, 0, None),
+        (JournalOptions(group_bytes=0, group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
         (JournalOptions(flush_when_queue_empty=True), 1, 1, 0, FlushReason.EMPTY_QUEUE),
         (JournalOptions(flush_when_queue_empty=True), 0, 0, 9, None),
         (JournalOptions(flush_when_queue_empty=True), 1, 600_000, 0, FlushReason.MAX_OUTSTANDING),
