@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import yaml
@@ -62,6 +63,8 @@ _FACTS: Final = {naming.BOOKIE: _OF_A_BOOKIE, naming.AUTORECOVERY: _OF_EVERY_POD
 """What a pod of a component is asked for, by file."""
 _MAX_ANSWER: Final = 4 * 1024 * 1024
 _MAX_EVENTS: Final = 2000
+_CLAIM: Final = re.compile(r"^(journal|ledger|index)-\d+-")
+"""What the name of a claim has before that of its pod."""
 _SECONDS: Final = 15.0
 
 
@@ -124,12 +127,9 @@ class Bundle:
 
     async def _events(self) -> File:
         found = await self._api.kubernetes.list(kinds.POD_EVENT, self._api.namespace)
-        about = [
-            event
-            for event in found
-            if str((event.get("involvedObject") or event.get("regarding") or {}).get("name", "")).startswith(self._name)
-            or self._name + "-" in str((event.get("involvedObject") or {}).get("name", ""))
-        ]
+        listed = await self._api.kubernetes.list(kinds.CLUSTER, self._api.namespace, metadata_only=True)
+        clusters = {self._name, *(str(each["metadata"]["name"]) for each in listed)}
+        about = [event for event in found if _cluster_of(event, clusters) == self._name]
         about.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
         return "events.yaml", _yaml_list(about[-_MAX_EVENTS:], kinds.POD_EVENT)
 
@@ -207,6 +207,13 @@ class Bundle:
         except OSError as error:
             self.missing.append(str(error.strerror or error))
         return None
+
+
+def _cluster_of(event: Mapping[str, Any], clusters: Iterable[str]) -> str:
+    """By the name of what it is about: `events-eu-bookie-0` is no bookie of `events` where there is an `events-eu`."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    name = _CLAIM.sub("", str(about.get("name", "")))
+    return max((each for each in clusters if name == each or name.startswith(f"{each}-")), key=len, default="")
 
 
 def _yaml(thing: KubernetesObject) -> str:

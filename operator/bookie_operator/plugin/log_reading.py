@@ -61,8 +61,16 @@ def container_of(pod: KubernetesObject) -> str:
 
 
 async def read_log(api: Api, pod: KubernetesObject, wanted: Wanted) -> list[Line]:
-    """What there is now; raises OSError when it cannot be read."""
-    return await asyncio.to_thread(lambda: list(_lines(api, pod, wanted, None)))
+    """What there is now, with a last line that says so where it was cut; raises OSError when it cannot be read."""
+    return await asyncio.to_thread(lambda: _cut(list(_lines(api, pod, wanted, None))))
+
+
+def _cut(lines: list[Line]) -> list[Line]:
+    if lines and sum(len(line.time) + len(line.text) + 2 for line in lines) >= _MAX_BYTES - MAX_LINE:
+        last = lines[-1]
+        words = f"[the log goes on, and is cut here at {_MAX_BYTES >> 20} MiB: ask for less of it by --since or --tail]"
+        lines.append(Line(last.time, last.pod, words))
+    return lines
 
 
 class Follower:

@@ -62,5 +62,9 @@ async def _printed(
         if not isinstance(error, OSError):
             raise error
         click.echo(f"kubectl-bookie: {error.strerror}", err=True)
-    if failed and len(failed) == len(read):
-        raise Fault("no log could be read")
+    if failed:
+        raise Fault(
+            "no log could be read"
+            if len(failed) == len(read)
+            else f"{len(failed)} of {len(read)} logs could not be read, or not to their end: what is shown is not all"
+        )

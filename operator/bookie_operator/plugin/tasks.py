@@ -15,6 +15,8 @@ from bookie_operator.plugin.connection import Api, Connection, connects
 from bookie_operator.plugin.faults import Fault, RefusedFault, UsageFault
 
 _EVERY_S: Final = 2.0
+_FAILURES: Final = 30
+"""Questions in a row that nobody answers, before waiting is given up."""
 
 
 def _waits(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,16 +138,27 @@ async def _finished(api: Api, name: str, task: str, timeout: float) -> None:
 
 
 async def _followed(api: Api, name: str, task: str) -> None:
+    from bookie_operator.api.errors import TooManyRequests, Unreachable
     from bookie_operator.api.kinds import TASK
 
-    told = ""
+    told, failures = "", 0
     while True:
-        found = await api.kubernetes.find(TASK, api.namespace, task)
+        try:
+            found = await api.kubernetes.find(TASK, api.namespace, task)
+            doing = await _operation(api, name)
+        except (Unreachable, TooManyRequests) as exc:
+            failures += 1
+            if failures > _FAILURES:
+                raise
+            click.echo(f"kubectl-bookie: {exc}; asks again", err=True)
+            await asyncio.sleep(_EVERY_S)
+            continue
+        failures = 0
         if found is None:
             raise RefusedFault(f"bookietask/{task} was deleted before it was over")
         status = found.get("status") or {}
         phase, message = status.get("phase") or "Waits", status.get("message", "")
-        line = f"{phase}: {message or await _operation(api, name)}".rstrip(": ")
+        line = f"{phase}: {message or doing}".rstrip(": ")
         if line != told:
             told = line
             click.echo(line)

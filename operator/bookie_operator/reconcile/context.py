@@ -23,7 +23,7 @@ from bookie_operator.reconcile.back_off import BackOff
 from bookie_operator.reconcile.repairs import Repairs
 from bookie_operator.status.events import Events
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 8
 _GROUPS_S: Final = 300.0
 """How long the list of API groups counts: a PodMonitor's definition may be installed later."""
 

@@ -32,6 +32,8 @@ SPACING_S: Final = 0.2
 FOLLOW_S: Final = 1.0
 """How often a process that may not act looks whether it may."""
 _MOST_S: Final = 60.0
+_LONGEST_REST_S: Final = 150.0
+"""Shorter than what `scopes` claims a namespace for."""
 _STOP_S: Final = 10.0
 
 Pass = Callable[[OperatorContext, str, str], Awaitable[float | None]]
@@ -103,6 +105,7 @@ class Keeper:
                 seconds = await self._pass_or_wait(key, kept)
                 if seconds is None or self._stopping:
                     return
+                seconds = self._paced(seconds)
                 await asyncio.sleep(min(SPACING_S, seconds))
                 if seconds > SPACING_S:
                     await _woken(kept.woken, seconds - SPACING_S)
@@ -111,6 +114,12 @@ class Keeper:
             self._gauge.set(len(self._kept))
             if kept.woken.is_set() and not self._stopping:  # it was made anew while the last pass found it gone
                 self.wake(*key)
+
+    def _paced(self, seconds: float) -> float:
+        """Of many that rest one is looked at each second; what happens to one wakes it all the same."""
+        if seconds < self._context.settings.rest_s:
+            return seconds
+        return max(seconds, min(_LONGEST_REST_S, float(len(self._kept))))
 
     async def _pass_or_wait(self, key: tuple[str, str], kept: _Kept) -> float | None:
         """Seconds until the next pass; None: the cluster is gone."""

@@ -22,7 +22,7 @@ def _at(second: int, words: str) -> str:
 
 
 async def _all_pods(rig: KubectlRig) -> list[str]:
-    pods = [*rig.fake.pods(), *rig.fake.pods("autorecovery")]
+    pods = [*rig.fake.pods(), *rig.fake.pods("autorecovery"), "demo-metadata-init-abcde"]
     for pod in pods:
         rig.logs.setdefault(pod, [])
     return sorted(pods)
@@ -59,13 +59,26 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_shown(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.logs["demo-bookie-0"] = [_at(1, "one")]
-    assert await rig.run("logs", NAME) == 0
+    assert await rig.run("logs", NAME) == 12, "what is shown is not all"
     captured = capsys.readouterr()
     assert captured.out.endswith("one\n")
+    assert "5 of 6 logs could not be read" in captured.err
     assert "the log of pod demo-bookie-1 cannot be read" in captured.err
     del rig.logs["demo-bookie-0"]
     assert await rig.run("logs", NAME) == 12
     assert capsys.readouterr().err.splitlines()[-1] == "kubectl-bookie: no log could be read"
+
+
+async def test_a_log_that_is_too_long_says_where_it_was_cut(
+    rig: KubectlRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reading, "_MAX_BYTES", log_reading.MAX_LINE + 100)
+    rig.logs["demo-bookie-0"] = [_at(number, "x" * 30) for number in range(4)]
+    assert await rig.run("logs", NAME, "--bookie", "demo-bookie-0") == 0
+    assert "the log goes on, and is cut here" in capsys.readouterr().out.splitlines()[-1]
+    rig.logs["demo-bookie-0"] = [_at(1, "x")]
+    assert await rig.run("logs", NAME, "--bookie", "demo-bookie-0") == 0
+    assert "cut here" not in capsys.readouterr().out
 
 
 async def test_no_such_pod(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:

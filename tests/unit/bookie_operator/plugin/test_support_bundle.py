@@ -13,6 +13,7 @@ import yaml
 
 from bookie_operator.api.kinds import SECRET
 from bookie_operator.builders.secrets import secret_texts
+from bookie_operator.plugin.bundle import _cluster_of
 from bookie_operator.plugin.redaction import REDACTED, redacted, redacted_text, sensitive
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.kubectl_rig import KubectlRig
@@ -74,6 +75,22 @@ async def test_an_unwritable_place_leaves_nothing(
     assert await rig.run("support-bundle", NAME, "-o", str(tmp_path / "nowhere" / "x.tar.gz")) == 12
     assert "No such file or directory" in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["kubeconfig"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        ("events", "events"),
+        ("events-bookie-0", "events"),
+        ("ledger-0-events-bookie-0", "events"),
+        ("events-eu-bookie-0", "events-eu"),
+        ("journal-0-events-eu-bookie-0", "events-eu"),
+        ("eventsourcing", ""),
+        ("shop-events-1", ""),
+    ],
+)
+def test_events_are_of_the_cluster_that_they_are_about(name: str, cluster: str) -> None:
+    assert _cluster_of({"involvedObject": {"name": name}}, {"events", "events-eu"}) == cluster
 
 
 def test_secrets_keep_their_keys_alone() -> None:

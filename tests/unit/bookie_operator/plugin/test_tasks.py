@@ -12,6 +12,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import BookieTaskSpec
 from bookie_operator.plugin import tasks
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
+from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.store import Refused
 from tests.support.kubectl_rig import KubectlRig
 from tests.support.until import until
@@ -105,6 +106,19 @@ async def test_waiting_ends_with_the_time_and_with_the_task(
     rig.fake.store.delete(TASK, NAMESPACE, new["metadata"]["name"], new["metadata"]["uid"], "Background")
     assert await command == 10
     assert "was deleted before it was over" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
+async def test_waiting_goes_on_while_nobody_answers(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
+    command = asyncio.create_task(rig.run("audit", NAME, "--wait"))
+    await until(lambda: bool(_made(rig)))
+    fault = Fault("GET .*/bookietasks/", 500, times=3)
+    rig.fake.server.faults.append(fault)
+    await until(lambda: fault.times == 0)
+    name = _made(rig)[0]["metadata"]["name"]
+    rig.fake.store.patch(TASK, NAMESPACE, name, {"status": {"phase": "Done"}}, "status")
+    assert await command == 0
+    assert capsys.readouterr().err.count("asks again") == 3
 
 
 async def test_a_refusal_of_the_server_is_told_in_its_words(

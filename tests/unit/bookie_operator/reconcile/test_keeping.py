@@ -12,6 +12,7 @@ import pytest
 from bookie_operator.api.errors import Unreachable
 from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.reconcile import keeping
+from bookie_operator.reconcile.context import Settings
 from bookie_operator.reconcile.keeping import Keeper
 
 Pass = Callable[[object, str, str], Awaitable[float | None]]
@@ -27,7 +28,7 @@ def _no_spacing(monkeypatch: pytest.MonkeyPatch) -> None:
 async def keeper(
     one_pass: Pass, leading: Callable[[], bool] = lambda: True, at_once: int = 16
 ) -> AsyncIterator[Keeper]:
-    context = Mock(leading=leading, metrics=OperatorMetrics(), passes=asyncio.Semaphore(at_once))
+    context = Mock(leading=leading, metrics=OperatorMetrics(), passes=asyncio.Semaphore(at_once), settings=Settings())
     found = Keeper(context, one_pass=one_pass)  # type: ignore[arg-type]
     try:
         yield found
@@ -194,3 +195,24 @@ async def test_no_more_passes_than_the_bound_run_at_once() -> None:
         for _ in range(20):
             await ended.acquire()
     assert most == 3
+
+
+@pytest.mark.parametrize(
+    ("clusters", "asked", "pause"),
+    [
+        (1, 30.0, 30.0),
+        (29, 30.0, 30.0),
+        (100, 30.0, 100.0),
+        (1000, 30.0, 150.0),
+        (100, 5.0, 5.0),
+        (100, 3600.0, 3600.0),
+    ],
+)
+async def test_many_that_rest_are_looked_at_more_rarely(clusters: int, asked: float, pause: float) -> None:
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        return 3600.0
+
+    async with keeper(one_pass) as found:
+        for number in range(clusters):
+            found.wake("a", f"c-{number}")
+        assert found._paced(asked) == pause
