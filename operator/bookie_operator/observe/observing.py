@@ -150,8 +150,7 @@ async def observe(
         pods=tuple(sorted(views, key=lambda pod: (pod.stateful_set, pod.ordinal))),
         claims=tuple(_claims(read, cluster, desired, identity_texts)),
         object_hashes={
-            _key(each): "" if _key(each) in changed and each["kind"] != STATEFUL_SET.kind else _hash(each)
-            for each in owned
+            _key(each): "" if _key(each) in changed and not _is_set_of_bookies(each) else _hash(each) for each in owned
         },
         object_uids={_key(each): each["metadata"]["uid"] for each in owned},
         drift=changed,
@@ -246,6 +245,11 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
 
 def _hash(obj: KubernetesObject) -> str:
     return _annotation(obj, names.OBJECT_HASH)
+
+
+def _is_set_of_bookies(obj: KubernetesObject) -> bool:
+    """Its template has a hash of its own, and is put back in a way of its own."""
+    return obj["kind"] == STATEFUL_SET.kind and workloads.is_bookie(obj)
 
 
 def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) -> dict[str, str]:

@@ -231,7 +231,7 @@ class World:
     """Those of them that an earlier cluster of this name owned: Kubernetes takes them away."""
     drift: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of the cluster's own objects that are not as they were applied, with what was changed, in words.
-    Their hash is empty, but for StatefulSets."""
+    Their hash is empty, but for StatefulSets of bookies."""
     unstable: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of objects that were applied again and again, and are not to be applied again yet, with the hash of
     what was applied."""

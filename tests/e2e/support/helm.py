@@ -37,8 +37,9 @@ class Helm:
     def test(self, release: str) -> str:
         return self._run("test", release, "--logs", f"--timeout={_SECONDS}s")
 
-    def uninstall(self, release: str) -> None:
-        self._run("uninstall", release, "--ignore-not-found", "--wait", f"--timeout={_SECONDS}s")
+    def uninstall(self, release: str, *, hooks: bool = True) -> None:
+        past = [] if hooks else ["--no-hooks"]
+        self._run("uninstall", release, "--ignore-not-found", "--wait", f"--timeout={_SECONDS}s", *past)
 
     def releases(self) -> list[str]:
         return [str(each["name"]) for each in json.loads(self._run("list", "-o", "json"))]

@@ -47,9 +47,10 @@ class InstalledOperator:
         self._helm.install(self.release, "podkeeper-operator", given, wait=True)
 
     def uninstall(self) -> None:
+        """Also while there are clusters, as a test that failed leaves them."""
         self.stop_local()
         if not self._settings.local:
-            self._helm.uninstall(self.release)
+            self._helm.uninstall(self.release, hooks=False)
 
     def scale(self, replicas: int) -> None:
         """0 or 1."""

@@ -41,6 +41,7 @@ KINDS: Final = {
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "PodDisruptionBudget": "policy/v1",
+    "ResourceQuota": "v1",
     "StorageClass": "storage.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "BookieCluster": "podkeeper.dev/v1alpha1",

@@ -1,0 +1,94 @@
+"""What people and other programs do beside the operator: by hand, with a quota, with a second operator, and by
+uninstalling the first one too early."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.support.helm import Helm
+from tests.e2e.support.kube import Kube, condition_of
+
+
+def test_what_is_changed_by_hand_is_put_back(make_cluster, kube):
+    """An API server's own record of who answers for a field tells it, and nothing is told of what nobody changed."""
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    pods = cluster.uids()
+    assert "ChangedByHand" not in cluster.events()
+    name = f"{cluster.name}-bookie"
+    service = kube.get("Service", name)["spec"]["selector"]
+    template = kube.get("StatefulSet", name)["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+
+    kube.patch("Service", name, {"spec": {"selector": {"app": "nobody"}}})
+    kube.patch("PodDisruptionBudget", name, {"spec": {"maxUnavailable": 3}})
+    changed = [{**container, "image": "podkeeper:none"}]
+    kube.patch("StatefulSet", name, {"spec": {"template": {"spec": {"containers": changed}}}})
+    kube.wait_for("Service", lambda found: found[name]["spec"]["selector"] == service, 90, "the selector", name=name)
+    kube.wait_for(
+        "StatefulSet", lambda found: found[name]["spec"]["template"] == template, 90, "the template", name=name
+    )
+    kube.wait_for(
+        "PodDisruptionBudget", lambda found: found[name]["spec"]["maxUnavailable"] < 3, 90, "the budget", name=name
+    )
+    assert "ChangedByHand" in cluster.events()
+    cluster.wait_ready(120)
+    assert cluster.uids() == pods
+
+
+def test_a_quota_that_refuses_pods_is_told_in_its_words(make_cluster, kube):
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    pods = len(kube.list("Pod"))
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few"},
+            "spec": {"hard": {"pods": str(pods)}},
+        }
+    )
+    try:
+        cluster.scale(4)
+        found = cluster.wait_condition("Stalled", "True", 180)
+        assert "exceeded quota: few" in found["message"], found
+    finally:
+        kube.delete("ResourceQuota", "few")
+    cluster.wait_ready(600)
+
+
+@pytest.fixture
+def other(settings):
+    """A namespace for another operator."""
+    name = f"{settings.namespace}-other"
+    kube = Kube(settings.kubeconfig, name)
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield kube
+    kube.delete("Namespace", name)
+    kube.close()
+
+
+def test_a_second_operator_stays_out_and_says_so(make_cluster, kube, settings, other):
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    before = cluster.status()
+    helm = Helm(settings.kubeconfig, other.namespace)
+    repository, _, tag = settings.image.rpartition(":")
+    image = {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
+    helm.install("second", "podkeeper-operator", {"image": image, "clusterWide": True, "crds": {"install": False}})
+    try:
+        kube.wait_for("Event", lambda _: "AnotherOperator" in cluster.events(), 180, "the second one to stay out")
+        (deployment,) = other.list("Deployment")
+        assert condition_of(deployment, "Available")["status"] != "True"
+        assert cluster.status()["conditions"] == before["conditions"]
+    finally:
+        helm.uninstall("second", hooks=False)
+
+
+def test_an_operator_is_not_uninstalled_before_its_clusters(make_cluster, helm, operator):
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    with pytest.raises(AssertionError, match="uninstall"):
+        helm.uninstall(operator.release)
+    cluster.scale(4)
+    cluster.wait_ready(300)
