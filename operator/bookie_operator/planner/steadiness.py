@@ -13,6 +13,8 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import World
 
 _SHOWN: Final = 5
+_FULL_PERCENT: Final = 80.0
+"""Of a disk that may be full by the bookie's own measure."""
 
 
 def unsteady(world: World, desired: Desired) -> Wait | None:
@@ -44,8 +46,22 @@ def _metadata(world: World, desired: Desired) -> Wait | None:
         return Wait("BookiesNotRegistered", f"waits for {_listed(away)} to register", seconds=5.0)
     closed = [name for name in view.expected_pods(world) if desired.bookie_id(name) in world.facts.read_only]
     if closed:
-        return Wait("BookiesReadOnly", f"{_listed(closed)} take no writes: are their disks full?", seconds=30.0)
+        why = _why(world, desired, closed)
+        return Wait("BookiesReadOnly", f"{_listed(closed)} take no writes: {why}", seconds=30.0)
     return None
+
+
+def _why(world: World, desired: Desired, closed: list[str]) -> str:
+    with_room = [
+        name for name in closed if (told := world.bookies.get(name)) is not None and told.used_percent < _FULL_PERCENT
+    ]
+    if not with_room:
+        return "are their disks full?"
+    bookie_id = desired.bookie_id(with_room[0])
+    return (
+        f"{_listed(with_room)} with room on the disks, so somebody made them read-only, or drains them. Take that back"
+        f" with `bookie cluster decommission {bookie_id} --undo`, or with PUT /api/v1/bookie/state/readonly"
+    )
 
 
 def _replication(world: World) -> Wait | None:

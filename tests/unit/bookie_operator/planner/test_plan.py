@@ -13,6 +13,7 @@ from bookie_operator.planner import steadiness
 from bookie_operator.planner.actions import ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Rest, Wait
 from bookie_operator.planner.plan import plan
+from bookie_operator.world.facts import BookieFacts
 from tests.support.operator_sim import Simulation, resting, spec
 from tests.support.operator_sim.kubernetes import SimClaim
 
@@ -226,3 +227,17 @@ def test_an_unfinished_step_is_told_by_what_is_missing() -> None:
     for wanted, changed in cases.items():
         found = steadiness.unsteady(changed, sim.desired())
         assert reason(found) == wanted
+
+
+@pytest.mark.parametrize(("used", "words"), [(12.0, "--undo"), (97.0, "are their disks full")])
+def test_a_bookie_that_is_read_only_though_it_has_room_is_told_with_the_remedy(used: float, words: str) -> None:
+    sim = resting()
+    world = sim.world()
+    assert world.facts is not None
+    name = "c-bookie-1"
+    bookie_id = sim.desired().bookie_id(name)
+    facts = replace(world.facts, read_only=frozenset({bookie_id}), writable=world.facts.writable - {bookie_id})
+    told = BookieFacts(read_only=True, used_bytes=int(used), total_bytes=100, used_percent=used)
+    found = steadiness.unsteady(replace(world, facts=facts, bookies={name: told}), sim.desired())
+    assert found is not None
+    assert words in found.message
