@@ -11,6 +11,7 @@ from bookie_client.replication.replicator import ReplicationOptions
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
+from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, Refused
@@ -42,15 +43,21 @@ class Command(Actor):
     async def _done(self) -> bool:
         """One try."""
 
-    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+    async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
         """The bookie's admin API: a `BookieAdmin`."""
         bookie, network = self.bookie, self._world.network
         await asyncio.sleep(0.001 + 0.02 * self._random.random())
         cut_off = network.blocked(self.host.host, bookie.host) or network.blocked(bookie.host, self.host.host)
         if not bookie.is_running or cut_off:
             raise BookieUnavailable(f"the admin API of {bookie.host} does not answer")
+        if decommission is not None and not self._goes_on(decommission):
+            raise Refused(f"the decommission of {bookie.host} is over")
         bookie.held_read_only = read_only
         bookie.set_read_only(read_only)
+
+    def _goes_on(self, decommission: int) -> bool:
+        record = self._world.judge.decommissions.records.get(self.bookie.bookie_id)
+        return record is not None and record.started_ms == decommission and record.phase is not Phase.UNDOING
 
 
 class Undoer(Command):
