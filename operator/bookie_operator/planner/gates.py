@@ -56,7 +56,7 @@ def told(world: World) -> Obstacle | None:
 
 
 def others_serve(world: World, desired: Desired, but: Collection[str], *, writable: bool = True) -> Obstacle | None:
-    """Every other bookie is ready and registered; `writable`: takes new data too. `but`: pod names."""
+    """Every other bookie is ready and registered; `writable`: takes new data too, if it stays. `but`: pod names."""
     missing = told(world)
     if missing is not None:
         return missing
@@ -77,10 +77,16 @@ def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) 
     bookie_id = desired.bookie_id(name)
     if facts is None or bookie_id not in facts.registered:
         return "is not registered in the metadata service"
-    if writable and bookie_id not in facts.writable:
+    if writable and bookie_id not in facts.writable and not _given_up(desired, name):
         bookie = world.bookies.get(name)
         return f"is read-only{f' ({bookie.used_percent:.0f}% of a disk is used)' if bookie is not None else ''}"
     return ""
+
+
+def _given_up(desired: Desired, name: str) -> bool:
+    """`spec` does not ask for it any more: then nobody needs it to take new data."""
+    wanted = {one.name: one.replicas for one in desired.stateful_sets}
+    return bool(wanted) and view.ordinal_of(name) >= wanted.get(view.set_of(name), 0)
 
 
 def is_writable(world: World, desired: Desired, name: str) -> bool:

@@ -199,6 +199,9 @@ class SimBookKeeper:
         self.drains[bookie_id] = SimDrain(stopped, accepted=frozenset(accepted))
 
     def undo_drain(self, bookie_id: str) -> None:
+        """One that ended is told for ever, and what it did stays."""
+        if bookie_id in self.drains and self.drains[bookie_id].phase is DrainPhase.DRAINED:
+            return
         self.drains.pop(bookie_id, None)
         self.read_only.discard(bookie_id)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.actions import ScaleStatefulSet, TriggerAudit, UndoDrain
+from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly, TriggerAudit, UndoDrain
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import leftovers
@@ -37,6 +37,10 @@ _TEMPLATE: Final = "templateWanted"
 """Another one in `spec` meanwhile may be what the new bookies wait for."""
 _ASKED: Final = "auditAskedAt"
 _UP: Final = "writable"
+_UNDONE: Final = "undone/"
+"""Before the name of a pod: what was undone of an earlier drain, `record` or `mode` too."""
+_MOST_UNDONE: Final = 200
+"""Pods for which that is saved: the saved values of an operation have a bound."""
 _ASK_AGAIN_SECONDS: Final = 600.0
 
 
@@ -159,7 +163,7 @@ def _settle(
     if len(up) == len(pods):
         message = f"{have.name} has {have.replicas} bookies; those that are new take writes"
         return Finish(operation, "Done", message, event=Event("ScaledUp", message))
-    undone = _undo_drain(world, desired, pods)
+    undone = _undo_drain(world, desired, operation, pods)
     if undone is not None:
         return undone
     waiting = ", ".join(pod for pod in pods if pod not in up)
@@ -184,12 +188,25 @@ def _writable(world: World, desired: Desired, name: str) -> bool:
     return ready and world.facts is not None and desired.bookie_id(name) in world.facts.writable
 
 
-def _undo_drain(world: World, desired: Desired, pods: list[str]) -> Act | None:
-    """A new bookie of a name that was drained once may start read-only: its record goes."""
-    for pod in pods:
+def _undo_drain(world: World, desired: Desired, operation: Operation, pods: list[str]) -> Act | None:
+    """A new bookie of a name that was drained once may start read-only: the record goes, then the mode. Each once: it
+    may be read-only for another reason, such as a full disk."""
+    for pod in pods[:_MOST_UNDONE]:
         bookie_id = desired.bookie_id(pod)
         drain = world.drains.get(bookie_id)
-        read_only = world.facts is not None and bookie_id in world.facts.read_only
-        if read_only and drain is not None and drain.phase not in (DrainPhase.ABSENT, DrainPhase.REFUSED):
-            return Act(UndoDrain(bookie_id), f"{pod} is new, and a record of an earlier drain holds it read-only")
+        if world.facts is None or bookie_id not in world.facts.read_only:
+            continue
+        if drain is None or drain.phase in (DrainPhase.ABSENT, DrainPhase.REFUSED):
+            continue
+        done = operation.saved.get(f"{_UNDONE}{pod}", "")
+        if not done:
+            why = f"{pod} is new, and a record of an earlier drain may hold it read-only"
+            return Act(UndoDrain(bookie_id), why, operation=_undone(operation, pod, "record"))
+        if done == "record":
+            why = f"{pod} is new, and takes new data"
+            return Act(SetReadOnly(pod, False), why, operation=_undone(operation, pod, "mode"))
     return None
+
+
+def _undone(operation: Operation, pod: str, what: str) -> Operation:
+    return operation.model_copy(update={"saved": {**operation.saved, f"{_UNDONE}{pod}": what}})

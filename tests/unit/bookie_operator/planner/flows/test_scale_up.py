@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
-from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet, SetReadOnly, UndoDrain
 from bookie_operator.planner.decision import Act, Finish, Wait
 from bookie_operator.planner.flows import leftovers, scale_up
-from bookie_operator.world.facts import Proof
+from bookie_operator.world.facts import DrainPhase, Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
-from tests.support.operator_sim.bookkeeper import SimLedger
+from tests.support.operator_sim.bookkeeper import SimDrain, SimLedger
+from tests.support.operator_sim.flows import acted
 from tests.support.operator_sim.kubernetes import BAD_IMAGE, SimClaim
 
 NEW = "c-bookie-4"
@@ -151,3 +152,41 @@ def test_only_what_is_left_takes_proofs() -> None:
     assert not scale_up.needs_to_begin(sim.world(), sim.desired()).proofs
     leave_behind(sim)
     assert scale_up.needs_to_begin(sim.world(), sim.desired()).proofs == {sim.desired().bookie_id(NEW)}
+
+
+# --- a name that was drained before ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [DrainPhase.DRAINED, DrainPhase.INTERRUPTED])
+def test_a_new_bookie_of_a_name_that_was_drained_takes_writes(phase: DrainPhase) -> None:
+    sim = resting()
+    bookie_id = sim.desired().bookie_id("c-bookie-4")
+    sim.bookkeeper.drains[bookie_id] = SimDrain(True, phase)
+    grow(sim)
+    sim.run(lambda one, _: bookie_id in one.bookkeeper.running)
+    sim.bookkeeper.read_only.add(bookie_id)
+    sim.run_until_rest()
+    assert bookie_id in sim.bookkeeper.writable
+
+
+def test_one_that_is_read_only_for_another_reason_can_be_taken_back() -> None:
+    """Its disk is full: what an earlier drain may have done is undone once, and not in each pass."""
+    sim = resting()
+    bookie_id = sim.desired().bookie_id("c-bookie-4")
+    sim.bookkeeper.drains[bookie_id] = SimDrain(True, DrainPhase.DRAINED)
+
+    def full(one: Simulation) -> None:
+        if bookie_id in one.bookkeeper.running:
+            one.bookkeeper.read_only.add(bookie_id)
+
+    grow(sim)
+    sim.run(lambda one, _: sum(isinstance(each, SetReadOnly) for each in acted(one)) == 1, each=full)
+    for _ in range(20):
+        full(sim)
+        sim.run_pass()
+        sim.advance(5)
+    undone = [each for each in acted(sim) if isinstance(each, UndoDrain | SetReadOnly)]
+    assert undone == [UndoDrain(bookie_id), SetReadOnly("c-bookie-4", False)]
+    sim.change(replicas=4)
+    sim.run(lambda one, _: len(one.kubernetes.pods) == 4, each=full, most=900)
+    assert not sim.accidents
