@@ -113,8 +113,12 @@ class Share:
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
         holds anything."""
-        governor = self._governor
-        return self.held + self.making + nbytes <= governor.limit - governor.total or governor.total == 0
+        return nbytes <= self.left or self._governor.total == 0
+
+    @property
+    def left(self) -> int:
+        """So much may be made for this client now without it having more than is left for the others."""
+        return self._governor.limit - self._governor.total - self.held - self.making
 
     def relieve(self, wanted: int = 0) -> None:
         """More may be held than there is; or so many bytes were waited for in vain. See `MemoryGovernor.relieve`."""

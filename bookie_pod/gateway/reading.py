@@ -27,12 +27,12 @@ from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 MAX_ENTRIES: Final = 10_000
 LARGEST_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes that one call reads ahead; there may be many."""
-WINDOW_SHARE: Final = 16
-"""A Read reads ahead at most such a part of what nobody holds."""
-RESPONSES: Final = 6
-"""So many times the size of a response is held besides what is read ahead: entries that arrived, those of the response,
-the message, what it looks like on the wire, and what gRPC makes of that. Measured."""
-ENTRIES_AHEAD: Final = 2
+WINDOW_SHARE: Final = 64
+"""A Read reads ahead at most such a part of what is left to its caller."""
+RESPONSES: Final = 12
+"""So many times the size of a response is held besides what is read ahead, as measured: entries that arrived, those of
+the response, the message, what it looks like on the wire, what gRPC makes of that, and what they leave behind."""
+ENTRIES_AHEAD: Final = 4
 """So many are read ahead, however large they are."""
 
 
@@ -54,10 +54,10 @@ class BatchLimits:
         )
 
 
-async def window(call: Call, reader: LedgerReader, memory: MemoryGovernor, limits: BatchLimits) -> BatchLimits:
+async def window(call: Call, reader: LedgerReader, limits: BatchLimits) -> BatchLimits:
     """Wait for room to read a range, and hold it until the call ends. The limits are those that there is room for, and
     no more than `nbytes` of them are to be read ahead of a response."""
-    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, (memory.limit - memory.total) // WINDOW_SHARE))
+    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, call.caller.share.left // WINDOW_SHARE))
     batch = min(limits.nbytes, nbytes)
     average = reader.length // (reader.last_add_confirmed + 1) if reader.length else 0
     room = await call.room(max(nbytes + RESPONSES * batch, (ENTRIES_AHEAD + RESPONSES) * average))

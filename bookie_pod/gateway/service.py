@@ -155,7 +155,7 @@ class LedgerService(LedgerServiceServicer):
         with self._stream() as call:
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=request.recover) as reader:
-                limits = await window(call, reader, self._parts.memory, limits)
+                limits = await window(call, reader, limits)
                 last = request.last_entry_id if request.HasField("last_entry_id") else None
                 async for response in responses(reader, reader.entries(request.first_entry_id, last), limits):
                     beyond = max(0, response.nbytes - limits.nbytes)

@@ -65,21 +65,28 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                 try:
                     request = messages if many else await anext(messages, None)
                     if request is None:
-                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a request")
+                        raise BadRequest("the call ended without a request")
                     if not answers:
                         return await serve(request, context)
                     await _answer(serve, request, context)
                 except BadRequest as error:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                    await _end(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 except grpc.aio.InternalError:
                     raise asyncio.CancelledError from None  # the client went while it was being told something
                 except asyncio.CancelledError:
                     if not call.was_cut:
                         raise
-                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT)
+                    await _end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT)
 
         made = grpc.stream_stream_rpc_method_handler if answers else grpc.stream_unary_rpc_method_handler
         return made(governed, response_serializer=handler.response_serializer)
+
+
+async def _end(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details: str) -> None:
+    try:
+        await context.abort(code, details)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None  # the client is gone
 
 
 async def _answer(serve: Callable[..., Any], request: Any, context: grpc.aio.ServicerContext) -> None:

@@ -68,7 +68,7 @@ def _probe(reason: str | None) -> Reply:
 
 
 async def _metrics(context: Context, call: Call) -> Reply:
-    return Text(context.registry.render(), content_type=CONTENT_TYPE)
+    return Text(await context.metrics(), content_type=CONTENT_TYPE)
 
 
 def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answer, own: bool = True) -> Resource:

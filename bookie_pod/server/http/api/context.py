@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.api.workers import Workers
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from bookie_pod.server.http.admin.ports import AdminPorts
 
 
+RENDER_SHARE: Final = 9
+"""So many times as long as the metrics took passes until they are rendered again."""
+
+
 class Context:
     """One per server."""
 
@@ -20,7 +26,9 @@ class Context:
         self, status: NodeStatus, registry: Registry, find_admin: Callable[[], AdminPorts | None], workers: Workers
     ) -> None:
         self.status = status
-        self.registry = registry
+        self._registry = registry
+        self._rendering: asyncio.Task[str] | None = None
+        self._may_render_at = 0.0
         self.workers = workers
         self._find_admin = find_admin
 
@@ -35,3 +43,19 @@ class Context:
         found = self._find_admin()
         assert found is not None, "the dispatcher asks before"
         return found
+
+    async def metrics(self) -> str:
+        """All of them, as they are after the call. Those who wait at the same time are told the same, so that however
+        many ask, a tenth of the loop goes to it."""
+        if self._rendering is None:
+            self._rendering = asyncio.create_task(self._render(), name="metrics")
+        return await asyncio.shield(self._rendering)
+
+    async def _render(self) -> str:
+        await asyncio.sleep(max(0.0, self._may_render_at - time.perf_counter()))
+        self._rendering = None
+        began = time.perf_counter()
+        text = self._registry.render()
+        now = time.perf_counter()
+        self._may_render_at = now + RENDER_SHARE * (now - began)
+        return text

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,36 @@ async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Regist
             assert answer.status == 200
         with pytest.raises(aiohttp.ClientError):
             await session.get(url, ssl=anonymous)
+    await server.stop()
+
+
+async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_http(HttpConfig(server_port=0, server_host="127.0.0.1", server_enabled=True), node, registry)
+    assert server is not None
+    rendered = 0
+
+    def render() -> str:
+        nonlocal rendered
+        rendered += 1
+        time.sleep(0.02)
+        return f"rendered {rendered}\n"
+
+    monkeypatch.setattr(registry, "render", render)
+    url = f"http://127.0.0.1:{server.port}/metrics"
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def ask() -> str:
+            async with session.get(url) as answer:
+                return await answer.text()
+
+        answers = await asyncio.gather(*(ask() for _ in range(60)))
+        assert rendered < 20
+        assert set(answers) <= {f"rendered {number}\n" for number in range(1, rendered + 1)}
+        before = rendered
+        assert await ask() == f"rendered {before + 1}\n"  # never an old one
     await server.stop()
 
 
