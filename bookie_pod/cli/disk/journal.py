@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 
@@ -10,7 +11,7 @@ from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print
 from bookie_pod.cli.disk.place import Place, need_journals, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
-from bookie_protocol.errors import NotThere, StorageFault
+from bookie_protocol.errors import BadRequest, NotThere, StorageFault
 
 
 @disk.command()
@@ -31,7 +32,7 @@ def readjournal(
     from bookie_pod.storage.journal.directory import journal_path, list_journals
 
     if journal is not None and os.path.sep in journal:
-        paths = [(journal, int(os.path.basename(journal).split(".")[0], 16))]
+        paths = [(journal, _id_of(journal))]
     else:
         need_journals(place)
         found = [
@@ -39,7 +40,7 @@ def readjournal(
             for folder in place.layout.journals
             for at in list_journals(place.files, folder)
         ]
-        wanted = None if journal is None else (int(journal[:-4], 16) if journal.endswith(".txn") else number(journal))
+        wanted = None if journal is None else (_id_of(journal) if journal.endswith(".txn") else number(journal))
         paths = [(path, at) for path, at in found if wanted is None or at == wanted]
         if not paths:
             raise NotThere(f"{journal or 'a journal'} is in none of {', '.join(place.layout.journals)}")
@@ -49,6 +50,14 @@ def readjournal(
         if not _read(place, path, journal_id, 0 if start is None else number(start), only, payload, as_json):
             code = CommandExit.DAMAGED
     return code
+
+
+def _id_of(path: str) -> int:
+    """The id that the name of a journal file tells."""
+    named = re.fullmatch(r"([0-9a-fA-F]{1,16})\.txn", os.path.basename(path))
+    if named is None:
+        raise BadRequest(f"{path} is not named like a journal: <hexadecimal id>.txn")
+    return int(named[1], 16)
 
 
 def _read(place: Place, path: str, journal_id: int, start: int, only: int | None, payload: str, as_json: bool) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bookie_pod.cli.disk import empty
+from bookie_pod.cli.exit_codes import exit_code_of
 from bookie_pod.cli.main import run
 from bookie_pod.node.cookie_check import read_directory
 from bookie_pod.node.ownership import DirectoryInUse, hold_directories
@@ -19,7 +20,7 @@ from bookie_pod.storage.conversion import swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.inspect.layout import DiskLayout
-from bookie_protocol.errors import InvalidCookie
+from bookie_protocol.errors import BadRequest, InvalidCookie
 from tests.support.stored_disks import contents, golden_disk, write_disk
 
 Capture = pytest.CaptureFixture[str]
@@ -201,6 +202,14 @@ def test_readjournal(disk: Disk) -> None:
     assert disk.json("readjournal", f"{mark['id']:x}.txn", "--ledger", "27")[0]["kind"] == "fence"
     assert disk.json("readjournal", records[0]["file"], "--from", str(records[3]["offset"]))[0] == records[3]
     disk("readjournal", "5", code=11)
+
+
+@pytest.mark.parametrize("named", ["README.md", "zz.txn", ".txn", "5.txn.old"])
+def test_readjournal_of_what_is_no_journal_is_one_clear_line(disk: Disk, tmp_path: Path, named: str) -> None:
+    file = tmp_path / named
+    file.write_text("# Podkeeper\n")
+    disk("readjournal", str(file), code=exit_code_of(BadRequest("")))
+    assert disk.error == f"bookie: {file} is not named like a journal: <hexadecimal id>.txn\n"
 
 
 def test_readjournal_tells_where_the_damage_is(disk: Disk) -> None:
