@@ -40,7 +40,7 @@ SORTED = {
 ENGINE = {"memtable-flush": SORTED}
 LAST = -1
 LEDGER = 8
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def rows() -> list[str]:

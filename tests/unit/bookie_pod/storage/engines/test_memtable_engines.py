@@ -49,14 +49,15 @@ class Throttling(NoMemTableMetrics):
     """Counts how often the memtable was full, and what was flushed."""
 
     def __init__(self) -> None:
-        self.full = self.flushed = 0
+        self.full = self.flushed_bytes = 0
 
     def throttled(self, seconds: float) -> None:
         assert seconds >= 0
         self.full += 1
 
-    def flushed_bytes(self, nbytes: int) -> None:
-        self.flushed += nbytes
+    def flushed(self, seconds: float, nbytes: int) -> None:
+        assert seconds >= 0
+        self.flushed_bytes += nbytes
 
 
 # --- Sorted ---------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_a22_two_memtables_at_most_adds_wait_none_fails_logs_roll_and_the_mark_m
     assert all(storage.logs.size(log_id) > log_size for log_id in storage.logs.log_ids()[:-1])  # rotated behind it
     sync.shutdown()
     assert marks.read().offset == wanted
-    assert metrics.flushed == wanted * size
+    assert metrics.flushed_bytes == wanted * size
     storage.close()
     storage = bookie.on(bookie.files.restart()).open()
     assert all(storage.read(number % 7, number) == entry(number % 7, number, size) for number in range(wanted))
