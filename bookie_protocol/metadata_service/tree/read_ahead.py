@@ -34,9 +34,9 @@ async def read_ahead(
             async for item in source:
                 under_way.append(loop.create_task(run(item)))
                 if len(under_way) >= window:
-                    yield await under_way.popleft()
+                    yield await _first(under_way)
         while under_way:
-            yield await under_way.popleft()
+            yield await _first(under_way)
     finally:
         for task in under_way:
             task.cancel()
@@ -45,3 +45,11 @@ async def read_ahead(
         for task in under_way:
             if not task.cancelled():
                 task.exception()  # the first error was raised already; these are not news
+
+
+async def _first(under_way: deque[asyncio.Task[U]]) -> U:
+    """What the first one gives. Awaited itself it would be cancelled in place of whoever waits, and an error that it
+    made of that would keep the other from ending."""
+    if not under_way[0].done():
+        await asyncio.wait([under_way[0]])
+    return under_way.popleft().result()

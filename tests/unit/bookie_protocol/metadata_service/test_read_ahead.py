@@ -67,3 +67,31 @@ async def test_nothing_is_left_under_way(early: bool) -> None:
             with pytest.raises(MetadataUnavailable, match="three"):
                 await anext(found)
     assert sorted(ended) == list(range(6))
+
+
+async def test_whoever_is_cancelled_ends_whatever_a_read_makes_of_it():
+    reading = asyncio.Event()
+
+    async def source():
+        yield 1
+
+    async def read(item):
+        reading.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("what it waited for is gone") from None
+
+    async def consume():
+        try:
+            async with aclosing(read_ahead(source(), read, 4)) as found:
+                async for _ in found:
+                    pass
+        except ConnectionError:
+            return "it goes on"
+
+    consumer = asyncio.create_task(consume())
+    await reading.wait()
+    consumer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
