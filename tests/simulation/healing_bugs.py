@@ -19,7 +19,9 @@ from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.decommission import coordinator, ledger_drain, recover, store, survey, undo
+from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
+from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
@@ -27,7 +29,9 @@ from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from tests.simulation.healing_focus import (
     decommissions_are_undone,
+    exchanges_are_late,
     healers_die_while_they_fill,
+    ids_are_used_again,
     locks_end_under_drains,
     lost_bookies_are_recovered,
     many_drains,
@@ -36,9 +40,9 @@ from tests.simulation.healing_focus import (
     writers_leave_holes,
 )
 from tests.simulation.planted import Bug
-from tests.support.simulation.healing.draw import draw_healing
+from tests.support.simulation.healing.draw import draw_calm
 
-HealingBug = partial(Bug, draw=draw_healing)
+HealingBug = partial(Bug, draw=draw_calm)
 
 
 def _metadata_before_data(patch: pytest.MonkeyPatch) -> None:
@@ -276,6 +280,27 @@ def _go_on_after_the_session_of_the_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NewCopies, "check", is_there)
 
 
+def _prove_without_waiting_for_locks(patch: pytest.MonkeyPatch) -> None:
+    """Who copies a ledger chose its target before, and names it when everything is copied."""
+
+    async def at_once(self: Any, wait: Any) -> None:
+        return None
+
+    patch.setattr(Claims, "locks_end", at_once)
+
+
+def _take_a_finished_decommission_for_that_of_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
+    original = store.DecommissionStore.begin
+
+    async def begin(self: Any, request: Any) -> Any:
+        found = await self.active(request.bookie_id)
+        if found is not None and found.value.phase is Phase.DONE:
+            return store.HeldRecord(self, found.value, found.version, owner=found.value.coordinator)
+        return await original(self, request)
+
+    patch.setattr(store.DecommissionStore, "begin", begin)
+
+
 DATA = ("H1", "H2")
 
 HEALING_BUGS = (
@@ -290,6 +315,16 @@ HEALING_BUGS = (
         (*DATA, "H4"),
         20,
         locks_end_under_drains,
+    ),
+    HealingBug(
+        "prove without waiting for locks", _prove_without_waiting_for_locks, ("H6", "H10"), 60, exchanges_are_late
+    ),
+    HealingBug(
+        "take a finished decommission for that of the next bookie",
+        _take_a_finished_decommission_for_that_of_the_next_bookie,
+        ("H6",),
+        40,
+        ids_are_used_again,
     ),
     HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, many_drains),
     HealingBug("remove marks without a look", _remove_marks_without_a_look, ("H3", "L"), 60),

@@ -103,3 +103,27 @@ def racks_are_minded(scenario: Scenario) -> Scenario:
         ledgers=ledgers,
         healing=replace(_plan(scenario), racks=3, config=config),
     )
+
+
+def exchanges_are_late(scenario: Scenario) -> Scenario:
+    """Whoever has a ledger's lock waits long for the metadata service, while bookies are lost and others leave. Nobody
+    writes any more."""
+    losses = [FaultPlan("lost disk", scenario.horizon * (0.5 + n / 12), "", 0, 0.01) for n in range(5)]
+    holds = [FaultPlan("hold", None, "lock", n, 0.01 * (1 + n % 7)) for n in range(1, 60)]
+    drains = tuple(scenario.horizon * (0.5 + n / 24) for n in range(10))
+    ledgers = tuple(
+        replace(plan, kind="plain", start=0.1, entries=20, pause=scenario.horizon / 100) for plan in scenario.ledgers
+    )
+    drain = replace(_plan(scenario).drain, settle=0.1, retry_interval=0.3)
+    config = replace(_plan(scenario).config, lost_bookie_recovery_delay_s=0)
+    healing = _plan(scenario, healers=3, drains=drains, drain=drain, config=config, collect_every=0.1)
+    return replace(scenario, quorums=(3, 2, 2), ledgers=ledgers, faults=(*losses, *holds), healing=healing)
+
+
+def ids_are_used_again(scenario: Scenario) -> Scenario:
+    """Bookies that were decommissioned come back as others, and coordinators die at the very end."""
+    kills = [FaultPlan("kill drainer", None, "done", n, 0.0001) for n in range(1, 8)]
+    drains = tuple(scenario.horizon * (0.1 + n / 20) for n in range(6))
+    drain = replace(_plan(scenario).drain, settle=0.5, open_grace=0.0, recover_open=True)
+    healing = _plan(scenario, drains=drains, drain=drain, ids_used_again=True)
+    return replace(scenario, faults=tuple(kills), healing=healing)

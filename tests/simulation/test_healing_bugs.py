@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.healing_bugs import HEALING_BUGS
-from tests.simulation.healing_focus import decommissions_are_undone, lost_bookies_are_recovered, racks_are_minded
+from tests.simulation.healing_focus import (
+    decommissions_are_undone,
+    exchanges_are_late,
+    ids_are_used_again,
+    lost_bookies_are_recovered,
+    racks_are_minded,
+)
 from tests.simulation.planted import Bug, assert_found
 from tests.support.simulation.run import run
 
 HAPPENS = {
     decommissions_are_undone: ("undone", "decommissioned"),
+    exchanges_are_late: ("fault: hold", "exchanged", "decommissioned"),
+    ids_are_used_again: ("an id used again", "decommissioned"),
     lost_bookies_are_recovered: ("recovered a lost bookie", "cookie deleted"),
     racks_are_minded: ("marked for its placement", "moved"),
 }

@@ -143,6 +143,14 @@ class VirtualBookie:
         self.disk = Disk()
         self._history.emptied(self.bookie_id)
 
+    def begin_anew(self) -> None:
+        """Another bookie begins under the id of one that was decommissioned."""
+        self.trace(self.host, "is another bookie from now on")
+        self._history.emptied(self.bookie_id)
+        self.disk, self._lost, self.doubtful = Disk(), [], {}
+        self.is_retired, self.writes_cookie = False, True
+        self.start()
+
     def drop(self, ledger_id: int) -> None:
         """Collect a ledger's entries as garbage."""
         self.trace(self.host, f"ledger {ledger_id}: its entries are collected")

@@ -82,6 +82,13 @@ class MetadataServer:
             if tree.host == host:
                 tree.lost("connection dropped")
 
+    def hold(self, host: str, seconds: float) -> None:
+        """What a host asks for arrives late; its session lives on."""
+        for tree in self._trees:
+            if tree.host == host:
+                self.trace(HOST, f"requests of {host} are held for {seconds:.2f} s")
+                tree.hold(seconds)
+
     def expire(self, host: str) -> None:
         """End a host's session."""
         for tree in self._trees:

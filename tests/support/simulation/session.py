@@ -3,6 +3,7 @@
 Invariants
 - Requests are served, and answered, in the order in which they were made.
 - When the connection breaks, the requests under way get `ConnectionLost`; the first few of them were carried out.
+- A request that its caller gave up is carried out all the same, unless the connection breaks first.
 - Nothing that is read is older than what this session has seen or written before.
 - A watch fires once, also when the connection breaks.
 """
@@ -61,6 +62,7 @@ class VirtualTree:
         self._armed: dict[Watch, None] = {}
         self._last_arrival = 0.0
         self._last_answer = 0.0
+        self._held_until = 0.0
         self._away: asyncio.TimerHandle | None = None
         self._reconnect: asyncio.TimerHandle | None = None
         self._swallowed = False
@@ -79,6 +81,7 @@ class VirtualTree:
             return
         self._server.trace(HOST, f"connection of {self.host} lost: {why}")
         self._swallowed = False
+        self._held_until = 0.0
         self.session.move(SessionState.SUSPENDED)
         calls, self._calls = list(self._calls), {}
         waiting = [call for call in calls if not call.arrived]
@@ -94,6 +97,10 @@ class VirtualTree:
             self._away = self._loop.call_later(timeout, self._server.end_session, self.session_id)
         if self._reconnect is None:
             self._reconnect = self._loop.call_later(RECONNECT_SECONDS, self._come_back)
+
+    def hold(self, seconds: float) -> None:
+        """What is asked for from now on arrives that much later; the connection, and so the session, lives on."""
+        self._held_until = self._loop.time() + seconds
 
     def link_changed(self) -> None:
         """A partition, the service itself: noticed a little later, or at once when it is over."""
@@ -208,7 +215,6 @@ class VirtualTree:
         if self._closed:
             raise MetadataUnavailable("the metadata service was closed")
         deadline = self._loop.time() + timeout
-        call: _Call | None = None
         try:
             async with asyncio.timeout_at(deadline):
                 if self.session.state is not SessionState.CONNECTED:
@@ -217,22 +223,27 @@ class VirtualTree:
                 call = _Call(run, self._loop.create_future(), writes, self.session_id)
                 self._calls[call] = None
                 arrival = self._loop.time() + self._server.network.delay(self.host, HOST)
-                self._last_arrival = max(arrival, self._last_arrival)
+                self._last_arrival = max(arrival, self._last_arrival, self._held_until)
                 self._loop.call_at(self._last_arrival, self._arrive, call)
+                call.future.add_done_callback(lambda _: self._answered(call))
                 return await call.future
         except TimeoutError:
             raise MetadataUnavailable(f"no answer from the virtual metadata service within {timeout:g} s") from None
-        finally:
-            if call is not None:
-                self._calls.pop(call, None)
+
+    def _answered(self, call: _Call) -> None:
+        if call.arrived:
+            self._calls.pop(call, None)
 
     def _arrive(self, call: _Call) -> None:
-        if call.arrived or call.future.done():
-            return
+        if call not in self._calls:
+            return  # carried out, or lost, with the connection
         if not self._server.reaches(self.host):
             self._swallowed = True
             return
         outcome = self._run(call)
+        if call.future.done():
+            del self._calls[call]  # given up by its caller
+            return
         server = self._server
         if call.writes and (server.lose_answers > 0 or server.random.random() < server.options.lost_answer_chance):
             server.lose_answers = max(0, server.lose_answers - 1)

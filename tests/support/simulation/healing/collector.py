@@ -41,6 +41,7 @@ class Collector:
                 if self._is_surplus(ledger_id):
                     self._history.count("collected")
                     self._bookie.drop(ledger_id)
+                    self._judge.losses(self._history.ledgers[ledger_id], self._bookie.host)
         self._again()
 
     def _is_surplus(self, ledger_id: int) -> bool:

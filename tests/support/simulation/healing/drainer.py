@@ -39,6 +39,7 @@ class Drainer(Command):
         if self.bookie.is_retired:
             return True
         loop = asyncio.get_running_loop()
+        began = loop.time()
         service = self.host.service
         mover = ClientMover(self.host.client, self._copying)
         request = DecommissionRequest(self.bookie.bookie_id, self.name)
@@ -51,5 +52,7 @@ class Drainer(Command):
         except PodkeeperError as error:
             self.trace(f"cannot go on with {self.bookie.host}: {error}")
             return False
+        if self._world.judge.cookie_gone_at.get(self.bookie.bookie_id, -1.0) < began:
+            self._history.violated("H6 cookies", None, f"{self.name} says that {self.bookie.host} is decommissioned")
         self._history.count("decommissioned")
         return True

@@ -45,12 +45,20 @@ WEIGHTS = {
 }
 MOMENTS = ("put", "metadata", "segment", "in recovery", "mark", "mark", "lock", "lock", "exchange", "copy", "copy")
 """Events at which a fault may strike; the last ones are those of healing."""
+STEPS = ("segment", "in recovery", "mark", "lock", "exchange", "copy", "draining", "proving", "removing")
+"""Events at which a step may begin to take long."""
 RARE = {"metadata": 10, "segment": 3, "in recovery": 2, "mark": 3, "lock": 3, "exchange": 3, "copy": 20, "put": 60}
 """Mean number of the event at which one strikes."""
 
 
 def draw_healing(seed: int) -> Scenario:
     """The scenario of a seed."""
+    return _with_long_steps(seed, draw_calm(seed))
+
+
+def draw_calm(seed: int) -> Scenario:
+    """The same, but for requests that are held back, processes that sleep, ids that are used again, and collectors that
+    run all the time: what is looked for in it is found by what it needs, and by nothing else."""
     random = Random(f"healing {seed}")
     quorums = random.choice(QUORUMS)
     horizon = plain._between(random, 6.0, 20.0)
@@ -87,6 +95,25 @@ def draw_healing(seed: int) -> Scenario:
             ),
         ),
     )
+
+
+def _with_long_steps(seed: int, scenario: Scenario) -> Scenario:
+    random = Random(f"long steps {seed}")
+    faults: list[plain.FaultPlan] = []
+    if random.random() < 0.5:
+        faults += [_long_step("hold", random) for _ in range(random.choice((1, 3, 6)))]
+    if random.random() < 0.3:
+        faults += [_long_step("sleep", random) for _ in range(random.choice((1, 2)))]
+    plan = scenario.healing
+    assert plan is not None
+    plan = replace(plan, ids_used_again=random.random() < 0.5, collect_every=random.choice((0.1, 0.5, 1.0)))
+    return replace(scenario, faults=scenario.faults + tuple(faults), healing=plan)
+
+
+def _long_step(kind: str, random: Random) -> plain.FaultPlan:
+    moment = random.choice(STEPS)
+    number = 1 + int(random.expovariate(1 / RARE.get(moment, 1)))
+    return plain.FaultPlan(kind, None, moment, number, plain._between(random, 0.0001, 0.3))
 
 
 def _with_commands(seed: int, scenario: Scenario) -> Scenario:

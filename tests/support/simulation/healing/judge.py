@@ -7,10 +7,11 @@
 | H3 marks | a mark goes only when whoever it names, and whose filling was begun, is repaired |
 | H4 locks | copies are exchanged only under the ledger's lock, which ends with its session; nobody holds another's |
 | H5 needless | a copy that is there, on a bookie that is registered, is replaced only if the placement asks for it |
-| H6 cookies | the cookie of a bookie that something names is not deleted, and none is named afterwards |
+| H6 cookies | the cookie of a bookie goes only if nothing names it, then or later; who is decommissioned has none |
 | H7 open | the last segment of an open ledger is its writer's |
 | H8 undo | a cookie goes only while its decommission says so, and stays where that was undone |
 | H9 recover | a closed ledger that is said to be restored does not name the lost bookie |
+| H10 losses | whatever was done, any loss of Qa - 1 disks would leave a copy of each entry of a closed ledger |
 | L healing | everything is restored once the cluster is whole, nothing is marked or locked then |
 """
 
@@ -66,6 +67,7 @@ class HealingJudge:
         self._to_be_moved: dict[int, None] = {}
         """Ledgers that were marked for their placement."""
         self._copied_at: dict[tuple[int, str], float] = {}
+        self.cookie_gone_at: dict[str, float] = {}
 
     # --- the metadata service -------------------------------------------------------------------------------
 
@@ -159,6 +161,7 @@ class HealingJudge:
         return ""
 
     def _cookie_gone(self, host: str, bookie_id: str) -> None:
+        self.cookie_gone_at[bookie_id] = self._clock()
         for ledger in self.history.ledgers.values():
             if bookie_id in ledger.metadata.all_bookies():
                 self._violated("H6 cookies", ledger.ledger_id, f"{host} deleted the cookie of {bookie_id}, named in it")
@@ -186,6 +189,7 @@ class HealingJudge:
             history.violated("S2 one end", ledger, f"{host} changed its segments: {before} became {after}")
         else:
             checks.metadata_changed(history, ledger, host, before, after)
+        self.losses(ledger, host)
 
     def entry_stored(
         self, history: History, ledger: LedgerHistory, bookie_id: str, entry_id: int, entry: bytes
@@ -199,6 +203,22 @@ class HealingJudge:
                 history.violated("S8 content", ledger, f"{bookie_id} was given another entry {entry_id}")
             return
         checks.entry_stored(history, ledger, bookie_id, entry_id, entry)
+
+    def losses(self, ledger: LedgerHistory, host: str) -> None:
+        """Whether any loss of Qa - 1 disks would leave a copy of each entry, but for what faults have destroyed."""
+        metadata, bookies = ledger.metadata, self.history.bookies
+        if not metadata.is_closed:
+            return  # S5 says how many there are when an entry is acknowledged
+        write_set = quorums_of(metadata).write_set
+        for part in parts(metadata):
+            for entry in range(part.first, part.last + 1):
+                members = [bookies[part.members[position]] for position in write_set(entry)]
+                there = sum(not each.is_retired and each.holds(ledger.ledger_id, entry) is not None for each in members)
+                if there < metadata.ack_quorum_size:
+                    self.history.violated(
+                        "H10 losses", ledger, f"after what {host} did, entry {entry} has {there} copies in {part}"
+                    )
+                    return
 
     def written_blindly(self, history: History, ledger: LedgerHistory, host: str) -> None:
         checks.written_blindly(history, ledger, host)

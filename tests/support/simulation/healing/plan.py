@@ -24,6 +24,8 @@ class HealingPlan:
     racks: int | None = None
     drain_rate: float | None = None
     """Bytes per second at which drains copy; None: at once."""
+    ids_used_again: bool = False
+    """Bookies that were decommissioned come back, empty and with another cookie."""
 
     def __str__(self) -> str:
         config, seconds = self.config, ", ".join(f"{at:.1f}" for at in self.drains)

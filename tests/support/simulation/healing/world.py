@@ -124,7 +124,16 @@ class HealingWorld(World):
         bookie = self.history.bookies[bookie_id]
         bookie.is_retired = True
         self.history.count("cookie deleted")
-        self.loop.call_later(self._randoms.expovariate(1.0), bookie.kill)
+        self.loop.call_later(self._randoms.expovariate(1.0), self._leaves, bookie)
+
+    def _leaves(self, bookie: VirtualBookie) -> None:
+        bookie.kill()
+        if self.plan.ids_used_again:
+            self.loop.call_later(self._randoms.expovariate(1.0), self._unless_mended, lambda: self._begins_anew(bookie))
+
+    def _begins_anew(self, bookie: VirtualBookie) -> None:
+        self.history.count("an id used again")
+        bookie.begin_anew()
 
     def ask(self, request: Callable[[TreeMetadataService], Awaitable[Any]]) -> None:
         """An operator's request to the metadata service, as often as it takes."""
