@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from bookie_protocol.errors import V2Code
 from tests.e2e.support.lost_volume import lose_and_replace
 
 _SINGLE_COPY = """\
@@ -24,6 +26,30 @@ import sys
 from bookie_client import BlockingClient
 with BlockingClient(sys.argv[1]) as client:
     client.delete(int(sys.argv[2]))
+"""
+
+
+_ABANDON = """\
+import json, os, sys
+from bookie_client import BlockingClient
+client = BlockingClient(sys.argv[1])
+ledger = client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=b"pw")
+for number in range(3):
+    ledger.append(b"%d" % number)
+print(json.dumps([ledger.ledger_id, list(ledger.metadata.last_ensemble)]), flush=True)
+os._exit(0)  # as a writer that is idle: the ledger stays open, and nobody tells it anything
+"""
+_GO_ON = """\
+import json, socket, struct, sys
+from bookie_protocol.keys import master_key
+from bookie_protocol.wire import v2
+uri, ledger_id, bookie = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+host, _, port = bookie.rpartition(":")
+entry = struct.pack(">qqqq", ledger_id, 3, 2, 4) + b"lost"
+with socket.create_connection((host, int(port)), timeout=30) as connection:
+    connection.sendall(b"".join(v2.encode_add_request(master_key(b"pw"), entry)))
+    answer = connection.makefile("rb")
+    print(json.dumps(int(v2.decode_response(answer.read(int.from_bytes(answer.read(4)))).code)))
 """
 
 
@@ -98,4 +124,36 @@ def test_what_only_the_lost_bookie_had(make_cluster, make_workload, make_recorde
         kube.run_in_pod(first, "bookie", "python3", "-c", _DELETE, uri, str(ledger_id))
         cluster.wait_ready(900)
         cluster.wait_replicated()
+        workload.progress()
+
+
+def test_an_idle_writer_beside_a_busy_one(make_cluster, make_workload, make_recorder, kube, zookeeper_service):
+    """Each bookie of an idle writer's ensemble is replaced in turn: none of them takes what closing would lose, and the
+    busy writer goes on (leaving its block compares everything with what was acknowledged)."""
+    cluster = make_cluster(replicas=4, repair={"autoReplaceAfterSeconds": 5})
+    cluster.wait_ready(240)
+    recorder = make_recorder(cluster.name)
+    uri = zookeeper_service.uri(f"/{cluster.name}", "hierarchical")
+
+    def run(pod: str, program: str, *arguments: str) -> Any:
+        return json.loads(kube.run_in_pod(pod, "bookie", "python3", "-c", program, uri, *arguments))
+
+    with make_workload(cluster.name) as workload:
+        workload.progress(400)
+        ledger_id, ensemble = run(f"{cluster.name}-bookie-0", _ABANDON)
+        for bookie_id in ensemble:
+            bookie = bookie_id.partition(".")[0]
+            claims = cluster.claims(bookie)
+            recorder.expect(*claims)
+            for claim in claims:
+                kube.delete("PersistentVolumeClaim", claim)
+            kube.delete("Pod", bookie)
+            cluster.wait_operation("Replace", 240)
+            workload.progress()
+            cluster.wait_ready(900)
+            assert "cookie" in recorder.gone(bookie)
+            for replaced in ensemble[: ensemble.index(bookie_id) + 1]:
+                assert run(bookie, _GO_ON, str(ledger_id), replaced) == V2Code.EFENCED
+        cluster.wait_replicated()
+        kube.run_in_pod(f"{cluster.name}-bookie-0", "bookie", "python3", "-c", _DELETE, uri, str(ledger_id))
         workload.progress()
