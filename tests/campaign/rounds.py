@@ -24,6 +24,8 @@ from tests.campaign.watch import Watch
 from tests.campaign.world import BOOKIES, World
 
 ROUND_S: Final = 25.0
+CALM_S: Final = 5.0
+"""At first nothing happens: then there is something that every bookie is known to have."""
 WRITERS: Final = 3
 
 
@@ -63,6 +65,7 @@ class Campaign:
             watch = asyncio.create_task(Watch(world, history).run(), name="watch")
             judge = Judge(world, history)
             try:
+                await self._unless_decided(self._round(world, judge, Plan((), (), CALM_S, None), self._seed))
                 while history.clock < self._seconds and not self._is_decided:
                     plan = draw(random, BOOKIES, ROUND_S, self._names)
                     await self._unless_decided(self._round(world, judge, plan, random.randrange(1 << 30)))
@@ -97,10 +100,12 @@ class Campaign:
         history.note(f"round {history.counts['rounds']}: copies may be destroyed on {victims}")
         actors = Actors(world.uri, world.gateway_address, history, seed, self._java)
         actors.start(WRITERS)
+        ends = history.clock + plan.seconds
         strikes = set()
         for strike in plan.strikes:
             await asyncio.sleep(strike.after)
             strikes.add(asyncio.create_task(self._strike(world, judge, strike), name=strike.fault.name))
+        await asyncio.sleep(max(0.0, ends - history.clock))
         if strikes:
             await asyncio.wait(strikes)
         for task in strikes:
