@@ -36,20 +36,25 @@ class GatewayWriter:
             ledger: Ledger | None = None
             try:
                 ledger = await self._begin(call, random)
-                heard = asyncio.create_task(self._hear(call, ledger))
-                await self._append(call, ledger, random)
-                await call.done_writing()
-                await heard
-            except (grpc.RpcError, asyncio.InvalidStateError):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._hear(call, ledger))
+                    await self._append(call, ledger, random)
+                    await call.done_writing()
+            except* (grpc.RpcError, asyncio.InvalidStateError):
                 self._history.counts["gateway calls that failed"] += 1
-                await asyncio.sleep(_PAUSE_S)
+            else:
+                return ledger
+            await asyncio.sleep(_PAUSE_S)
             return ledger
 
     async def _begin(self, call: Any, random: Random) -> Ledger:
         shape = random.choice(_SHAPES)
         create = pb.CreateRequest(ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2], password=PASSWORD)
         await call.write(pb.AppendRequest(create=create))
-        ledger = self._new_ledger((await call.read()).ledger_id, shape, "CRC32C", "gateway")
+        answer = await call.read()
+        if answer is grpc.aio.EOF:
+            raise asyncio.InvalidStateError
+        ledger = self._new_ledger(answer.ledger_id, shape, "CRC32C", "gateway")
         ledger.is_closed_by_writer = True
         return ledger
 
