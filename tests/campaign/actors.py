@@ -146,6 +146,7 @@ class Actors:
                 await asyncio.sleep(random.uniform(0.0, 0.03))
         if futures:
             await asyncio.wait(futures, timeout=20 if way != "die" else random.uniform(0, 0.2))
+        ledger.writes_to = writer.metadata.last_ensemble
         if way in ("close", "idle"):
             await self._close(writer, ledger)
         elif way == "fenced" and recoveries:
@@ -213,7 +214,6 @@ class Actors:
         error = done.exception()
         if error is None:
             named(ledger, writer.metadata)
-            ledger.writes_to = writer.metadata.last_ensemble
             self.history.acknowledged(ledger, done.result())
         else:
             self._failed(ledger, error)

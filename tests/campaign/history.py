@@ -62,7 +62,7 @@ class Ledger:
     """Its writer tried to, so nobody need have fenced it."""
     fence_judged: bool = False
     writes_to: tuple[str, ...] = ()
-    """The ensemble that its writer would send the next entry to."""
+    """The ensemble that its writer would send the next entry to; empty where that is not known."""
     is_deleted: bool = False
     bookies: set[str] = field(default_factory=set)
     """All that its metadata ever named, as far as anybody looked."""

@@ -163,6 +163,8 @@ class Judge:
             self._history.breach("metadata", f"{ledger}: its metadata cannot be read: {error!r}")
             return
         named(ledger, metadata)
+        if metadata.last_ensemble != ledger.writes_to:
+            ledger.writes_to = ()  # its bookies were exchanged: those that the recovery has fenced are others
         if not metadata.is_closed:
             self._history.breach("recovery", f"{ledger}: somebody was told its end, and it is {metadata.state.value}")
         elif ledger.end != (metadata.last_entry_id, metadata.length):

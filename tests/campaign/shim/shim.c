@@ -310,7 +310,13 @@ int fdatasync(int fd) {
   }                                                                    \
   if (kind_of(fd) >= WATCHED) record((fd), (offset), (length))
 
-#define SHORTER(length) (short_ && (length) > 1 ? (length) / 2 : (length))
+/* Half of it; past the page cache nothing but whole sectors is ever written. */
+static size_t half(int fd, size_t length) {
+  if (!(syscall(SYS_fcntl, fd, F_GETFL) & O_DIRECT)) return length > 1 ? length / 2 : length;
+  return length >= 1024 ? length / 2 / 512 * 512 : length;
+}
+
+#define SHORTER(length) (short_ ? half(fd, (length)) : (length))
 
 ssize_t write(int fd, const void *data, size_t length) {
   REAL(write);
@@ -331,6 +337,8 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) {
   return real(fd, data, SHORTER(length), offset);
 }
 
+#define FEWER(count) (short_ && (count) > 1 ? (count) / 2 : (count))
+
 static size_t total(const struct iovec *pieces, int count) {
   size_t sum = 0;
   for (int i = 0; i < count; i++) sum += pieces[i].iov_len;
@@ -341,33 +349,33 @@ ssize_t writev(int fd, const struct iovec *pieces, int count) {
   REAL(writev);
   if (control == NULL) return real(fd, pieces, count);
   WRITES(fd, -1, total(pieces, count));
-  return real(fd, pieces, SHORTER(count));
+  return real(fd, pieces, FEWER(count));
 }
 
 ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t offset) {
   REAL(pwritev);
   WRITES(fd, offset, total(pieces, count));
   if (short_ && count == 1) return pwrite64(fd, pieces[0].iov_base, SHORTER(pieces[0].iov_len), offset);
-  return real(fd, pieces, SHORTER(count), offset);
+  return real(fd, pieces, FEWER(count), offset);
 }
 
 ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off64_t offset) {
   REAL(pwritev64);
   WRITES(fd, offset, total(pieces, count));
   if (short_ && count == 1) return pwrite64(fd, pieces[0].iov_base, SHORTER(pieces[0].iov_len), offset);
-  return real(fd, pieces, SHORTER(count), offset);
+  return real(fd, pieces, FEWER(count), offset);
 }
 
 ssize_t pwritev2(int fd, const struct iovec *pieces, int count, off_t offset, int flags) {
   REAL(pwritev2);
   WRITES(fd, offset, total(pieces, count));
-  return real(fd, pieces, SHORTER(count), offset, flags);
+  return real(fd, pieces, FEWER(count), offset, flags);
 }
 
 ssize_t pwritev64v2(int fd, const struct iovec *pieces, int count, off64_t offset, int flags) {
   REAL(pwritev64v2);
   WRITES(fd, offset, total(pieces, count));
-  return real(fd, pieces, SHORTER(count), offset, flags);
+  return real(fd, pieces, FEWER(count), offset, flags);
 }
 
 /* --- sizes -------------------------------------------------------------------------------------------------------- */
