@@ -83,7 +83,7 @@ LIMBO: Final = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCooki
 AUTO_RECOVERY: Final = {
     **QUICK,
     "zkTimeout": "6000",
-    "lostBookieRecoveryDelay": "8",
+    "lostBookieRecoveryDelay": "25",
     "auditorPeriodicCheckInterval": "12",
     "auditorPeriodicBookieCheckInterval": "15",
     "auditorLedgerVerificationPercentage": "100",
