@@ -74,7 +74,7 @@ class Judge:
         return {ledger.ledger_id: ledger.acked for ledger in alone}
 
     async def remembers(self, bookie: Bookie, acknowledged: Mapping[int, int], *, all_it_had: bool = False) -> None:
-        """It was started again: the newest entries that it had acknowledged before are there. `all_it_had`: of those
+        """Something was done to it: the newest entries that it had to acknowledge are there. `all_it_had`: of those
         whose copies there were sound none is denied, whatever was done to its disks. Asked at once, before those who
         heal have made good what it has forgotten."""
         asked = {ledger_id: (max(0, last - _NEWEST), last) for ledger_id, last in acknowledged.items()}

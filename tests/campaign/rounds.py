@@ -130,18 +130,17 @@ class Campaign:
         async with bookie.hold():
             if not bookie.program.is_running:
                 await world.start_bookie(bookie)
-            began, starts, acknowledged = self.history.clock, bookie.program.starts, judge.acknowledged()
+            began = self.history.clock
             detail = await fault.on_bookie(world, bookie, random)
             self.history.fault(began, fault.name, bookie.name, detail)
-        if bookie.program.starts > starts:
-            await judge.remembers(bookie, acknowledged, all_it_had=fault.destroys)
+        await judge.remembers(bookie, judge.acknowledged(), all_it_had=fault.destroys)
 
     async def _strike_all(self, world: World, judge: Judge, fault: Fault, random: Random) -> None:
         assert fault.on_cluster is not None
         bookies = list(world.bookies.values())
-        began, acknowledged = self.history.clock, judge.acknowledged()
+        began = self.history.clock
         starts = [bookie.program.starts for bookie in bookies]
         self.history.fault(began, fault.name, "all", await fault.on_cluster(world, random))
         for bookie, before in zip(bookies, starts, strict=True):
             if bookie.program.starts > before:
-                await judge.remembers(bookie, acknowledged)
+                await judge.remembers(bookie, judge.acknowledged())
