@@ -59,6 +59,7 @@ class Actors:
         self.uri = uri
         self.gateway = gateway
         self._java = java
+        self._java_writer: JavaWriter | None = None
         self.history = history
         self.going = True
         self._random = Random(seed)
@@ -75,8 +76,11 @@ class Actors:
         self._run(self._delete(Random(self._random.random())), "deleter")
 
     async def stop(self) -> None:
-        """The faults are over: all but the tails come to an end."""
+        """The faults are over: all but the tails come to an end, and the Java program is ended, since its time-outs are
+        its own."""
         self.going = False
+        if self._java_writer is not None:
+            self._java_writer.close()
         await self._end(self._tasks)
 
     async def tails_end(self) -> None:
@@ -166,7 +170,7 @@ class Actors:
             await asyncio.sleep(random.uniform(0, 1))
 
     async def _write_by_java(self, class_path: str, log: Path, random: Random) -> None:
-        writer = JavaWriter(class_path, self.uri, log, self.history, self._register)
+        writer = self._java_writer = JavaWriter(class_path, self.uri, log, self.history, self._register)
         try:
             while self.going:
                 ledger = await writer.write(random)

@@ -47,7 +47,7 @@ class JavaWriter:
         except JavaClientError:
             self._history.counts["Java calls that failed"] += 1
             await asyncio.sleep(_PAUSE_S)
-        except AssertionError:  # it ended: what it does with errors that are no BKException
+        except (AssertionError, OSError, ValueError):  # it ended: what it does with errors that are no BKException
             self._history.counts["Java programs that ended"] += 1
             self.close()
             await asyncio.sleep(_PAUSE_S)
@@ -62,6 +62,6 @@ class JavaWriter:
                 self._history.acknowledged(ledger, entry_id)
 
     def close(self) -> None:
-        if self._java is not None:
-            self._java.stop()
-            self._java = None
+        java, self._java = self._java, None
+        if java is not None:
+            java.stop()
