@@ -83,7 +83,7 @@ LIMBO: Final = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCooki
 AUTO_RECOVERY: Final = {
     **QUICK,
     "zkTimeout": "6000",
-    "lostBookieRecoveryDelay": "25",
+    "lostBookieRecoveryDelay": "60",
     "auditorPeriodicCheckInterval": "12",
     "auditorPeriodicBookieCheckInterval": "15",
     "auditorLedgerVerificationPercentage": "100",
