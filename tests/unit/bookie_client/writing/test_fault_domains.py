@@ -124,9 +124,9 @@ def test_it_needs_a_time_out():
         ClientOptions(enforce_fault_domains=True)
 
 
-def spread_client(cluster, timeout=30.0, racks=(1, 1, 2)):
+def spread_client(cluster, timeout=30.0, racks=(1, 1, 2), *, enforce=True):
     locations = {f"b{i}": f"/rack{rack}" for i, rack in enumerate(racks, 1)}
-    options = ClientOptions(enforce_fault_domains=True, add_quorum_timeout=timeout, add_timeout=60)
+    options = ClientOptions(enforce_fault_domains=enforce, add_quorum_timeout=timeout, add_timeout=60)
     return Client(cluster.metadata, options, placement=PlacementOptions(locations=locations))
 
 
@@ -141,6 +141,15 @@ async def test_a_writer_waits_for_the_other_rack(three):
         assert not append.done()
         three.servers["b3"].release()
         assert await append == 1
+        await ledger.close()
+
+
+async def test_a_writer_that_did_not_ask_for_it_waits_for_no_rack(three):
+    async with spread_client(three, timeout=10.0, enforce=False) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=2)
+        three.servers["b3"].hold = True
+        assert await ledger.append(b"one rack") == 0
+        three.servers["b3"].release()
         await ledger.close()
 
 
