@@ -212,13 +212,14 @@ def killer_of(mutant: Mutant, copy: Copy, stages: list[list[str]], weak: list[st
     return ""
 
 
-def judged(copy: Copy, mutants: list[Mutant], say: Callable[[str], None]) -> Iterator[Verdict]:
+def judged(copy: Copy, mutants: list[Mutant], near: bool, say: Callable[[str], None]) -> Iterator[Verdict]:
+    """`near`: by the tests that import the file alone."""
     importers = Importers(copy.root)
     weak: list[str] = []
     for mutant in mutants:
         began = time.monotonic()
         stages = [*importers.stages(mutant.file), *([one] for one in mutant.round_it)]
-        killer = killer_of(mutant, copy, stages, weak, say)
+        killer = killer_of(mutant, copy, stages[:1] if near else stages, weak, say)
         spent = round(time.monotonic() - began)
         say(f"{'killed by ' + killer if killer else 'SURVIVED'} after {spent} s: {mutant}")
         yield Verdict(mutant, killer)
@@ -240,6 +241,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="leave out so many, which an interrupted run has had")
+    parser.add_argument("--near", action="store_true", help="only the tests that import the file: a quick first look")
     parser.add_argument("--least", type=float, default=0.0, help="per cent that have to be killed")
     parser.add_argument("--list", action="store_true", help="only say which they are")
     options = parser.parse_args()
@@ -252,7 +254,7 @@ def main() -> int:
         if not copy.failing("bookie_protocol/keys.py", b"(", [f"{_UNIT}bookie_protocol/test_keys.py"]):
             print("the tests do not import the copy: no mutant would be noticed", file=sys.stderr)
             return 2
-        verdicts = list(judged(copy, mutants, lambda line: print(line, flush=True)))
+        verdicts = list(judged(copy, mutants, options.near, lambda line: print(line, flush=True)))
     print("", *table(verdicts), sep="\n")
     return int(100 * sum(bool(one.killer) for one in verdicts) < options.least * len(verdicts))
 
