@@ -133,7 +133,7 @@ class Campaign:
             began = self.history.clock
             detail = await fault.on_bookie(world, bookie, random)
             self.history.fault(began, fault.name, bookie.name, detail)
-        await judge.remembers(bookie, judge.acknowledged(), all_it_had=fault.destroys)
+            await judge.remembers(bookie, judge.acknowledged(), all_it_had=fault.destroys)
 
     async def _strike_all(self, world: World, judge: Judge, fault: Fault, random: Random) -> None:
         assert fault.on_cluster is not None
