@@ -14,7 +14,7 @@ import tempfile
 from rocksdict import AccessType, Rdict
 
 from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions, build_options
-from bookie_pod.storage.index.rocksdb_store import RocksStore
+from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
@@ -31,7 +31,7 @@ class ReadOnlyRocksStore(RocksStore):
             for name in os.listdir(path):
                 if name not in ("LOCK", _CONFIG_FILE):
                     os.symlink(os.path.realpath(os.path.join(path, name)), os.path.join(self._shadow, name))
-            super().__init__(path, options)
+            super().__init__(path, options, read_identity=self._read_identity)
         except OSError as error:
             self._remove_shadow()
             raise StorageFault(f"RocksDB in {path}: open failed: {error}") from error
@@ -46,6 +46,13 @@ class ReadOnlyRocksStore(RocksStore):
             return Rdict(self._shadow, options, access_type=AccessType.read_only())
         except Exception as error:  # the binding raises bare Exception for every RocksDB status
             raise self._fault("open", str(error).replace(self._shadow, self._original)) from error
+
+    def _read_identity(self) -> bytes:
+        try:
+            with open(f"{self._shadow}/{IDENTITY_FILE}", "rb") as file:
+                return file.read()
+        except FileNotFoundError:  # the next who writes makes another
+            return b""
 
     def close(self) -> None:
         super().close()

@@ -92,7 +92,8 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
 def rebuild_ledgers(place: Place, as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.
 
-    A ledger whose record is gone is fenced, because nobody knows whether it was. Deleted ledgers may come back; garbage
+    A ledger whose record is gone is fenced, because nobody knows whether it was; of a database that has lost its newest
+    rows, every one is. Deleted ledgers may come back; garbage
     collection deletes them again. (Apache: rebuild-db-ledgers-index)
     """
     from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers
@@ -146,8 +147,8 @@ def _print_ledgers(folder: str, rebuilding: Any, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{folder}: {report.ledgers} ledgers: {report.kept} kept, {report.fenced_in_doubt} fenced because their record "
-        f"was gone; {report.without_key} without a key"
+        f"{folder}: {report.ledgers} ledgers: {report.kept} kept, {report.fenced_in_doubt} fenced because nobody knows "
+        f"whether they were; {report.without_key} without a key"
     )
     _tell_of_old_index(unreadable, rebuilding.backup)
 

@@ -20,11 +20,14 @@ from typing import Final
 
 from bookie_pod.storage.conversion.index_files import write_index_file
 from bookie_pod.storage.conversion.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
+from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.ledger_data import encode
+from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.location_rows import KEY, LocationRun
+from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
@@ -56,6 +59,7 @@ class Conversion(ABC):
 
     def __init__(self, files: Files, stores: ToolStores, folder: str, source: StoredIndex) -> None:
         self.report = ConversionReport()
+        self._flags = StorageFlags(files, folder)
         self._files = files
         self._stores = stores
         self._folder = folder
@@ -128,6 +132,10 @@ class ToDatabases(Conversion):
             batch = store.batch()
             batch.delete(_STAMP)  # leaves no row, but an index without ledgers counts as written
             batch.commit()
+        if flags := self._flags.read():
+            batch = ledgers.batch()
+            batch.put(FLAGS_KEY, KEY.pack(flags, 0)[:8])
+            batch.commit()
 
     def _convert(self, ledger_id: int) -> Iterator[bool]:
         assert self._target is not None
@@ -169,6 +177,15 @@ class ToDatabases(Conversion):
 class ToIndexFiles(Conversion):
     """From the databases of DbLedgerStorage to index files."""
 
+    def __init__(
+        self, files: Files, stores: ToolStores, folder: str, source: DatabaseIndex, ledger_folder: str
+    ) -> None:
+        """`IndexEndLost`: what the source has lost would be denied for good."""
+        IndexSeal(files, ledger_folder).check(source.stores)
+        super().__init__(files, stores, folder, source)
+        row = source.ledgers.flags_row()
+        self._new_flags = 0 if row is None else checked_flags(row, folder)
+
     def _tree(self) -> str:
         return f"{self._folder}/{FILES_FOLDER}{BUILDING_SUFFIX}"
 
@@ -191,6 +208,8 @@ class ToIndexFiles(Conversion):
         return FileIndex(self._files, [self._tree()])
 
     def commit(self) -> None:
+        if self._new_flags != self._flags.read():
+            self._flags.write(self._new_flags)
         self._source.close()
         suffix = free_backup_suffix(self._files, self._folder)
         self.report.backup = f"{StoreKind.LEDGERS.value}{suffix} and {StoreKind.LOCATIONS.value}{suffix}"
@@ -217,8 +236,11 @@ def conversion(
             "of each, because the engines number entry logs differently. Let the cluster re-replicate this bookie: "
             "decommission it, and start it anew with the other ledgerStorageClass"
         )
-    made = ToDatabases if target is IndexKind.DATABASES else ToIndexFiles
-    return made(files, stores, layout.index_folders[0], source)
+    folder = layout.index_folders[0]
+    if target is IndexKind.DATABASES:
+        return ToDatabases(files, stores, folder, source)
+    assert isinstance(source, DatabaseIndex)
+    return ToIndexFiles(files, stores, folder, source, layout.ledgers[0])
 
 
 def _runs(ledger_id: int, rows: Iterator[tuple[int, int]]) -> Iterator[LocationRun]:

@@ -18,6 +18,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID
 from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.inspect.logs import StoredLogs
@@ -188,6 +189,7 @@ class OfflineLedgers(OfflineRebuild):
             self._rebuild = LedgerRebuild(
                 self._new(),
                 old=None if old is None else LedgerRows(old),
+                old_lost_end=old is not None and self._lost_end(files, logs.folders[0], old),
                 journal_records=read_folders(
                     files, journal_folders, lambda error: self.damaged_journals.append(str(error))
                 ),
@@ -205,6 +207,15 @@ class OfflineLedgers(OfflineRebuild):
     def step(self) -> bool:
         """Do a little more; False when the new database is complete. `StorageFault`."""
         return self._rebuild.step()
+
+    def _lost_end(self, files: Files, ledger_folder: str, old: OrderedStore) -> bool:
+        """Whether the newest rows are gone, or nobody can tell."""
+        try:
+            IndexSeal(files, ledger_folder).check({self.kind: old})
+        except StorageFault as error:
+            self.old_unreadable = str(error)
+            return True
+        return False
 
     def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:
         for log_id in logs.log_ids():

@@ -42,6 +42,7 @@ from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions, b
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
+IDENTITY_FILE = "IDENTITY"
 SCAN_CHUNK = 1024
 """Rows that a scan takes at once. An iterator lives no longer than that: it would keep the database from reopening."""
 REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
@@ -95,12 +96,16 @@ class RocksStore:
         read_identity: Callable[[], bytes] = lambda: b"",
     ) -> None:
         """`usable` gives the bytes that may still be written to the disk of `path`, `read_identity` the content of the
-        file that RocksDB makes with a new database."""
+        file that RocksDB makes with a new database; asked once it is open."""
         self._path = path
         self._options = options or RocksOptions()
         self._usable = usable
-        self._read_identity = read_identity
         self._db: Rdict | None = self._open()
+        try:
+            self._identity = read_identity()
+        except OSError as error:
+            self._db.close()
+            raise self._fault("reading the identity", error) from error
         self._unsynced = WriteOptions()
         self._write_failed = False
         self._reopening = threading.Lock()
@@ -111,10 +116,7 @@ class RocksStore:
         return self._path
 
     def identity(self) -> bytes:
-        try:
-            return self._read_identity()
-        except OSError as error:
-            raise self._fault("reading the identity", error) from error
+        return self._identity  # as it was opened: by now another database may be in its place
 
     def _open(self) -> Rdict:
         try:
@@ -287,5 +289,5 @@ class RocksStores:
             path,
             self._options[kind],
             lambda: self._files.usage(parent).usable,
-            lambda: self._files.read_bytes(f"{path}/IDENTITY"),
+            lambda: self._files.read_bytes(f"{path}/{IDENTITY_FILE}"),
         )

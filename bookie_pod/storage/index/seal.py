@@ -47,6 +47,10 @@ _CRC: Final = struct.Struct(">I")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+class IndexEndLost(StorageFault):
+    """A database has lost rows that were complete in it."""
+
+
 class Sealed(Protocol):
     """An index in front of one database."""
 
@@ -74,7 +78,7 @@ class IndexSeal:
         self._number = 0
 
     def check(self, stores: Mapping[StoreKind, OrderedStore]) -> bool:
-        """Whether they are sealed, all of them. `StorageFault`: one has lost its end, or cannot be read."""
+        """Whether they are sealed, all of them. `IndexEndLost`, or `StorageFault`: one cannot be read."""
         expected = self._read()
         sealed = True
         for kind, store in stores.items():
@@ -85,7 +89,7 @@ class IndexSeal:
             if identity != _identity(store):
                 sealed = False
             elif found < number:
-                raise StorageFault(
+                raise IndexEndLost(
                     f"{store.path} has lost its newest rows: checkpoint {number} was complete in it, and now it ends"
                     f" with {found}. Its write-ahead log was damaged or cut, and entries would be denied, or fences"
                     f" forgotten. Rebuild it with `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
@@ -97,19 +101,22 @@ class IndexSeal:
         """What they hold now is complete. `NoWritableDirectory` on a full disk, `StorageFault`."""
         if not any(index.unsealed for index in indexes.values()):
             return
-        number = self._number + 1
-        data = _MAGIC
-        for kind in StoreKind:
-            data += _ROW.pack(_identity(indexes[kind].seal(number)), number)
+        self._number += 1  # also if it fails: a number means one state of the databases
+        try:
+            self._write({kind: indexes[kind].seal(self._number) for kind in StoreKind})
+        except BaseException:
+            for index in indexes.values():
+                index.unsealed = True
+            raise
+
+    def _write(self, stores: Mapping[StoreKind, OrderedStore]) -> None:
+        data = _MAGIC + b"".join(_ROW.pack(_identity(stores[kind]), self._number) for kind in StoreKind)
         try:
             self._files.write_bytes_atomic(self._path, data + _CRC.pack(google_crc32c.value(data)))
         except OSError as error:
-            for index in indexes.values():
-                index.unsealed = True
             if error.errno in _FULL:
                 raise NoWritableDirectory(f"cannot write {self._path}: {error.strerror}") from error
             raise storage_fault(f"cannot write {self._path}", error) from error
-        self._number = number
 
     def _read(self) -> dict[StoreKind, tuple[bytes, int]]:
         try:

@@ -35,7 +35,7 @@ from bookie_pod.storage.index.ledger_cache.page import entries_of
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY
 from bookie_pod.storage.index.locations import LocationIndex
-from bookie_pod.storage.index.store import OrderedStore
+from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
 _ID: Final = struct.Struct(">q")
@@ -126,6 +126,7 @@ class DatabaseIndex:
     """The two databases of one ledger directory."""
 
     def __init__(self, ledgers: OrderedStore, locations: OrderedStore) -> None:
+        self.stores = {StoreKind.LEDGERS: ledgers, StoreKind.LOCATIONS: locations}
         self.ledgers = LedgerRows(ledgers)
         self.locations = LocationIndex(locations)
 

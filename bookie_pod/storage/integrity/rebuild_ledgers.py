@@ -1,7 +1,8 @@
 """Rebuilding the `ledgers` database: which ledgers a directory holds, with their keys and fences.
 
 Sources, the better first
-1. the old database, as far as it can be read: its records are kept as they are;
+1. the old database, as far as it can be read: its records are kept as they are, but fenced if it has lost its end
+   (`index.seal`), where a fence may have been;
 2. journals: keys, fences and explicit LACs of ledgers that were written lately;
 3. entry logs and the location index: that a ledger is there.
 
@@ -55,6 +56,8 @@ class LedgerRebuildReport:
     """Ledgers that only a journal knew."""
     from_entries: int = 0
     """Ledgers of which only entries were left."""
+    kept_in_doubt: int = 0
+    """Those of them that were fenced, as the old database has lost its end."""
     without_key: int = 0
     """Ledgers whose key nobody knew."""
     old_unreadable: str | None = None
@@ -67,7 +70,7 @@ class LedgerRebuildReport:
     @property
     def fenced_in_doubt(self) -> int:
         """Ledgers that were fenced because nobody knew."""
-        return self.from_journals + self.from_entries
+        return self.kept_in_doubt + self.from_journals + self.from_entries
 
 
 class LedgerRebuild:
@@ -80,14 +83,16 @@ class LedgerRebuild:
         old: OldLedgers | None,
         journal_records: Iterable[JournalRecord],
         ledgers_with_entries: Iterable[int],
+        old_lost_end: bool = False,
         belongs: Callable[[int], bool] = lambda ledger_id: True,
     ) -> None:
-        """`belongs`: whether a ledger is one of this directory's."""
+        """`old_lost_end`: the newest rows of `old` are gone. `belongs`: whether a ledger is one of this directory's."""
         self.report = LedgerRebuildReport()
         self._target = target
         self._old = old
         self._journal_records = journal_records
         self._with_entries = ledgers_with_entries
+        self._old_lost_end = old_lost_end
         self._belongs = belongs
         self._pending: dict[int, LedgerRecord] = {}
         self._work = self._all()
@@ -135,6 +140,9 @@ class LedgerRebuild:
             batch.commit(sync=False)
 
     def _keep(self, ledger_id: int, record: LedgerRecord) -> None:
+        if self._old_lost_end and not record.fenced:
+            record = replace(record, fenced=True)
+            self.report.kept_in_doubt += 1
         self._put(ledger_id, record)
         self.report.kept += 1
         self.report.without_key += is_unknown_key(record.key)

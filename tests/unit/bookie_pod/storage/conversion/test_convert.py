@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.conversion.convert import ConversionReport, conversion
 from bookie_pod.storage.conversion.swap import DiskStores
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
+from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
@@ -84,6 +87,51 @@ def test_an_index_without_ledgers_is_converted_too(tmp_path: Path) -> None:
     assert contents(layout, "db") == {}
     _convert(layout, IndexKind.FILES)
     assert contents(layout, "sorted") == {}
+
+
+def test_flags_of_the_storage_go_along(tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 2})
+    storage = open_engine_on(layout, "sorted")
+    storage.set_flags(NEEDS_INTEGRITY_CHECK)
+    storage.close()
+    _convert(layout, IndexKind.DATABASES)
+    storage = open_engine_on(layout, "db")
+    assert storage.flags() == NEEDS_INTEGRITY_CHECK
+    storage.close()
+    _convert(layout, IndexKind.FILES)
+    storage = open_engine_on(layout, "interleaved")
+    assert storage.flags() == NEEDS_INTEGRITY_CHECK
+    storage.close()
+
+
+def test_flags_that_an_earlier_engine_left_are_not_taken_for_those_of_the_databases(tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 2})
+    storage = open_engine_on(layout, "sorted")
+    storage.set_flags(NEEDS_INTEGRITY_CHECK)
+    storage.close()
+    _convert(layout, IndexKind.DATABASES)
+    storage = open_engine_on(layout, "db")
+    storage.set_flags(0)
+    storage.close()
+    _convert(layout, IndexKind.FILES)
+    storage = open_engine_on(layout, "sorted")
+    assert storage.flags() == 0
+    storage.close()
+
+
+@pytest.mark.parametrize("kind", list(StoreKind))
+def test_databases_that_have_lost_their_end_are_refused(kind: StoreKind, tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 2})
+    database = Path(layout.ledgers[0]) / kind.value
+    older = shutil.copytree(database, tmp_path / "older")
+    storage = open_engine_on(layout, "db")
+    put(storage, entry(1, 2), entry(2, 0))
+    storage.flush()
+    storage.close()
+    shutil.rmtree(database)
+    older.rename(database)
+    with pytest.raises(StorageFault, match=f"rebuild-{kind.value}"):
+        _convert(layout, IndexKind.FILES)
 
 
 def test_several_directories_are_refused_before_anything_is_touched(tmp_path: Path) -> None:

@@ -216,6 +216,23 @@ def test_a_record_that_does_not_parse_is_made_anew(tmp_path: Path) -> None:
     assert "ledger 2" in report.old_unreadable
 
 
+def test_of_a_database_that_has_lost_its_end_every_ledger_is_fenced(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
+    older = shutil.copytree(_current(layout) / "ledgers", tmp_path / "older")
+    storage = _open_db(layout)
+    storage.set_ledger(1, LedgerRecord(KEY, fenced=True))
+    storage.flush()
+    storage.close()
+    shutil.rmtree(_current(layout) / "ledgers")
+    older.rename(_current(layout) / "ledgers")
+    with pytest.raises(StorageFault, match="rebuild-ledgers"):
+        _open_db(layout)
+    report = _rebuild_ledgers(layout)
+    assert _records(layout) == {1: LedgerRecord(KEY, fenced=True), 2: LedgerRecord(KEY, fenced=True)}
+    assert (report.kept, report.fenced_in_doubt) == (2, 2)
+    _open_db(layout).close()
+
+
 def test_flags_of_the_storage_are_kept(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 5})
     storage = _open_db(layout)

@@ -12,6 +12,7 @@ import pytest
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.seal import NAME
 from bookie_pod.storage.index.store import StoreKind
 from bookie_protocol.errors import NoWritableDirectory, StorageFault, WrongStorageEngine
@@ -194,3 +195,36 @@ def test_without_changes_nothing_is_sealed_and_a_full_disk_leaves_it_for_later()
     storage.flush()
     assert bookie.files.read_bytes(f"/ledgers0/{NAME}") > before
     storage.close()
+
+
+def test_after_a_seal_that_failed_halfway_the_next_checkpoint_seals() -> None:
+    bookie = MemoryBookie()
+    storage = bookie.open()
+    put(storage, entry(1, 0))
+    storage.flush()
+    sealed = bookie.files.read_bytes(f"/ledgers0/{NAME}")
+    storage.directories[0].locations.unsealed = True  # and the ledgers have nothing new
+    bookie.faults.fail("write", path=StoreKind.LEDGERS.value, errno=errno.EIO)
+    with pytest.raises(StorageFault):
+        storage.flush()
+    bookie.faults.clear()
+    storage.flush()
+    assert bookie.files.read_bytes(f"/ledgers0/{NAME}") != sealed
+    storage.close()
+
+
+def test_a_store_is_known_by_what_it_was_when_it_was_opened(tmp_path: Path) -> None:
+    """A rebuild may put another database into its place between the row of a seal and its file."""
+    stores = RocksStores(FILES)
+    old, new = tmp_path / "locations", tmp_path / "new"
+    open_store = stores.open(str(old), StoreKind.LOCATIONS)
+    identity = open_store.identity()
+    assert identity
+    stores.open(str(new), StoreKind.LOCATIONS).close()
+    old.rename(tmp_path / "backup")
+    new.rename(old)
+    assert open_store.identity() == identity
+    open_store.close()
+    again = stores.open(str(old), StoreKind.LOCATIONS)
+    assert again.identity() != identity
+    again.close()
