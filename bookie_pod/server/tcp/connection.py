@@ -30,6 +30,7 @@ from bookie_pod.client_memory import SMALL
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.handed_adds import take_handed_adds
+from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
@@ -105,6 +106,8 @@ class Connection(asyncio.Protocol):
         self.share = context.memory.share(self._cut_off)
         self._postponed: deque[Callable[[], None]] = deque()
         """Reads that were not begun, because there was no room for their answers."""
+        self.reads_at_once = AT_ONCE
+        """So many are looked up together: see `hot_reads`."""
         self._cold = 0
         self._reads = 0
         self._read_bytes = 0

@@ -7,7 +7,7 @@ asks alone has a run of one.
 Invariants
 - Each read gets the answer that it would get alone. Those that memory has are answered in the order in which they came.
 - What is more than an ordinary read of one entry by its id, in a ledger whose state is known, goes through `cold_v2` or
-  `cold_v3`.
+  `cold_v3`, in its place: nothing that was taken apart or looked up is so again, and others have their turn meanwhile.
 - No more answers are made than the transport takes, and no more reads begun than the connection may have under way:
   from there on the frames stay unread.
 
@@ -18,7 +18,7 @@ Source: reference wire protocol, sections 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.server.tcp.cold_v2 import cold_v2
@@ -28,17 +28,19 @@ from bookie_protocol.wire.v2_layout import PLAIN_READ, PLAIN_READ_HEAD
 from bookie_protocol.wire.v3_hot_read import ReadFields, decode_read_request
 
 if TYPE_CHECKING:
+    from bookie_pod.ledgers.state import LedgerState
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.storage.engines.interface import LedgerStorage
 
-_AT_ONCE: Final = 256
-"""Reads that are looked up together."""
+AT_ONCE: Final = 256
+"""Reads that are looked up together, at most; of a connection that had to wait before so many, twice as many as it had
+before: what is looked up in vain is looked up again."""
 
 
 def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
     """Serve the plain reads of version 2 that begin at `pos`, where one does; returns where it stopped."""
     size = PLAIN_READ.size
-    count = min((len(data) - pos) // size, _AT_ONCE)
+    count = min((len(data) - pos) // size, conn.reads_at_once)
     reads = []
     ids_at = pos + len(PLAIN_READ_HEAD)
     for head, ledger_id, entry_id in PLAIN_READ.iter_unpack(data[pos : pos + count * size]):
@@ -46,12 +48,12 @@ def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
             break
         reads.append((ledger_id, entry_id, data[ids_at : ids_at + 16]))
         ids_at += size
-    served = _serve(conn, V2_READS, reads)
-    if served < len(reads) and not (conn.stalled or conn.closed):
-        at = pos + served * size
+
+    def serve_alone(place: int) -> None:
+        at = pos + place * size
         cold_v2(conn, data[at + 4 : at + size])
-        served += 1
-    return pos + served * size
+
+    return pos + _serve(conn, V2_READS, reads, serve_alone) * size
 
 
 def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
@@ -61,7 +63,7 @@ def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
     ends = [pos]
     last = len(data) - 4
     at = pos
-    while at <= last and len(reads) < _AT_ONCE:
+    while at <= last and len(reads) < conn.reads_at_once:
         start = at + 4
         at = start + int.from_bytes(data[at:start])
         if not start < at <= min(len(data), start + max_length):
@@ -72,50 +74,62 @@ def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
         reads.append((read[3], read[4], read))
         ends.append(at)
     high_priority = bool(reads) and reads[0][2][5] != 0
-    served = _serve(conn, V3_READS, reads, high_priority=high_priority)
-    if served < len(reads) and not (conn.stalled or conn.closed):
-        cold_v3(conn, data[ends[served] + 4 : ends[served + 1]])
-        served += 1
-    return ends[served]
+
+    def serve_alone(place: int) -> None:
+        cold_v3(conn, data[ends[place] + 4 : ends[place + 1]])
+
+    return ends[_serve(conn, V3_READS, reads, serve_alone, high_priority=high_priority)]
 
 
 def _serve(
-    conn: Connection, dialect: ReadDialect, reads: Sequence[tuple[int, int, Any]], *, high_priority: bool = False
+    conn: Connection,
+    dialect: ReadDialect,
+    reads: Sequence[tuple[int, int, Any]],
+    serve_alone: Callable[[int], None],
+    *,
+    high_priority: bool = False,
 ) -> int:
-    """How many of the reads (ledger id, entry id, what is echoed) were answered or are under way. It stops before one
-    that has to be looked at by itself, and when the connection has to wait."""
+    """How many of the reads (ledger id, entry id, what is echoed) were answered or are under way: fewer than all when
+    the connection has to wait. `serve_alone` is given the place of one that has to be looked at by itself."""
     context = conn.context
     states = context.operations.ledgers.states
     answer = dialect.answer
     pieces: list[bytes] = []
     nbytes = total = answered = served = 0
-    missed: dict[int, list[PlainRead]] = {}
+    missed: dict[LedgerState, list[PlainRead]] = {}
     known, state = -1, None
-    for (ledger_id, entry_id, echo), body in zip(reads, _look_up(context.storage, reads), strict=True):
-        if ledger_id != known:
-            known, state = ledger_id, states.get(ledger_id)
-        if state is None or entry_id < 0 or not (state.lac_known or not dialect.tells_lac):
-            break
-        served += 1
-        if body is None:
-            missed.setdefault(ledger_id, []).append((entry_id, echo, conn.read_started()))
-        else:
-            pieces += answer(echo, body, state)
-            size = len(body)
-            nbytes += size
-            total += size
-            answered += 1
-            if nbytes >= PIECE_BYTES:
-                conn.send(b"".join(pieces))
-                pieces, nbytes = [], 0
-        if conn.stalled or conn.closed:
-            break
-    if pieces:
-        conn.send(b"".join(pieces))
-    if answered:
-        context.metrics.reads_done(answered, total, 0.0)
-    for ledger_id, its in missed.items():
-        context.handlers.read_run(conn, dialect, states[ledger_id], its, high_priority=high_priority)
+    try:
+        for (ledger_id, entry_id, echo), body in zip(reads, _look_up(context.storage, reads), strict=True):
+            if ledger_id != known:
+                known, state = ledger_id, states.get(ledger_id)
+            if state is None or entry_id < 0 or not (state.lac_known or not dialect.tells_lac):
+                serve_alone(served)
+                conn.took_cold()
+                known, state = -1, None  # it may be known now
+            elif body is None:
+                missed.setdefault(state, []).append((entry_id, echo, conn.read_started()))
+            else:
+                pieces += answer(echo, body, state)
+                size = len(body)
+                nbytes += size
+                total += size
+                answered += 1
+                if nbytes >= PIECE_BYTES:
+                    conn.send(b"".join(pieces))
+                    pieces, nbytes = [], 0
+            served += 1
+            if conn.stalled or conn.closed:
+                break
+    finally:
+        # Whatever befell one that was served alone: those that were begun come to their end.
+        if pieces:
+            conn.send(b"".join(pieces))
+        if answered:
+            context.metrics.reads_done(answered, total, 0.0)
+        for its_state, its in missed.items():
+            context.handlers.read_run(conn, dialect, its_state, its, high_priority=high_priority)
+    if served < len(reads) or served == conn.reads_at_once:
+        conn.reads_at_once = min(AT_ONCE, 2 * served)
     return served
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
+from bookie_pod.server.tcp.connection import COLD_PER_TURN, READS_IN_FLIGHT_MAX, Connection
+from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import EntryDamaged
 from bookie_protocol.wire.v2_layout import Flag
 from tests.support.frames import (
@@ -47,9 +49,9 @@ V3: list[Callable[[int, tuple[int, int]], bytes]] = [
 ]
 
 
-async def with_entries(add: Callable[[bytes], bytes] = v2_add, **options: int) -> ServerRig:
+async def with_entries(add: Callable[[bytes], bytes] = v2_add, **options: Any) -> ServerRig:
     """Of each ledger some entries on disk and some in memory."""
-    rig = ServerRig(**options)  # type: ignore[arg-type]
+    rig = ServerRig(**options)
     conn, _ = rig.connect()
     for ids in (ON_DISK, IN_MEMORY):
         conn.data_received(b"".join(add(entry(ledger, each, lac=each - 1)) for ledger in (1, 2, 7) for each in ids))
@@ -173,6 +175,78 @@ async def test_what_the_lane_has_no_place_for_is_refused() -> None:
     await rig.settle(lambda: len(transport.frames) == 101)
     codes = [v2_code(frame) for frame in transport.frames]
     assert (codes.count(106), codes.count(2), codes.count(0)) == (61, 39, 1)
+    rig.close()
+
+
+def looked_up(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries memory is asked for, each time."""
+    counts: list[int] = []
+    cached_each = rig.storage.cached_each
+
+    def counting(ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        counts.append(len(entry_ids))
+        return cached_each(ledger_id, entry_ids)
+
+    monkeypatch.setattr(rig.storage, "cached_each", counting)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda each: v2_read(9, each),  # a ledger that nobody knows
+        lambda each: v2_read(1, -1),
+        lambda each: v2_read(1000 + each, 0),
+        lambda each: v3_read(9, each),
+        lambda each: v3_read(7, 8),  # one whose LAC nobody knows
+        lambda each: v3_read(1000 + each, 0, priority=True),
+    ],
+)
+async def test_reads_that_are_looked_at_one_by_one_give_others_their_turn(
+    read: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await with_entries(reads_pending_max=0)
+    counts, count = looked_up(rig, monkeypatch), 4 * COLD_PER_TURN
+    conn, transport = rig.connect()
+    begun: list[int] = []
+    started = Connection.read_started
+    monkeypatch.setattr(Connection, "read_started", lambda self, most=0: begun.append(most) or started(self, most))
+    conn.data_received(b"".join(read(each) for each in range(count)))
+    assert len(begun) == COLD_PER_TURN
+    assert conn.stalled
+    await rig.settle(lambda: len(transport.frames) == count)
+    assert sum(counts) <= 2 * count
+    assert not conn.stalled
+    assert rig.context.reads_in_progress.count == 0
+    rig.close()
+
+
+@pytest.mark.parametrize("read", [v2_read, v3_read])
+async def test_reads_that_have_to_wait_are_not_looked_up_again_and_again(
+    read: Callable[[int, int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = v2_add if read is v2_read else v3_add
+    rig = await with_entries(add, options=TcpOptions(max_reads_in_progress=1))
+    counts, count = looked_up(rig, monkeypatch), 500
+    conn, transport = rig.connect()
+    conn.data_received(read(1, 8) * count)
+    await rig.settle(lambda: len(transport.frames) == count)
+    assert sum(counts) <= 4 * count
+    rig.close()
+
+
+async def test_reads_that_were_begun_end_whatever_befalls_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await with_entries()
+
+    def broken(ledger_id: int) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(rig.ledgers, "for_read", broken)
+    monkeypatch.setattr(rig.context.complaints, "error", lambda *text, **fields: None)
+    conn, transport = rig.connect()
+    conn.data_received(v2_read(1, 0) + v2_read(1, 1) + v2_read(7, 0))
+    await rig.settle(lambda: transport.closing)
+    await rig.settle(lambda: rig.context.reads_in_progress.count == 1)  # the one that broke
     rig.close()
 
 
