@@ -67,13 +67,9 @@ class Gateway:
             idle_seconds=gateway.idle_writer_seconds,
         )
         budget = ByteBudget(gateway.max_pending_bytes)
-        metrics = GatewayMetrics(registry)
+        metrics = self._metrics = GatewayMetrics(registry)
         self._service = LedgerService(GatewayParts(self._client, self._writers, budget, gateway, metrics, memory))
-        metrics.bind_levels(
-            writers=lambda: self._writers.count,
-            streams=lambda: self._service.streams,
-            pending_bytes=lambda: budget.used,
-        )
+        self._pending = budget
 
     async def start(self) -> None:
         """Open the client."""
@@ -81,8 +77,13 @@ class Gateway:
         self._writers.start()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve the calls there."""
+        """Serve the calls there, and export levels: only now, since one that cannot be served is made anew."""
         add_LedgerServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+        self._metrics.bind_levels(
+            writers=lambda: self._writers.count,
+            streams=lambda: self._service.streams,
+            pending_bytes=lambda: self._pending.used,
+        )
 
     async def stop(self) -> None:
         """Close the ledgers that are being written, then the client."""

@@ -26,7 +26,7 @@ from bookie_pod.node.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
-from bookie_pod.storage.files import storage_fault
+from bookie_pod.storage.files import storage_fault, storage_fault_of_library
 from bookie_protocol.errors import PodkeeperError, ResourcesShort
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -109,19 +109,30 @@ async def _once_there_is_room(service: str, start: Callable[[], Coroutine[None, 
     while True:
         try:
             return await start()
-        except OSError as error:
-            short = storage_fault(f"{service} cannot start yet", error)
-            if not isinstance(short, ResourcesShort):
+        except (OSError, ImportError, PodkeeperError) as error:
+            if not _lacks_resources(error):
                 raise
-            _log.warning("a service of the bookie waits for resources", service=service, reason=str(short))
+            _log.warning("a service of the bookie waits for resources", service=service, reason=str(error))
         await asyncio.sleep(ROOM_RETRY_S)
+
+
+def _lacks_resources(error: BaseException | None) -> bool:
+    """Whether the machine lacks something: of that a file of ours that cannot be read comes too, and a library that
+    cannot be loaded."""
+    while error is not None:
+        if isinstance(error, OSError) and isinstance(storage_fault("", error), ResourcesShort):
+            return True
+        if isinstance(error, ImportError) and isinstance(storage_fault_of_library("", error), ResourcesShort):
+            return True
+        error = error.__cause__
+    return False
 
 
 async def _stop_started(starting: asyncio.Task[object]) -> None:
     """Stop a server that is starting or has started."""
     if not starting.done():
         starting.cancel()
-    with suppress(asyncio.CancelledError, PodkeeperError, OSError):  # why it did not start is told already
+    with suppress(asyncio.CancelledError, PodkeeperError, OSError, ImportError):  # why it did not start is told already
         server = await starting
         if server is not None:
             await server.stop()  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ A process that fails this way is started anew by whoever supervises it, which br
 
 Invariants
 - Every thread with a name of ours is watched from the first look at which it lives, without being told of; but for
-  those that end by nature (`SHORT_LIVED`). Threads of libraries (`Thread-<n>`) are their owners' business.
+  those that end by nature (`SHORT_LIVED`). Threads of libraries (`LIBRARIES`) are their owners' business.
 - Tasks tell by themselves that they ended (`bookie_protocol.lasting`).
 - How long a step takes is counted in looks, so that a process which was stopped, or a machine which slept, has
   not missed anything.
@@ -28,7 +28,10 @@ from bookie_protocol.errors import StartupError
 from bookie_protocol.lasting import watched_by
 
 LOOK_S: Final = 1.0
-SHORT_LIVED: Final = ("Thread-*", "journal-*-next-file", "index-headers_*", "index-rebuild", "storage-*-retry")
+LIBRARIES: Final = ("Thread-*", "ThreadPoolExecutor-*", "Dummy-*")
+"""Names of threads to which nobody gave one. `Dummy` is one that Python did not begin; it vanishes from the list when
+another thread gets its number."""
+SHORT_LIVED: Final = (*LIBRARIES, "journal-*-next-file", "index-headers_*", "index-rebuild", "storage-*-retry")
 """Names of threads whose end is no fault."""
 
 

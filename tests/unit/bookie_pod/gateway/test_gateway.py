@@ -8,6 +8,10 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.gateway.gateway import Gateway
+from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import LedgerFenced
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from tests.support.until import until
@@ -178,3 +182,17 @@ async def test_reflection_and_health_name_the_service(served):
     )
     assert (await reflection.read()).file_descriptor_response.file_descriptor_proto
     await reflection.done_writing()
+
+
+async def test_a_gateway_that_could_not_be_served_is_made_anew(cluster):
+    """Descriptors were short when its server began; the same process then begins once more."""
+    registry, memory = Registry(), MemoryGovernor(1 << 20)
+    server = grpc.aio.server()
+    for serves in (False, True):
+        gateway = Gateway(BookieConfig(), cluster.metadata, registry, memory)
+        await gateway.start()
+        if serves:
+            gateway.add_to(server)
+        await gateway.stop()
+    assert "bookie_gateway_OPEN_WRITERS 0" in registry.render()
+    await server.stop(None)

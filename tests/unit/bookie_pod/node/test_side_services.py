@@ -16,12 +16,13 @@ from bookie_pod.node import side_services
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.side_services import SideServices
+from bookie_protocol.errors import InvalidConfiguration
 
 
 class Start:
     """Stands for the start of the gRPC server: fails with these errors, one at a time, then there is none to be had."""
 
-    def __init__(self, *errors: OSError) -> None:
+    def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.ended = asyncio.Event()
 
@@ -54,6 +55,30 @@ async def test_a_service_without_descriptors_waits_for_them(monkeypatch: pytest.
     start = Start(OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOMEM, "Cannot allocate memory"))
     status = await started(start, monkeypatch, failures)
     assert (failures, start.errors, status.opening) == ([], [], None)
+
+
+def because(error: OSError) -> InvalidConfiguration:
+    """What is made of a file of tokens or certificates that cannot be read."""
+    made = InvalidConfiguration("grpcServerAuthTokenFile=/tokens: it cannot be read")
+    made.__cause__ = error
+    return made
+
+
+async def test_what_comes_of_that_is_no_end_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[BaseException] = []
+    start = Start(
+        because(OSError(errno.EMFILE, "Too many open files")),
+        ImportError("cygrpc.so: cannot open shared object file: Too many open files"),
+    )
+    await started(start, monkeypatch, failures)
+    assert (failures, start.errors) == ([], [])
+
+
+@pytest.mark.parametrize("error", [because(FileNotFoundError(2, "No such file")), ModuleNotFoundError("no grpc")])
+async def test_a_configuration_that_is_wrong_ends_the_bookie(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    failures: list[BaseException] = []
+    await started(Start(error), monkeypatch, failures)
+    assert failures == [error]
 
 
 async def test_a_service_that_cannot_start_ends_the_bookie(monkeypatch: pytest.MonkeyPatch) -> None:

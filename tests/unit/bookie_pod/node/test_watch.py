@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
@@ -57,13 +58,34 @@ async def test_a_thread_that_ends_is_found_whatever_its_name(name: str) -> None:
         assert await run == f"the thread {name} ended: the process ends, to be started anew"
 
 
-@pytest.mark.parametrize("name", ["Thread-5 (zk_loop)", "journal-3-next-file", "index-rebuild", "storage-0-retry"])
+@pytest.mark.parametrize(
+    "name", ["Thread-5 (zk_loop)", "ThreadPoolExecutor-0_0", "journal-3-next-file", "index-rebuild", "storage-0-retry"]
+)
 async def test_what_ends_by_nature_is_no_fault(name: str) -> None:
     watch = Watch()
     with thread(name) as end:
         await looks(watch)
         end()
         await looks(watch)
+
+
+async def test_a_thread_that_python_did_not_begin_may_end() -> None:
+    """It stays in Python's list until another one gets its number."""
+    watch, seen, go_on = Watch(), threading.Event(), threading.Event()
+    numbers: list[int] = []
+
+    def foreign() -> None:
+        numbers.append(threading.current_thread().ident or 0)
+        seen.set()
+        go_on.wait(10)
+
+    _thread.start_new_thread(foreign, ())
+    assert seen.wait(10)
+    await looks(watch)
+    go_on.set()
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        del threading._active[numbers[0]]  # type: ignore[attr-defined]
+    await looks(watch)
 
 
 async def test_while_the_process_ends_threads_and_tasks_may_end() -> None:
