@@ -80,12 +80,14 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-JOURNAL_STEP_S: Final = 60.0
-"""A group that is not written and synced after so long never will be: the disk hangs."""
-DISK_CHECK_S: Final = 60.0
+JOURNAL_STEP_S: Final = 180.0
+"""A group that is not written and synced after so long never will be: the disk hangs. Disks behind a network may well
+be away for two minutes, and come back."""
+DISK_CHECK_S: Final = 180.0
 """The same of a look at all disks, which only asks for figures."""
 FLUSH_S: Final = 1800.0
-"""The same of a flush: of a whole write cache, with its indexes, on the slowest disk."""
+"""The same of one step of a flush: of the indexes of a whole write cache, on the slowest disk. How long all of it takes
+is not limited: the files of very many ledgers take their time."""
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
 
@@ -139,9 +141,9 @@ class Bookie:
         for journal in self._journals:
             yield Step(f"journal-{journal.index}", journal.step(), JOURNAL_STEP_S)
         if hasattr(self, "_durability"):
-            yield Step("checkpoint", self._durability.checkpoint_began, FLUSH_S, needs="storage-*")
-            for thread, began in self._storage.storage.flushes_began():
-                yield Step(thread, began, FLUSH_S)
+            yield Step("checkpoint", self._durability.checkpoint_step(), FLUSH_S, needs="storage-*")
+            for thread, at in self._storage.storage.flushing():
+                yield Step(thread, at, FLUSH_S)
         if self._monitor is not None:
             yield Step("disk-monitor", self._monitor.check_began, DISK_CHECK_S)
 

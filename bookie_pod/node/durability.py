@@ -51,10 +51,9 @@ class Durability:
         self._checkpoints.start()
         self._checkpointing = True
 
-    @property
-    def checkpoint_began(self) -> float | None:
-        """When the checkpoint began that goes on; None: none does."""
-        return self._checkpoints.began
+    def checkpoint_step(self) -> object | None:
+        """What the checkpoint that goes on is at; None: none does."""
+        return self._checkpoints.step()
 
     def request(self) -> None:
         """Let a checkpoint be made soon. Never blocks."""

@@ -54,6 +54,7 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
     def checkpoint(self, marks: Sequence[LogMark]) -> None: ...
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None: ...
+    def written(self) -> int: ...
 
 
 class MarkedJournal(Protocol):
@@ -112,8 +113,9 @@ class SyncThread:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._wanted: _Wanted | None = None
-        self.began: float | None = None
-        """When the checkpoint began that goes on (monotonic); None: none does. Any thread."""
+        self._began: float | None = None
+        """When the checkpoint began that goes on (monotonic); None: none does."""
+        self._flushing = False
         self._wanted_lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -128,6 +130,12 @@ class SyncThread:
     def marks(self) -> list[LogMark]:
         """The mark of every journal now. Any thread."""
         return [journal.last_mark() for journal in self._journals]
+
+    def step(self) -> object | None:
+        """What the checkpoint that goes on is at: another one with everything that the storage brings to the disks;
+        None: none goes on. Any thread."""
+        began = self._began
+        return None if began is None else (began, self._storage.written() if self._flushing else None)
 
     def request(self, marks: Sequence[LogMark] | None = None) -> None:
         """Let the thread make a checkpoint now, of what lies below `marks` (None: of now). Never blocks."""
@@ -173,18 +181,20 @@ class SyncThread:
         Raises what ended it. Without `trim` it is the last one: everything is flushed, no journal is deleted.
         """
         with self._lock:
-            self.began = begin = time.monotonic()
+            self._began = begin = time.monotonic()
             try:
                 taken = self.marks() if marks is None else list(marks)
+                self._flushing = True
                 if trim:
                     self._storage.checkpoint(taken)
                 else:
                     self._storage.flush()
+                self._flushing = False
                 self._persist(taken)
                 if trim:
                     self._trim()
             finally:
-                self.began = None
+                self._began, self._flushing = None, False
             self._handlers.on_checkpoint(time.monotonic() - begin)
 
     def _persist(self, taken: Sequence[LogMark]) -> None:

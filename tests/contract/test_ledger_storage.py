@@ -252,6 +252,15 @@ def test_what_is_longer_than_any_engine_takes_is_refused_where_it_comes_in(engin
         check_storable(KEY, b"l" * (MAX_EXPLICIT_LAC_BYTES + 1))
 
 
+def test_a_flush_shows_how_far_it_has_come(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, *(entry(ledger_id, 0) for ledger_id in range(4)))
+    before = storage.written()
+    storage.flush()
+    assert storage.written() >= before + 4
+    assert [at for _, at in storage.flushing()] == [None] * len(storage.flushing())
+
+
 def test_ledger_records_survive_a_flush_even_without_entries(engine: Engine) -> None:
     storage = engine.storage
     storage.set_master_key(11, KEY)

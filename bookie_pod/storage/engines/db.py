@@ -117,7 +117,6 @@ class DbLedgerStorage:
         directory = self.directories[index]
         if not directory.flush_wanted:
             return  # a checkpoint has swapped since
-        self._began[index] = time.monotonic()
         try:
             self._flush(index)
         except BaseException as error:
@@ -125,12 +124,11 @@ class DbLedgerStorage:
             self._retry_later(index)
             for callback in self._failure_callbacks:
                 callback(error)
-        finally:
-            self._began[index] = None
 
     def _flush(self, index: int, *, seal: bool = False) -> None:
         """On the directory's storage thread. `seal`: before a mark moves."""
         directory = self.directories[index]
+        self._began[index] = time.monotonic()
         try:
             directory.flush_and_seal() if seal else directory.flush()
         except StorageFault as error:
@@ -141,10 +139,18 @@ class DbLedgerStorage:
                     failure = StorageFault(f"{FLUSH_TRIES} flushes failed one after the other, the last: {error}")
                     self._on_directory_failure(index, failure)
             raise
+        finally:
+            self._began[index] = None
         self._failed_flushes[index] = 0
 
-    def flushes_began(self) -> list[tuple[str, float | None]]:
-        return [(f"storage-{index}", began) for index, began in enumerate(self._began)]
+    def flushing(self) -> list[tuple[str, object | None]]:
+        return [
+            (f"storage-{index}", None if began is None else (began, self.directories[index].logs.stats.written))
+            for index, began in enumerate(self._began)
+        ]
+
+    def written(self) -> int:
+        return sum(directory.logs.stats.written for directory in self.directories)
 
     def _retry_later(self, index: int) -> None:
         """Repeat a flush that did not get as far as the swap; until then further requests count as made."""

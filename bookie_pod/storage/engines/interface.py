@@ -105,8 +105,13 @@ class LedgerStorage(Protocol):
         """Call back on the loop whenever a write cache may have stopped being full."""
         ...
 
-    def flushes_began(self) -> Sequence[tuple[str, float | None]]:
-        """The threads that flush on request, and when each began (monotonic) what it is at. Any thread."""
+    def flushing(self) -> Sequence[tuple[str, object | None]]:
+        """The threads that flush, and what each is at: another one with everything that it has brought to the disks;
+        None: nothing. Any thread."""
+        ...
+
+    def written(self) -> int:
+        """Grows with everything that a flush or checkpoint brings to the disks. Any thread."""
         ...
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:

@@ -141,8 +141,12 @@ class MemTableStorage(ABC):
     def on_space(self, callback: Callable[[], None]) -> None:
         self._space_callbacks.append(callback)
 
-    def flushes_began(self) -> list[tuple[str, float | None]]:
-        return [("storage-0", self._background.began)]
+    def flushing(self) -> list[tuple[str, object | None]]:
+        began = self._background.began
+        return [("storage-0", None if began is None else (began, self.written()))]
+
+    def written(self) -> int:
+        return self.logs.stats.written + self.cache.flushed
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._background.on_failure(callback)

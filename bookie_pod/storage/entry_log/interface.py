@@ -62,6 +62,11 @@ class EntryLogStats:
     damaged_reads: int = 0
     """Reads that failed because the bytes were not the entry asked for."""
 
+    @property
+    def written(self) -> int:
+        """Grows with everything that is brought to the disks."""
+        return self.entries_appended + self.syncs
+
 
 class CompactionLog(Protocol):
     """The new log of a transactional compaction. Steps in this order, each repeatable after a crash:

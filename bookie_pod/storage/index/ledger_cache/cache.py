@@ -269,6 +269,11 @@ class LedgerCache:
                 self._headers_due |= due
         self.handles.expire()
 
+    @property
+    def flushed(self) -> int:
+        """How often the pages of a ledger were brought to its file. Any thread."""
+        return self._flusher.flushed
+
     def close(self) -> None:
         """Close every file, without flushing."""
         self.handles.close()

@@ -51,6 +51,8 @@ class IndexFlusher:
         self._records = records
         self._version = version
         self._sync_logs = sync_logs
+        self.flushed = 0
+        """How often that was done for a ledger."""
         self._lock = threading.Lock()
         self._deleted_meanwhile: set[int] = set()
         self.table: PageTable
@@ -78,6 +80,7 @@ class IndexFlusher:
                 raise StorageFault(f"cannot write the index file of ledger {ledger_id}: {error}") from error
             finally:
                 self.table.unpin_all(pages)
+            self.flushed += 1
 
     def _flush(self, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         if self._records.get(ledger_id) is None:

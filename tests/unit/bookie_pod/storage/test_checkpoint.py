@@ -26,8 +26,11 @@ class Rig:
         self.completed = threading.Semaphore(0)
         self.told = threading.Semaphore(0)
         self.during_flush: Callable[[], None] = lambda: None
+        self.during_write: Callable[[], None] = lambda: None
         self.requested_flush_failed: Callable[[BaseException], None] | None = None
         self.checkpoints_by_interval = True
+        self.pieces = 0
+        self.steps: list[object] = []
         self.sync = SyncThread(
             self,
             [_Journal(self, 0), _Journal(self, 1)],
@@ -53,6 +56,9 @@ class Rig:
 
     def checkpoint(self, marks: Sequence[LogMark]) -> None:
         self.flush()
+
+    def written(self) -> int:
+        return self.pieces
 
     def start(self, checkpointer: SyncThread) -> None:
         self.started_with = checkpointer
@@ -82,6 +88,7 @@ class _Marks:
 
     def write(self, mark: LogMark, writable: Sequence[str]) -> bool:
         assert list(writable) == ["/a", "/b"]
+        self._rig.during_write()
         if self._rig.write_error is not None:
             raise self._rig.write_error
         self._rig.calls.append(f"mark {self._index} {mark.offset}")
@@ -141,6 +148,24 @@ def test_old_journals_that_cannot_be_deleted_do_no_harm(error: Exception) -> Non
     rig.trim_error = error
     rig.sync.checkpoint()
     assert rig.calls[-2:] == ["trim 0 10", "trim 1 20"]
+
+
+def test_a_long_flush_is_at_another_step_with_everything_that_it_writes() -> None:
+    """Only a step that stays the same is no progress; marks are written in one."""
+    rig = Rig()
+
+    def flush() -> None:
+        for rig.pieces in range(3):
+            rig.steps.append(rig.sync.step())
+
+    assert rig.sync.step() is None
+    rig.during_flush = flush
+    rig.during_write = lambda: rig.steps.append(rig.sync.step())
+    rig.sync.checkpoint()
+    assert None not in rig.steps
+    assert len(set(rig.steps)) == 4
+    assert rig.steps[-1] == rig.steps[-2]
+    assert rig.sync.step() is None
 
 
 def test_the_thread_checkpoints_by_interval_and_on_request() -> None:

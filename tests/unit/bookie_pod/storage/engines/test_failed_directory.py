@@ -124,3 +124,23 @@ def test_flushes_that_fail_now_and_then_are_no_failed_disk() -> None:
         storage.flush()
     assert told == []
     storage.close()
+
+
+def test_a_thread_that_flushes_for_a_checkpoint_is_seen_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each for itself: a disk that hangs is no slower because others go on."""
+    storage = MemoryBookie(("/ledgers0", "/ledgers1"), small_options(directories=2)).open()
+    hanging = storage.directories[1]
+    flush, seen = hanging.flush_and_seal, []
+
+    def hang() -> None:
+        put(storage, entry(2, 0))
+        for _ in range(2):
+            seen.append(storage.flushing()[1])
+            storage.directories[0].flush()
+        flush()
+
+    monkeypatch.setattr(hanging, "flush_and_seal", hang)
+    storage.flush()
+    assert seen[0] == seen[1] != ("storage-1", None)
+    assert storage.flushing()[1] == ("storage-1", None)
+    storage.close()
