@@ -1,10 +1,11 @@
 """Before the bookie serves: what it may have lost is put in limbo, so that nobody is told "no such entry".
 
-Every ledger that the metadata place on this bookie exists here afterwards. Those that are closed, and those whose last
-ensemble this bookie belongs to, are in limbo: reads of what is not there answer "ledger state unknown". They are
-fenced as well: the fence may be what was lost, and a writer who never heard that its ledger was closed must not be
-acknowledged here. A ledger that is still written elsewhere and has this bookie in an earlier ensemble only is left as
-it is: limbo would refuse its writer, should it come back here. One whose metadata are damaged is taken for ours.
+Every ledger that the metadata place on this bookie exists here afterwards. Those that are closed or being recovered,
+and those whose last ensemble this bookie belongs to, are in limbo: reads of what is not there answer "ledger state
+unknown". They are fenced as well: the fence may be what was lost, and a writer who never heard that its ledger was
+closed must not be acknowledged here. A ledger that is still written elsewhere and has this bookie in an earlier
+ensemble only is left as it is: limbo would refuse its writer, should it come back here. One whose metadata are damaged
+is taken for ours.
 
 (The reference puts only ledgers into limbo that are not closed, and so denies entries of closed ones until they are
 copied.)
@@ -34,7 +35,7 @@ from bookie_pod.storage.journal.directory import SUFFIX
 from bookie_pod.storage.journal.marks import mark_file_name
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, StorageFault
 from bookie_protocol.keys import is_unknown_key, master_key
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 _log = structlog.get_logger(__name__)
@@ -86,7 +87,7 @@ async def run_preboot_check(storage: LedgerStorage, store: LedgerStore, bookie_i
     damaged: list[int] = []
     async for metadata in ledgers_of(store, bookie_id, lambda ledger_id, error: damaged.append(ledger_id)):
         await limbo.flag(reason)
-        doubtful = metadata.is_closed or bookie_id in metadata.last_ensemble
+        doubtful = metadata.state is not LedgerState.OPEN or bookie_id in metadata.last_ensemble
         limbo.put(metadata.ledger_id, key_of(metadata), doubtful=doubtful)
     for ledger_id in damaged:
         await limbo.flag(reason)

@@ -208,6 +208,27 @@ async def test_limbo_before_serving() -> None:
     rig.storage.close()
 
 
+async def test_a_recovery_that_replaced_this_bookie_may_have_fenced_it_before() -> None:
+    rig = Rig(replace(EARLIER, state=LedgerState.IN_RECOVERY))
+    assert await rig.preboot() == 1
+    assert rig.limbo() == {3: (True, True)}
+    assert await rig.check.check()
+    assert rig.cluster.ledgers[3].is_closed
+    assert rig.limbo() == {3: (True, False)}
+    rig.storage.close()
+
+
+async def test_a_closed_ledger_that_came_here_later_is_fenced_when_its_entries_are_copied() -> None:
+    rig = Rig(CLOSED)
+    await rig.preboot()
+    rig.cluster.ledgers[7] = metadata(7, {0: (ME, A)}, last=2)
+    rig.cluster.ledgers[8] = metadata(8, {0: (ME, A), 2: (A, B)})
+    assert await rig.check.check()
+    assert rig.limbo() == {1: (True, False), 7: (True, False), 8: (False, False)}
+    assert rig.storage.read(7, 2) == signed(7, 2)
+    rig.storage.close()
+
+
 async def test_what_is_there_is_served_in_limbo() -> None:
     rig = Rig(CLOSED)
     put(rig.storage, signed(1, 2))
