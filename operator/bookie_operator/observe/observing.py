@@ -136,7 +136,7 @@ async def observe(
     identity_texts = secret_texts(read.identity)
     owned, taken, outlived = await _by_owner(sources, cluster, desired, found, cleanup_job)
     changed = _drift(owned, objects)
-    views = _of_their_templates(views, read, changed)
+    views = _of_their_templates(views, read, changed, objects)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     makers = [*read.stateful_sets, *read.deployments, *read.jobs]
     refused = await refusals(makers, read.pods, lambda obj: _events_of(sources.kubernetes, cluster.namespace, obj), now)
@@ -252,21 +252,30 @@ def _is_set_of_bookies(obj: KubernetesObject) -> bool:
     return obj["kind"] == STATEFUL_SET.kind and workloads.is_bookie(obj)
 
 
+def _as_applied(obj: KubernetesObject, objects: DesiredObjects | None) -> Mapping[str, Any] | None:
+    return objects.as_applied(_key(obj), obj["metadata"].get("annotations") or {}) if objects is not None else None
+
+
 def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) -> dict[str, str]:
     """What of the cluster's own is not as it was applied."""
     found: dict[str, str] = {}
-    if objects is None:
-        return found
     for each in owned:
-        manifest = objects.as_applied(_key(each), each["metadata"].get("annotations") or {})
+        manifest = _as_applied(each, objects)
         if manifest is not None and (words := drift(manifest, each["metadata"])):
             found[_key(each)] = words
     return found
 
 
-def _of_their_templates(views: list[PodView], read: _Read, changed: Mapping[str, str]) -> list[PodView]:
-    """Pods that were made while somebody had changed the template of their StatefulSet have no template of ours."""
-    sets = {each["metadata"]["name"]: each for each in read.stateful_sets if _key(each) not in changed}
+def _of_their_templates(
+    views: list[PodView], read: _Read, changed: Mapping[str, str], objects: DesiredObjects | None
+) -> list[PodView]:
+    """Pods that were made while somebody had changed the template of their StatefulSet have no template of ours. Told
+    only where that template is known to be ours by now: of an earlier release's, which waits, nobody can say so."""
+    sets = {
+        each["metadata"]["name"]: each
+        for each in read.stateful_sets
+        if _key(each) not in changed and _as_applied(each, objects) is not None
+    }
     pods = {each["metadata"]["name"]: each for each in read.pods}
     return [
         replace(one, template_hash="")

@@ -18,6 +18,7 @@ from bookie_operator.world.model import PodFault, PodView, StatefulSetView
 
 _BOOKIE: Final = "bookie"
 _ORDINAL: Final = re.compile(r"(?P<set>.+)-(?P<ordinal>\d+)")
+_AMOUNTS: Final = ("limits", "requests")
 _TEMPLATE: Final = re.compile(r"(?P<kind>journal|ledger|index)-\d+")
 
 
@@ -132,7 +133,12 @@ def is_made_of(pod: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
 
 
 def _alike(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    if any(made.get(key) != wanted.get(key) for key in ("image", "command", "args", "resources")):
+    """What a pod has beside what it was to have counts for nothing: Kubernetes gives it requests where there are limits
+    alone, and what a LimitRange says."""
+    if any(made.get(key) != wanted.get(key) for key in ("image", "command", "args")):
+        return False
+    has, asked = made.get("resources") or {}, wanted.get("resources") or {}
+    if any((has.get(key) or {}).get(name) != each for key in _AMOUNTS for name, each in (asked.get(key) or {}).items()):
         return False
     given = {each["name"]: each for each in made.get("env") or ()}
     return all(given.get(each["name"]) == each for each in wanted.get("env") or ())

@@ -129,3 +129,24 @@ async def test_a_rollout_and_restarts_of_people_are_no_drift() -> None:
         fake.apply(replicas=3, version="0.2.0")
         await fake.settle()
         assert fake.events("ChangedByHand") == []
+
+
+async def test_what_kubernetes_fills_in_of_resources_is_no_other_template() -> None:
+    """A pod is made with requests where only limits were given, and with those of a LimitRange; its template is not."""
+
+    def fill_in(resource: Resource, obj: dict[str, Any], before: dict[str, Any] | None) -> None:
+        if resource == POD and before is None:
+            for each in obj["spec"]["containers"]:
+                given = each.setdefault("resources", {})
+                given["requests"] = {"cpu": "100m", **given.get("limits", {}), **given.get("requests", {})}
+
+    async with fake_cluster() as fake:
+        fake.store.admission.append(fill_in)
+        fake.apply(replicas=3, pod={"resources": {"limits": {"memory": "2Gi"}}})
+        await fake.settle()
+        before = fake.uids()
+        patch = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+        fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"template": patch}})
+        fake.run_controllers()
+        await passes(fake, 120)
+        assert fake.uids() == before

@@ -213,6 +213,23 @@ async def test_a_stateful_set_of_an_earlier_release_is_taken_over_with_the_templ
         assert "RecordInputs" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
 
 
+async def test_a_template_that_waits_and_that_somebody_changed_restarts_nobody() -> None:
+    """Nobody can tell what of it was the earlier release's: pods that were made of that are as good as others."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = uids(fake)
+        upgrade(fake)
+        await passes(fake, 3)
+        containers = stateful_set(fake)["spec"]["template"]["spec"]["containers"]
+        by_hand = [{**each, "image": "somebody/podkeeper:9"} for each in containers]
+        fake.store.patch(STATEFUL_SET, NAMESPACE, SET, {"spec": {"template": {"spec": {"containers": by_hand}}}})
+        fake.run_controllers()
+        await passes(fake)
+        assert uids(fake) == before
+        assert fake.status["updatedReplicas"] == 4
+
+
 async def test_what_people_changed_while_no_operator_ran_is_not_taken_for_the_releases() -> None:
     async with fake_cluster() as fake:
         fake.apply(replicas=4)
