@@ -29,7 +29,7 @@ RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
 
 
-def _uptime() -> float:
+def uptime() -> float:
     """Seconds on a clock that goes on while the machine is suspended, which `time.monotonic` does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -42,7 +42,7 @@ class LeaderElection:
         name: str,
         identity: str,
         *,
-        monotonic: Callable[[], float] = _uptime,
+        monotonic: Callable[[], float] = uptime,
         duration_s: float = DURATION_S,
         renew_s: float = RENEW_S,
     ) -> None:

@@ -118,7 +118,9 @@ def remains(namespaces: tuple[str, ...], all_namespaces: bool) -> None:
     try:
         found = asyncio.run(look())
     except KubernetesError as exc:
-        raise click.ClickException(f"nobody could tell whether there are BookieClusters: {exc}") from exc
+        raise click.ClickException(
+            f"nobody could tell whether there are BookieClusters: {exc}. `helm uninstall --no-hooks` asks nobody"
+        ) from exc
     if found:
         raise click.ClickException(
             f"{len(found)} BookieClusters are left, and without an operator nobody ends their deletion. Delete them"

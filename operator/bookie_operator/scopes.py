@@ -9,7 +9,8 @@ Invariants
 - As in `lease`: what is another's is taken only after it was seen unchanged for its whole duration.
 - It is not given back at the end: a restart is no reason for another operator to take over. One that was uninstalled
   has lost it after `DURATION_S`.
-- Where the Lease may not be read or written (a Role of an earlier release) nothing is claimed, and work goes on.
+- Where the Lease may not be read or written (a Role of an earlier release) nothing is claimed, and work goes on; unless
+  another operator was seen to hold it.
 
 Threads: one event loop.
 """
@@ -17,7 +18,6 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +26,7 @@ import structlog
 
 from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.lease import LeaderElection
+from bookie_operator.lease import LeaderElection, uptime
 
 _log = structlog.get_logger(__name__)
 LEASE: Final = "podkeeper-operator-clusters"
@@ -36,6 +36,8 @@ _VALID_S: Final = 240.0
 _RENEW_S: Final = 60.0
 _ASK_S: Final = 10.0
 _FORBIDDEN_S: Final = 600.0
+_UNASKED_S: Final = 180.0
+"""Nobody asks for so long only of a namespace that has nothing to keep any more, or where another process leads."""
 _UNKNOWN: Final = "(nobody could tell which)"
 
 
@@ -43,14 +45,13 @@ _UNKNOWN: Final = "(nobody could tell which)"
 class _Scope:
     election: LeaderElection
     turn_at: float
+    asked_at: float
     other: str = ""
     told: str = ""
 
 
 class Scopes:
-    def __init__(
-        self, kubernetes: Kubernetes, installation: str, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, kubernetes: Kubernetes, installation: str, *, monotonic: Callable[[], float] = uptime) -> None:
         """`installation`: what this operator is told apart by, the same in all its processes; empty: nothing is
         claimed."""
         self._kubernetes = kubernetes
@@ -62,7 +63,9 @@ class Scopes:
     @property
     def kept_by_others(self) -> dict[str, str]:
         """Namespaces that this operator stays out of, with whose they are."""
-        return {namespace: scope.other for namespace, scope in self._scopes.items() if scope.other}
+        since = self._monotonic() - _UNASKED_S
+        asked = ((namespace, scope) for namespace, scope in self._scopes.items() if scope.asked_at >= since)
+        return {namespace: scope.other for namespace, scope in asked if scope.other}
 
     async def other(self, namespace: str) -> str:
         """Who keeps what is in this namespace; empty: this operator, from now on."""
@@ -72,7 +75,8 @@ class Scopes:
             now = self._monotonic()
             scope = self._scopes.get(namespace)
             if scope is None:
-                scope = self._scopes[namespace] = _Scope(self._election(namespace), now)
+                scope = self._scopes[namespace] = _Scope(self._election(namespace), now, now)
+            scope.asked_at = now
             if now >= scope.turn_at:
                 await self._turn(namespace, scope, now)
             return scope.other
@@ -93,7 +97,7 @@ class Scopes:
         await election.turn()
         if election.leading:
             scope.other, scope.turn_at = "", now + (_ASK_S if election.problem else _RENEW_S)
-        elif isinstance(election.problem, Forbidden):
+        elif isinstance(election.problem, Forbidden) and not election.holder:
             scope.other, scope.turn_at = "", now + _FORBIDDEN_S
         else:
             scope.other = election.holder or _UNKNOWN

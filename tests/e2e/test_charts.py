@@ -75,6 +75,13 @@ def test_pods_are_restricted(values: Path):
             assert container["resources"]["limits"]["memory"]
 
 
+def test_the_namespace_gives_every_pod_of_the_operator_its_user():
+    """Also that of the check before an uninstall: refused, it would stand in the way of that."""
+    specs = pod_specs(render(OPERATOR, values={"runAsUser": None}))
+    assert len(specs) > 1
+    assert not any({"runAsUser", "runAsGroup"} & set(spec["securityContext"]) for spec in specs)
+
+
 def test_operator_by_default_works_in_its_own_namespace():
     objects = render(OPERATOR)
     assert only(objects, "ClusterRole")["metadata"]["name"].endswith("-read")

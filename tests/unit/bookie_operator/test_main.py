@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from kubernetes import client
 
+from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.main import main, remaining, repository, watched_namespaces
 from tests.support.fake_kubernetes.serving import kubernetes_alone
@@ -72,6 +73,8 @@ async def test_what_remains_before_an_operator_is_uninstalled() -> None:
 
 def test_what_remains_fails_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(kubernetes: object, namespaces: tuple[str, ...]) -> list[str]:
+        if namespaces == ("dark",):
+            raise Forbidden("bookieclusters may not be listed")
         return [f"  kubectl -n {namespaces[0]} delete bkc events"] if namespaces == ("full",) else []
 
     monkeypatch.setattr("bookie_operator.main.remaining", found)
@@ -83,3 +86,6 @@ def test_what_remains_fails_and_names_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "kubectl -n full delete bkc events" in answer.output
     assert "--no-hooks" in answer.output
     assert CliRunner().invoke(main, ["remains", "--namespace", "empty"]).exit_code == 0
+    unreachable = CliRunner().invoke(main, ["remains", "--namespace", "dark"])
+    assert unreachable.exit_code == 1
+    assert "--no-hooks" in unreachable.output

@@ -69,6 +69,29 @@ async def test_without_the_right_to_leases_work_goes_on() -> None:
         assert await scopes(kubernetes, "", Clock()).other("storage") == ""
 
 
+async def test_a_right_that_is_refused_for_a_moment_takes_nothing_from_another() -> None:
+    async with kubernetes_alone() as (kubernetes, server):
+        clock = Clock()
+        assert await scopes(kubernetes, "ops", clock).other("storage") == ""
+        two = scopes(kubernetes, "team", clock)
+        assert await two.other("storage") == "ops"
+        server.forbidden.add("leases")
+        clock.time += 15.0
+        assert await two.other("storage") == "ops"
+
+
+async def test_a_namespace_that_has_nothing_to_keep_any_more_makes_nobody_unready() -> None:
+    async with kubernetes_alone() as (kubernetes, _):
+        clock = Clock()
+        two = scopes(kubernetes, "team", clock)
+        await scopes(kubernetes, "ops", clock).other("storage")
+        assert await two.other("storage") == "ops"
+        clock.time += 60.0
+        assert two.kept_by_others == {"storage": "ops"}
+        clock.time += 150.0
+        assert two.kept_by_others == {}
+
+
 async def test_a_cluster_of_another_operator_is_left_alone_and_people_are_told() -> None:
     async with fake_cluster(operators=2) as fake:
         clock = Clock()
