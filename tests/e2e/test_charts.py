@@ -31,7 +31,7 @@ def only(objects: list[Object], kind: str) -> Object:
 
 def pod_specs(objects: list[Object]) -> list[Object]:
     found = [each["spec"] for each in objects if each["kind"] == "Pod"]
-    return found + [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    return found + [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("Deployment", "Job")]
 
 
 # --- without a cluster ------------------------------------------------------------------------------------------------

@@ -163,11 +163,12 @@ def audited_after(world: World, moment: float) -> bool:
 # --- what stopping would do -------------------------------------------------------------------------------------------
 
 
-def stoppable(world: World, bookie_ids: frozenset[str]) -> Obstacle | None:
+def stoppable(world: World, bookie_ids: frozenset[str], *, last_copies: bool = True) -> Obstacle | None:
     """For a while: no ledger falls below its ack quorum that need not.
 
     Of a ledger whose ack quorum is as large as its write quorum no bookie could ever be stopped: then it is enough
-    that all other copies stay. With a write quorum of one nothing can be asked for.
+    that all other copies stay. With a write quorum of one nothing can be asked for; but for `last_copies`, of a bookie
+    that need not be stopped.
     """
     safety = world.safety.get(bookie_ids)
     who = ", ".join(sorted(bookie_ids))
@@ -175,7 +176,7 @@ def stoppable(world: World, bookie_ids: frozenset[str]) -> Obstacle | None:
         return Obstacle("SafetyUnknown", f"nobody could tell yet which ledgers need {who} at this moment")
     if safety.unknown:
         return Obstacle("SafetyUnknown", f"of {safety.unknown} ledgers nobody can tell what they need{_shown(safety)}")
-    if safety.without_copy and world.cluster.spec.durability.write_quorum > 1:
+    if safety.without_copy and (world.cluster.spec.durability.write_quorum > 1 or not last_copies):
         return Obstacle(
             "LastCopy", f"{safety.without_copy} ledgers could not be read without {who}{_shown(safety)}", True
         )

@@ -161,6 +161,9 @@ def stop(run: Run) -> Decision:
         return run.go("Leave", f"{found.name} has {ordinal} replicas")
     if found.replicas != ordinal + 1:
         return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
+    if _serves_again(run):
+        why = f"{run.bookie} serves again, and is drained before it is stopped"
+        return run.forget(*planned).go("ReadOnly", why, saved={MODE: DecommissionMode.DRAIN.value})
     crowded = gates.without_room(run.world, run.desired, run.bookie) if run.saved(MAKES_ROOM) else []
     if run.saved(MAKES_ROOM) and not crowded:
         return stays(run, "every other bookie has a node by now")
@@ -168,7 +171,7 @@ def stop(run: Run) -> Decision:
         gates.enough_without(run.world, gates.Victim(found, ordinal)),
         gates.claims_stay(run.world, run.desired, {run.bookie}),
         gates.others_serve(run.world, run.desired, {run.bookie, *crowded}),
-        gates.stoppable(run.world, frozenset({run.bookie_id})),
+        gates.stoppable(run.world, frozenset({run.bookie_id}), last_copies=not crowded),
     )
     if obstacle is not None:
         return run.forget(*planned).blocked(obstacle, patience(run))
@@ -176,3 +179,10 @@ def stop(run: Run) -> Decision:
         return run.go("Stop", f"{run.bookie} may be stopped", saved=planned)
     action = ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal)
     return run.act(action, f"{run.bookie} is stopped before it is drained", then="Leave")
+
+
+def _serves_again(run: Run) -> bool:
+    """It was to be stopped first only because it was down: nobody asked for that."""
+    if run.saved(MAKES_ROOM) or stops_first(run.world.cluster.spec.decommission.mode.value):
+        return False
+    return gates.is_registered(run.world, run.desired, run.bookie)

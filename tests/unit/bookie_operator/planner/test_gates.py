@@ -153,6 +153,15 @@ def test_what_a_stop_may_do_to_ledgers_depends_on_the_quorums(
         assert "(17: no copy: only on a)" in obstacle.message
 
 
+def test_of_a_bookie_that_need_not_be_stopped_last_copies_count_whatever_the_quorum(sim: Simulation) -> None:
+    sim.change(durability={"writeQuorum": 1, "ackQuorum": 1})
+    world = replace(sim.world(), safety={BOTH: SafetyFacts(BOTH, 0, 1, 0, ())})
+    assert gates.stoppable(world, BOTH) is None
+    obstacle = gates.stoppable(world, BOTH, last_copies=False)
+    assert obstacle is not None
+    assert obstacle.reason == "LastCopy"
+
+
 def test_nobody_asked_what_a_stop_would_do(sim: Simulation) -> None:
     obstacle = gates.stoppable(sim.world(), BOTH)
     assert obstacle == gates.Obstacle("SafetyUnknown", "nobody could tell yet which ledgers need a, b at this moment")

@@ -271,3 +271,22 @@ def test_a_drain_that_is_refused_is_told_and_tried_again(five: Simulation, phase
 def test_at_rest_nothing_is_done(five: Simulation) -> None:
     five.run_until_rest()
     assert isinstance(five.run_pass().plan.decision, Rest)
+
+
+def test_one_that_was_down_and_serves_again_is_drained_before_it_is_stopped() -> None:
+    """`spec` does not say that it may be stopped first: it was to be, because nothing else could be done."""
+    sim = settled(replicas=5)
+    sim.bookkeeper.writes = False
+    pod = sim.kubernetes.pods[GOING]
+    sim.kubernetes.cordoned.add(pod.node)
+    sim.kubernetes.kill_pod(GOING)
+    sim.advance(30)
+    fewer(sim)
+    at_step(sim, "Stop")
+    sim.kubernetes.cordoned.clear()
+    while sim.desired().bookie_id(GOING) not in sim.bookkeeper.running:
+        sim.advance(1)
+    sim.run_until_rest()
+    assert not [one for one in acted(sim) if isinstance(one, BeginDrain) and one.stopped]
+    assert sim.kubernetes.pods.keys() == {f"c-bookie-{number}" for number in range(4)}
+    assert not sim.accidents
