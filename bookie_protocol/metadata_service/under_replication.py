@@ -44,11 +44,13 @@ class UnderreplicatedLedger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLock:
-    """A lock of ours. `mark_version` is the mark's when the lock was taken; None: locked without a mark."""
+    """A lock of ours. `mark_version` and `mark_created_ms` are the mark's when the lock was taken; None: locked without
+    a mark."""
 
     ledger_id: int
     mark_version: int | None
     session_id: int
+    mark_created_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ class UnderReplication(Protocol):
         ...
 
     async def mark_replicated(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-        """Remove the mark unless it was renewed since, then the lock. `SessionEnded`: the lock had ended, and the mark
-        stands."""
+        """Remove the mark unless it was renewed since, then the lock. With a lock that was given back nothing is done.
+        `SessionEnded`: the lock had ended, and the mark stands."""
         ...
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:

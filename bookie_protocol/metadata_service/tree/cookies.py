@@ -7,7 +7,7 @@ Sources: reference metadata layout, sections 5.1 and 5.3.
 
 from __future__ import annotations
 
-from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict
+from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import ANY_VERSION, CookieIdentity, StoredCookie
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
@@ -46,9 +46,6 @@ class TreeCookies:
 
     async def delete_this(self, bookie_id: str, cookie: CookieIdentity, *, timeout: float | None = None) -> None:
         path = f"{self._parent}/{bookie_id}"
-        stat = await self._tree.exists(path, timeout=timeout)
-        if stat is None:
-            raise MetadataNotFound(f"bookie {bookie_id} has no cookie")
-        if (stat.version, stat.ctime_ms) != (cookie.version, cookie.created_ms):
-            raise MetadataVersionConflict(f"the cookie of {bookie_id} is another one by now")
-        await self._tree.delete(path, cookie.version, session_id=cookie.session_id, timeout=timeout)
+        await self._tree.delete(
+            path, cookie.version, created_ms=cookie.created_ms, session_id=cookie.session_id, timeout=timeout
+        )

@@ -170,19 +170,35 @@ class RetryingTree:
         path: str,
         version: int = ANY_VERSION,
         *,
+        created_ms: int | None = None,
         session_id: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`session_id`: as for `set`."""
+        """`created_ms`: the node that was created then. One that was made anew since begins with the same versions; it
+        is a `MetadataVersionConflict`, and left alone also where a lost answer is asked for again. `session_id`: as for
+        `set`."""
 
         async def attempt(left: float, repeated: bool) -> None:
             try:
+                if created_ms is not None and not await self._is_from(path, created_ms, left, repeated):
+                    return
                 await self._tree.delete(path, version, session_id=session_id, timeout=left)
             except MetadataNotFound:
                 if not repeated:
                     raise
 
         await self._repeat(f"delete {path}", attempt, timeout)
+
+    async def _is_from(self, path: str, created_ms: int, timeout: float, repeated: bool) -> bool:
+        """False: it is gone, and the request before this one may have done it."""
+        if repeated:
+            await self._tree.sync(path, timeout=timeout)  # the server of now may know less than that of then
+        stat = await self._tree.exists(path, timeout=timeout)
+        if stat is None:
+            raise MetadataNotFound(f"{path} does not exist")
+        if stat.ctime_ms != created_ms and not repeated:
+            raise MetadataVersionConflict(f"{path} was made anew meanwhile")
+        return stat.ctime_ms == created_ms
 
     async def delete_own(self, path: str, session_id: int, *, timeout: float | None = None) -> bool:
         """Delete an ephemeral node that this session of ours made, and no other; whether it was there.

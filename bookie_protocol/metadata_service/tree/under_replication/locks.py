@@ -28,7 +28,7 @@ from random import Random
 from typing import Final
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound
-from bookie_protocol.metadata_service.tree.nodes import check_session
+from bookie_protocol.metadata_service.tree.nodes import NodeStat, check_session
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
@@ -60,10 +60,14 @@ class Locks:
         self._refuse_own(ledger_id)
         await self._base.prepare(timeout)
         stat = await self._tree.exists(self._base.mark(ledger_id), timeout=timeout)
-        return await self._lock(ledger_id, None if stat is None else stat.version, timeout)
+        return await self._lock(ledger_id, stat, timeout)
+
+    def holds(self, lock: LedgerLock) -> bool:
+        """Whether it was not given back yet; its session may have ended."""
+        return self._held.get(lock.ledger_id) is lock
 
     async def release(self, lock: LedgerLock, timeout: float | None) -> None:
-        if self._held.get(lock.ledger_id) is not lock:
+        if not self.holds(lock):
             return
         del self._held[lock.ledger_id]
         self._unsettled.add(lock.ledger_id)  # nobody here takes it while it is being deleted
@@ -101,7 +105,7 @@ class Locks:
         ids = sorted(found for found in map(names.lock_ledger_id, listed) if found is not None)
         return {i: holder async for i, holder in read_ahead(_each(ids), read, _READ_AHEAD) if holder is not None}
 
-    async def _lock(self, ledger_id: int, mark_version: int | None, timeout: float | None) -> LedgerLock:
+    async def _lock(self, ledger_id: int, mark: NodeStat | None, timeout: float | None) -> LedgerLock:
         path = self._base.lock(ledger_id)
         self._refuse_own(ledger_id)
         self._unsettled.add(ledger_id)
@@ -116,7 +120,8 @@ class Locks:
             self._abandon(ledger_id, self._tree.session_id, times=2)
             raise
         self._unsettled.discard(ledger_id)
-        lock = self._held[ledger_id] = LedgerLock(ledger_id, mark_version, session_id)
+        version, created_ms = (None, None) if mark is None else (mark.version, mark.ctime_ms)
+        lock = self._held[ledger_id] = LedgerLock(ledger_id, version, session_id, created_ms)
         return lock
 
     def _refuse_own(self, ledger_id: int) -> None:
@@ -192,7 +197,7 @@ class Locks:
         if stat is None:
             return None
         try:
-            return await self._lock(ledger_id, stat.version, timeout)
+            return await self._lock(ledger_id, stat, timeout)
         except MetadataExists:
             locks.misses += 1
             return None

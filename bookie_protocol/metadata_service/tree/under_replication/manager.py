@@ -83,8 +83,14 @@ class TreeUnderReplication:
         return await self._locks.lock(ledger_id, timeout)
 
     async def mark_replicated(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-        if lock.mark_version is not None:
-            await self._marks.remove(lock.ledger_id, lock.mark_version, timeout, lock.session_id)
+        if lock.mark_version is not None and self._locks.holds(lock):
+            await self._marks.remove(
+                lock.ledger_id,
+                lock.mark_version,
+                timeout,
+                created_ms=lock.mark_created_ms,
+                session_id=lock.session_id,
+            )
         await self.release(lock, timeout=timeout)
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:

@@ -111,15 +111,23 @@ class Marks:
             if predicate is None or (found.damage is None and predicate(found.replicas)):
                 yield found
 
-    async def remove(self, ledger_id: int, version: int, timeout: float | None, session_id: int | None = None) -> bool:
+    async def remove(
+        self,
+        ledger_id: int,
+        version: int,
+        timeout: float | None,
+        *,
+        created_ms: int | None = None,
+        session_id: int | None = None,
+    ) -> bool:
         """Remove a mark that still has this version, and empty directories above it. False: it was renewed.
 
-        `session_id`: of the lock under which the version was read. A mark that is made anew begins with the version of
-        its predecessor, but nobody removes the one and makes the other while that lock is held.
+        `created_ms`: of the mark that had this version; one that is made anew begins with the versions of its
+        predecessor. `session_id`: of the lock under which both were read.
         """
         path = self._base.mark(ledger_id)
         try:
-            await self._tree.delete(path, version, session_id=session_id, timeout=timeout)
+            await self._tree.delete(path, version, created_ms=created_ms, session_id=session_id, timeout=timeout)
         except MetadataVersionConflict:
             return False
         except MetadataNotFound:

@@ -228,6 +228,49 @@ async def test_marks_and_locks_happen_once(rig: Rig, when: str) -> None:
     assert await tree.is_enabled()
 
 
+async def test_a_mark_that_is_made_anew_while_the_answer_of_its_removal_is_lost_stays(rig: Rig) -> None:
+    """Jobs mark what they find also while a ledger is locked."""
+    service, lossy = rig
+    marks = service.under_replication
+    await marks.mark(1, ["a:1"], ctime_ms=1)
+    lock = await marks.lock(1)
+
+    async def mark_anew() -> None:
+        lossy.meanwhile = None
+        await asyncio.sleep(0.002)  # times of creation are in milliseconds
+        await marks.mark(1, ["b:1"], ctime_ms=2)
+
+    lossy.lose, lossy.meanwhile = "after", mark_anew
+    await marks.mark_replicated(lock)
+    assert await marks.read(1) == UnderreplicatedLedger(1, ("b:1",), 2)
+    assert await marks.locks() == {}
+
+
+async def test_who_gave_a_lock_back_removes_no_mark_any_more(rig: Rig) -> None:
+    service, _ = rig
+    marks = service.under_replication
+    await marks.mark(1, ["a:1"], ctime_ms=1)
+    lock = await marks.lock(1)
+    await marks.release(lock)
+    await marks.mark_replicated(lock)
+    assert await marks.read(1) == UnderreplicatedLedger(1, ("a:1",), 1)
+
+
+async def test_a_cookie_that_is_made_anew_while_the_answer_of_its_deletion_is_lost_stays(rig: Rig) -> None:
+    service, lossy = rig
+    await service.cookies.create("b:1", b"old")
+    found = await service.cookies.read("b:1")
+
+    async def make_anew() -> None:
+        lossy.meanwhile = None
+        await asyncio.sleep(0.002)
+        await service.cookies.create("b:1", b"new")
+
+    lossy.lose, lossy.meanwhile = "after", make_anew
+    await service.cookies.delete_this("b:1", found.identity)
+    assert (await service.cookies.read("b:1")).value == b"new"
+
+
 async def test_of_two_votes_after_a_lost_answer_the_older_counts(rig: Rig) -> None:
     """Others wait for the older one: were the newer one ours, nobody would ever be the auditor."""
     service, lossy = rig
