@@ -282,6 +282,11 @@ class Actors:
                             lac = reader.last_add_confirmed
                         if reader.is_closed:
                             history.counts["tails that came to the end"] += 1
+                            if following != reader.metadata.last_entry_id + 1:
+                                end = reader.metadata.last_entry_id
+                                history.breach(
+                                    "order", f"{ledger}: a tail ended before {following}, the ledger at {end}"
+                                )
                             history.ended(ledger, reader.metadata.last_entry_id, reader.length, "a tail")
                             return
                 except LedgerDeleted:
@@ -364,8 +369,7 @@ async def read_some(client: Client, history: History, ledger: Ledger, random: Ra
             if not reader.is_closed:
                 history.breach("recovery", f"{ledger}: it was closed, and is open again")
                 return
-            for entry in await reader.read(first, last):
-                history.read_entry(ledger, entry.entry_id, bytes(entry.payload), "a reader")
+            history.read_range(ledger, (first, last), await reader.read(first, last), "a reader")
     except NotThere as error:
         if ledger.is_promised and not ledger.is_deleted:
             history.breach("absence", f"{ledger}: a reader of {first} to {last} was told {error!r}")

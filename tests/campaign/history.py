@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from bookie_client.reading.entry import LedgerEntry
 from tests.interop.java_client import PASSWORD as JAVA_PASSWORD
 from tests.interop.java_client import payload as java_payload
 
@@ -183,6 +185,18 @@ class History:
         self.counts["entries read and compared"] += 1
         if found != ledger.payload(entry_id):
             self.breach("content", f"{ledger}: {who} was given other bytes for entry {entry_id}: {found[:60]!r}")
+
+    def read_range(self, ledger: Ledger, span: tuple[int, int], found: Sequence[LedgerEntry], who: str) -> None:
+        """What a read of all from the first to the last brought: each of them, once and in order."""
+        first, last = span
+        ids = [each.entry_id for each in found]
+        if ids != list(range(first, last + 1)):
+            missing = sorted(set(range(first, last + 1)) - set(ids))
+            self.breach(
+                "order", f"{ledger}: {who} asked for {first} to {last}, was given {len(ids)}, not {missing[:9]}"
+            )
+        for each in found:
+            self.read_entry(ledger, each.entry_id, bytes(each.payload), who)
 
     def heard_lac(self, ledger: Ledger, lac: int, before: int) -> None:
         if lac < before:

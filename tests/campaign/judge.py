@@ -21,6 +21,7 @@ import asyncio
 import re
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -32,6 +33,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NotThere, PodkeeperError, Refused
 from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.campaign.actors import named, recover
 from tests.campaign.connecting import connected
 from tests.campaign.history import History, Ledger
@@ -94,7 +96,8 @@ class Judge:
             stored = await client.stored_metadata(ledger.ledger_id)
             handle = client.open_stored(stored, password=ledger.password, last_add_confirmed=last)
             last = min(last, handle.last_add_confirmed)
-            await self._scan(ledger, bookie.name, replicas(handle).scan(bookie.name, first, last))
+            due = _held(handle.metadata, bookie.name, first, last)
+            await self._scan(ledger, bookie.name, replicas(handle).scan(bookie.name, first, last), due)
             self._history.counts["memories of restarted bookies asked"] += 1
 
     async def round(self) -> None:
@@ -204,7 +207,9 @@ class Judge:
                     named(ledger, handle.metadata)
                     reader = replicas(handle)
                     for bookie in sorted(handle.metadata.all_bookies()):
-                        bad = await self._scan(ledger, bookie, reader.scan(bookie, 0, handle.last_add_confirmed))
+                        last = handle.last_add_confirmed
+                        due = _held(handle.metadata, bookie, 0, last)
+                        bad = await self._scan(ledger, bookie, reader.scan(bookie, 0, last), due)
                         if bad is None:
                             self._sound.setdefault(ledger.ledger_id, set()).add(bookie)
                         else:
@@ -215,16 +220,23 @@ class Judge:
                 self._history.breach("metadata", f"{ledger} was never deleted, and does not exist")
             return wrong
 
-    async def _scan(self, ledger: Ledger, bookie: str, answers: object) -> str | None:
-        history = self._history
+    async def _scan(self, ledger: Ledger, bookie: str, answers: object, due: list[int]) -> str | None:
+        """`due`: the entries of which it has to give its copy."""
+        history, left = self._history, deque(due)
         async for answer in answers:  # type: ignore[attr-defined]
             history.counts["copies looked at"] += 1
+            if not left or answer.entry_id != left.popleft():
+                history.breach(
+                    "order", f"{ledger}: a scan of {bookie} gave {answer.entry_id}, not the next of {due[:9]}"
+                )
             if answer.entry is not None:
                 history.read_entry(ledger, answer.entry_id, bytes(answer.entry.payload), f"a scan of {bookie}")
                 continue
             if isinstance(answer.error, NotThere):
                 self._judge_absence(ledger, bookie, answer.entry_id, answer.error)
             return f"{bookie}, entry {answer.entry_id}: {answer.error!r}"
+        if left:
+            history.breach("order", f"{ledger}: a scan of {bookie} ended before entry {left[0]}")
         return None
 
     def _judge_absence(self, ledger: Ledger, bookie: str, entry_id: int, error: NotThere) -> None:
@@ -253,8 +265,7 @@ class Judge:
                 continue
             self._history.counts["ledgers judged"] += 1
             self._history.counts["acknowledged entries judged"] += ledger.acked + 1
-            for each in found:
-                self._history.read_entry(ledger, each.entry_id, bytes(each.payload), "the judge")
+            self._history.read_range(ledger, (0, ledger.end[0]), found, "the judge")
 
     # --- 4 --------------------------------------------------------------------------------------------------------
 
@@ -306,6 +317,11 @@ class Judge:
                 return
             await asyncio.sleep(0.5)
         self._history.breach("rest", f"{bookie.name} is at rest and holds {held}")
+
+
+def _held(metadata: LedgerMetadata, bookie: str, first: int, last: int) -> list[int]:
+    """The entries from the first to the last of which the metadata say that this bookie has a copy."""
+    return [entry_id for entry_id in range(first, last + 1) if bookie in metadata.bookies_for(entry_id)]
 
 
 def _any_promised(ledgers: Iterable[Ledger]) -> bool:

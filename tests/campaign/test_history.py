@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from bookie_client.reading.entry import LedgerEntry
 from tests.campaign.faults.table import ALL, draw
 from tests.campaign.history import History, Ledger, payload
 from tests.campaign.judge import at_rest
@@ -58,6 +59,13 @@ def test_an_append_behind_a_recovery_that_is_acknowledged(history: History) -> N
     ledger.fenced_from = 5
     history.acknowledged(ledger, 5)
     assert set(history.rules) == {"fence", "durability"}
+
+
+@pytest.mark.parametrize("ids", [[], [0, 1, 2, 3], [0, 1, 3, 4], [0, 1, 2, 2, 3, 4], [1, 0, 2, 3, 4]])
+def test_a_range_that_is_not_whole(history: History, ids: list[int]) -> None:
+    ledger = history.ledgers[1]
+    history.read_range(ledger, (0, 4), [LedgerEntry(1, each, 0, payload(5, each), -1) for each in ids], "a reader")
+    assert set(history.rules) == {"order"}
 
 
 def test_what_is_lost_counts_only_beyond_the_ack_quorum(history: History) -> None:
