@@ -112,8 +112,9 @@ class Share:
 
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
-        holds anything."""
-        return nbytes <= self.left or self._governor.total == 0
+        holds anything, or it has no more than `SMALL` then."""
+        small = SMALL - self.held - self.making
+        return nbytes <= max(self.left, small) or self._governor.total == 0
 
     @property
     def left(self) -> int:
@@ -121,8 +122,10 @@ class Share:
         return self._governor.limit - self._governor.total - self.held - self.making
 
     def relieve(self, wanted: int = 0) -> None:
-        """More may be held than there is; or so many bytes were waited for in vain. See `MemoryGovernor.relieve`."""
-        self._governor.relieve(time.perf_counter(), wanted)
+        """More may be held than there is; or so many bytes were waited for in vain, and nobody makes way for what this
+        client could not have if the others held nothing. See `MemoryGovernor.relieve`."""
+        if wanted <= self._governor.limit - 2 * (self.held + self.making) or not wanted:
+            self._governor.relieve(time.perf_counter(), wanted)
 
     def end(self) -> None:
         """The client is gone, or has to go. What is being made for it is given back when it was made."""

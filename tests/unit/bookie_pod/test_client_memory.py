@@ -75,3 +75,33 @@ def test_who_is_gone_holds_nothing_and_hears_it_once() -> None:
     client.share.end()
     governor.relieve(1.0)
     assert (governor.total, client.cut_off) == (0, 1)
+
+
+def test_who_waits_for_little_gets_it_whatever_others_hold() -> None:
+    governor = MemoryGovernor(10 * MB)
+    greedy, modest = Client(governor), Client(governor)
+    greedy.share.hold(20 * MB)
+    assert modest.share.fits(SMALL)
+    assert not modest.share.fits(SMALL + 1)
+    modest.share.make(SMALL)
+    assert not modest.share.fits(1)
+
+
+def test_nobody_makes_way_for_what_would_not_fit_even_then() -> None:
+    """Who has nearly half itself gets no more by what others lose."""
+    governor = MemoryGovernor(10 * MB)
+    greedy, other = Client(governor), Client(governor)
+    greedy.share.hold(4 * MB)
+    other.share.hold(3 * MB)
+    other.share.stuck_since = 0.0
+    greedy.share.relieve(4 * MB)
+    assert (other.cut_off, other.share.held) == (0, 3 * MB)
+    governor.limit = 12 * MB
+    greedy.share.relieve(4 * MB)
+    assert not greedy.share.fits(4 * MB + 1)
+    assert other.cut_off == 0  # there is no excess now
+    governor.limit, wanted = 13 * MB, 5 * MB
+    other.share.hold(2 * MB)
+    greedy.share.relieve(wanted)
+    assert other.cut_off == 1
+    assert greedy.share.fits(wanted)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 RENDER_SHARE: Final = 9
-"""So many times as long as the metrics took passes until they are rendered again."""
+"""So many times as long as the processor was at the metrics passes until they are rendered again."""
 
 
 class Context:
@@ -54,8 +54,7 @@ class Context:
     async def _render(self) -> str:
         await asyncio.sleep(max(0.0, self._may_render_at - time.perf_counter()))
         self._rendering = None
-        began = time.perf_counter()
+        began = time.thread_time()  # no time at which the process did not run: that would put off the next for as long
         text = self._registry.render()
-        now = time.perf_counter()
-        self._may_render_at = now + RENDER_SHARE * (now - began)
+        self._may_render_at = time.perf_counter() + RENDER_SHARE * (time.thread_time() - began)
         return text

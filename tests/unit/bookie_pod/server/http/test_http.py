@@ -24,6 +24,8 @@ from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
 from bookie_pod.server.few_lines import MOST
 from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http import tls
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
@@ -339,7 +341,9 @@ async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
     def render() -> str:
         nonlocal rendered
         rendered += 1
-        time.sleep(0.02)
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
         return f"rendered {rendered}\n"
 
     monkeypatch.setattr(registry, "render", render)
@@ -357,6 +361,23 @@ async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
         before = rendered
         assert await ask() == f"rendered {before + 1}\n"  # never an old one
     await server.stop()
+
+
+async def test_metrics_are_not_put_off_by_a_time_at_which_the_process_stood_still(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def render() -> str:
+        nonlocal now
+        now += 600.0
+        return "rendered\n"
+
+    monkeypatch.setattr(registry, "render", render)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    context = Context(node, registry, lambda: None, Workers(1))
+    async with asyncio.timeout(10):
+        assert await context.metrics() == await context.metrics() == "rendered\n"
 
 
 async def test_handshakes_that_do_not_end_are_few_and_in_nobodys_way(
