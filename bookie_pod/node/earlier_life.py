@@ -15,7 +15,8 @@ metadata service can tell; a bookie that took such an add like any other would a
    (`bookie_pod.server.tcp.older_ledgers`).
 
 No file: there was no ledger when this bookie was new, or the bookie is of an older release. A copy that is damaged
-stands for the highest id possible: asking harms nothing. Apache BookKeeper looks at no file of this name.
+stands for the highest id possible: asking harms nothing; and `bookie disk rebuild-ledgers` notes that id where ledgers
+may have been forgotten. Apache BookKeeper looks at no file of this name.
 
 Threads: the files: any one at a time; `older_ledgers` on the event loop.
 """
@@ -77,6 +78,11 @@ class EarlierLife:
                     self._files.sync_directory(folder)
             except OSError as error:
                 raise storage_fault(f"cannot write {path}", error) from error
+
+    def doubt(self) -> None:
+        """Any ledger that is not here may have been here before; durable on return. `StorageFault`."""
+        if not self.is_unknown():
+            self.note(MAX_LEDGER_ID)
 
     def _copies(self) -> list[bytes]:
         copies = []

@@ -93,9 +93,11 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.
 
     A ledger whose record is gone is fenced, because nobody knows whether it was; of a database that has lost its newest
-    rows, every one is. Deleted ledgers may come back; garbage
+    rows, every one is. Where ledgers may have been forgotten that left nothing else here, the bookie asks the metadata
+    service before it takes the first entry of one that it does not know. Deleted ledgers may come back; garbage
     collection deletes them again. (Apache: rebuild-db-ledgers-index)
     """
+    from bookie_pod.node.earlier_life import EarlierLife
     from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers
     from bookie_pod.storage.conversion.swap import finish
     from bookie_pod.storage.inspect.space import pairs
@@ -120,6 +122,8 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
             )
             try:
                 _step_ledgers(rebuilding, f"collecting ledgers of {ledger_folder}")
+                if rebuilding.may_lack:
+                    EarlierLife(place.files, [ledger_folder]).doubt()
                 rebuilding.commit()
             finally:
                 rebuilding.close()

@@ -117,7 +117,8 @@ class OfflineLocations(OfflineRebuild):
     def __init__(
         self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str, logs: StoredLogs
     ) -> None:
-        """`StorageFault` if the ledger database does not open: rebuild that first."""
+        """`StorageFault` if the ledger database does not open, or has lost its end: rebuild that first, because entries
+        of ledgers that it does not know are left out."""
         super().__init__(files, stores, readers, index_folder)
         try:
             ledgers = self._old(StoreKind.LEDGERS)
@@ -126,6 +127,7 @@ class OfflineLocations(OfflineRebuild):
                     f"{index_folder}/{StoreKind.LEDGERS.value} cannot be opened, and it says which ledgers live: "
                     "run `bookie disk rebuild-ledgers` first"
                 )
+            IndexSeal(files, logs.folders[0]).check({StoreKind.LEDGERS: ledgers})
             known = _Known(LedgerRows(ledgers))
             old = self._old(StoreKind.LOCATIONS)
             index = LocationIndex(self._new())
@@ -186,10 +188,11 @@ class OfflineLedgers(OfflineRebuild):
         """Other sources that could not be read to their end."""
         try:
             old, locations = self._old(StoreKind.LEDGERS), self._old(StoreKind.LOCATIONS)
+            self._old_whole = old is not None and not self._lost_end(files, logs.folders[0], old)
             self._rebuild = LedgerRebuild(
                 self._new(),
                 old=None if old is None else LedgerRows(old),
-                old_lost_end=old is not None and self._lost_end(files, logs.folders[0], old),
+                old_lost_end=old is not None and not self._old_whole,
                 journal_records=read_folders(
                     files, journal_folders, lambda error: self.damaged_journals.append(str(error))
                 ),
@@ -199,6 +202,12 @@ class OfflineLedgers(OfflineRebuild):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether the new database may lack ledgers: those that left neither entries nor records in a journal here, as
+        one that was fenced before its first entry came."""
+        return not self._old_whole or self.report.old_unreadable is not None
 
     @property
     def report(self) -> LedgerRebuildReport:

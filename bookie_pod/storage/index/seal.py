@@ -81,7 +81,8 @@ class IndexSeal:
         """Whether they are sealed, all of them. `IndexEndLost`, or `StorageFault`: one cannot be read."""
         expected = self._read()
         sealed = True
-        for kind, store in stores.items():
+        # Ledgers first, and so they are rebuilt first: locations are rebuilt of ledgers that are known.
+        for kind, store in sorted(stores.items(), key=lambda each: each[0] is not StoreKind.LEDGERS):
             row = store.get(SEAL_KEY)
             found = _NUMBER.unpack(row)[0] if row is not None and len(row) == _NUMBER.size else 0
             identity, number = expected.get(kind, (b"", 0))

@@ -57,6 +57,15 @@ def test_copies_that_an_interrupted_start_left_count_as_unknown() -> None:
     assert life.is_unknown()
 
 
+def test_where_ledgers_may_have_been_forgotten_it_asks_for_every_ledger() -> None:
+    _, life = lives("/a")
+    life.doubt()
+    assert life.newest() == MAX_LEDGER_ID
+    life.begin()
+    life.doubt()
+    assert life.is_unknown(), "somebody has to look all the same"
+
+
 @pytest.mark.parametrize("at", range(12))
 def test_a_damaged_copy_makes_it_ask_for_every_ledger(at: int) -> None:
     files, life = lives("/a", "/b")

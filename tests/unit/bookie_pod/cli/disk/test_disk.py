@@ -15,12 +15,14 @@ from bookie_pod.cli.disk import empty
 from bookie_pod.cli.exit_codes import exit_code_of
 from bookie_pod.cli.main import run
 from bookie_pod.node.cookie_check import read_directory
+from bookie_pod.node.earlier_life import EarlierLife
 from bookie_pod.node.ownership import DirectoryInUse, hold_directories
 from bookie_pod.storage.conversion import swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_protocol.errors import BadRequest, InvalidCookie
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 from tests.support.stored_disks import contents, golden_disk, write_disk
 
 Capture = pytest.CaptureFixture[str]
@@ -268,6 +270,15 @@ def test_rebuilds_of_databases(database: Disk) -> None:
     assert (locations["entries"], locations["damaged_logs"], ledgers["kept"]) == (80, 0, 8)
     assert (database.current / locations["backup"] / "CURRENT").exists()
     assert contents(database.layout, "db") == before
+
+
+def test_of_ledgers_that_a_rebuild_may_lack_the_metadata_service_is_asked(database: Disk) -> None:
+    life = EarlierLife(PosixFiles(), [str(database.current)])
+    database.json("rebuild-ledgers")
+    assert life.newest() == -1, "the old database was whole"
+    shutil.rmtree(database.current / "ledgers")
+    database.json("rebuild-ledgers")
+    assert life.newest() == MAX_LEDGER_ID
 
 
 def test_a_rebuild_over_damage_has_to_be_accepted(database: Disk) -> None:

@@ -150,6 +150,28 @@ def test_without_a_ledger_database_nothing_is_changed(tmp_path: Path) -> None:
     assert sorted(path.name for path in _current(layout).iterdir()) == before
 
 
+def test_ledgers_that_the_ledger_database_has_lost_are_found_before_their_entries(tmp_path: Path) -> None:
+    """Both lost their ends: entries of a ledger that is not known yet would be left out, and denied for good."""
+    layout = write_disk("db", tmp_path, {1: 5})
+    older = {kind: shutil.copytree(_current(layout) / kind.value, tmp_path / kind.value) for kind in StoreKind}
+    storage = _open_db(layout)
+    put(storage, entry(2, 0), entry(1, 5))
+    storage.flush()
+    storage.close()
+    for kind, copy in older.items():
+        shutil.rmtree(_current(layout) / kind.value)
+        copy.rename(_current(layout) / kind.value)
+    with pytest.raises(StorageFault, match="rebuild-ledgers"):
+        _open_db(layout)
+    with pytest.raises(StorageFault, match="rebuild-ledgers"):
+        _rebuild_locations(layout)
+    _rebuild_ledgers(layout)
+    with pytest.raises(StorageFault, match="rebuild-locations"):
+        _open_db(layout)
+    _rebuild_locations(layout)
+    assert {ledger: sorted(found) for ledger, (_, found) in contents(layout, "db").items()} == {1: [*range(6)], 2: [0]}
+
+
 def test_the_order_of_logs() -> None:
     assert oldest_first([3, 1, 2]) == [1, 2, 3]
     assert oldest_first([0, 1, MAX_LOG_ID - 1, MAX_LOG_ID]) == [MAX_LOG_ID - 1, MAX_LOG_ID, 0, 1]
