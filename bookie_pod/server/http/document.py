@@ -83,7 +83,7 @@ Keys that are set with `PUT /api/v1/config/server_config` are forgotten at the n
 
 ## Bounds
 
-Requests end after 30 s (the sanity test after 60 s), 16 of the admin API run at a time, and bodies are at most 128 KiB.
+Requests end after 30 s (the sanity test after 60 s), 16 of the admin API run at a time, and bodies are at most 512 KiB.
 Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a
 list is never taken for the whole.
 """

@@ -43,7 +43,8 @@ from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
 PROBE_CONNECTIONS: Final = 32
-MAX_BODY_BYTES: Final = 128 * 1024
+MAX_BODY_BYTES: Final = 512 * 1024
+"""Of the admin API, which has a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0

@@ -20,7 +20,7 @@ _ABOUT: Final = (
 _COMMON: Final = {
     400: "A parameter or the body is wrong.",
     401: "A bearer token is needed.",
-    413: "The body is longer than 128 KiB.",
+    413: "The body is longer than 512 KiB.",
     500: "A bug; the bookie's log has it.",
     503: "The bookie does not serve, is busy, or a fault kept it from finding out.",
     504: "No result in time.",

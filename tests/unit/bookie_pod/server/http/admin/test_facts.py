@@ -11,6 +11,8 @@ from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from tests.support.fake_facts import FACTS
 from tests.unit.bookie_pod.server.http.admin.conftest import Served
 
+MOST_LOSSES = 16_384
+"""What the operator lets count, together."""
 PROOF = "autorecovery/decommission/proof?bookie_id="
 
 
@@ -65,6 +67,18 @@ async def test_a_proof_is_about_a_bookie(served: Served) -> None:
     assert (await served.get("autorecovery/decommission/proof")).status == 400
     assert (await served.get(PROOF + "a/b")).status == 400
     assert served.admin.facts.asked == []
+
+
+async def test_as_many_accepted_losses_as_an_operator_tells_are_handed_on(served: Served) -> None:
+    losses = range(2**63 - MOST_LOSSES, 2**63)
+    listed = ",".join(map(str, losses))
+    proof, cookie = "/api/v1/autorecovery/decommission/proof", "/api/v1/bookie/cookie?bookie_id=b:1"
+    assert (await served(proof, "POST", json.dumps({"bookie_id": "d:1", "accept_loss": listed}))).status == 200
+    assert served.admin.facts.asked == [("d:1", set(losses))]
+    drain = json.dumps({"bookie_src": "b:1", "delete_cookie": False, "accept_loss": listed})
+    assert (await served.put("autorecovery/decommission", drain)).status == 200
+    assert (await served(cookie, "DELETE", json.dumps({"accept_loss": listed}))).status == 200
+    assert served.admin.decommission.losses == [set(losses)] * 2
 
 
 async def test_losses_that_were_accepted_are_handed_on(served: Served) -> None:

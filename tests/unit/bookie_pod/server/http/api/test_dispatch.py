@@ -17,7 +17,7 @@ from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import resources
-from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration, TooManyRequests
 from tests.support.fake_admin import FakeAdmin
@@ -95,7 +95,7 @@ async def test_of_several_values_the_first_counts(served: Served) -> None:
 
 
 async def test_a_body_beyond_the_limit(served: Served) -> None:
-    answer = await served.put("bookie/gc", "x" * (128 * 1024 + 1))
+    answer = await served.put("bookie/gc", "x" * (MAX_BODY_BYTES + 1))
     assert answer.status == 413
     assert served.admin.gc.forced == []
 
