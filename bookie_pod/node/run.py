@@ -69,11 +69,13 @@ async def _run(config: BookieConfig, stop: asyncio.Event) -> int:
                 stopped.result()
                 return ExitCode.OK
     except BaseException as error:
-        await _abort(bookie, starting)
+        is_tidy = await _abort(bookie, starting)
         if isinstance(error, Exception) and not isinstance(error, StartupError):
             _log.critical("unexpected fault", exc_info=error)
-            raise UnexpectedError(f"unexpected fault, this is a bug: {error!r}") from error
-        raise
+            error = UnexpectedError(f"unexpected fault, this is a bug: {error!r}")
+        if isinstance(error, StartupError) and not is_tidy:
+            leave(error)  # whoever closes the event loop waits for its threads
+        raise error
     finally:
         stopping.cancel()
     failure = failed.result()
@@ -85,8 +87,8 @@ async def _first(*ends: asyncio.Future[Any]) -> None:
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _abort(bookie: Bookie, starting: asyncio.Task[None]) -> None:
-    """Tidy up as far as that goes within `ABORT_S`."""
+async def _abort(bookie: Bookie, starting: asyncio.Task[None]) -> bool:
+    """Tidy up as far as that goes within `ABORT_S`; whether that was all."""
     bookie.drop_clients()
 
     async def abort() -> None:
@@ -95,7 +97,9 @@ async def _abort(bookie: Bookie, starting: asyncio.Task[None]) -> None:
             await asyncio.wait([starting])  # nothing is closed under its feet
         await bookie.abort()
 
-    await asyncio.wait([asyncio.create_task(abort())], timeout=ABORT_S)
+    tidying = asyncio.create_task(abort())
+    await asyncio.wait([tidying], timeout=ABORT_S)
+    return tidying.done()
 
 
 class UnexpectedError(StartupError):
