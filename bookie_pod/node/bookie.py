@@ -110,6 +110,7 @@ class Bookie:
         self._files = PosixFiles()
         self._storage_start = StorageStart(config, self._files, LoopBridge(self.loop).run, self.registry)
         self._undo = AsyncExitStack()
+        self._closing: asyncio.Task[None] | None = None
         self._owned: set[str] = set()
         self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
         self._clean = False
@@ -409,8 +410,10 @@ class Bookie:
         if hasattr(self, "_server"):
             self._server.context.accepting = False
         self._tasks.cancel()
-        with suppress(Exception):
-            await self._undo.aclose()
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._undo.aclose())
+        with suppress(Exception):  # one after the other, though a stop that goes on is overtaken by a failure
+            await asyncio.shield(self._closing)
 
     @property
     def port(self) -> int:

@@ -1,0 +1,35 @@
+"""The order in which a bookie closes what it has opened."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bookie_pod.config.load import load_config
+from bookie_pod.node.bookie import Bookie
+
+
+async def test_a_failure_during_a_stop_closes_nothing_under_its_feet() -> None:
+    """The last flush goes on when the journal fails: the storage that it writes to stays open until it has ended."""
+    bookie = Bookie(load_config(None))
+    flushing, flushed = asyncio.Event(), asyncio.Event()
+    closed: list[str] = []
+
+    async def flush() -> None:
+        flushing.set()
+        await flushed.wait()
+        closed.append("journals")
+
+    async def close() -> None:
+        closed.append("storage")
+
+    bookie._undo.push_async_callback(close)
+    bookie._undo.push_async_callback(flush)
+    stopping = asyncio.create_task(bookie.stop())
+    await flushing.wait()
+    failing = asyncio.create_task(bookie.abort())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert closed == []
+    flushed.set()
+    await asyncio.gather(stopping, failing)
+    assert closed == ["journals", "storage"]
