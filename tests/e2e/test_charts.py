@@ -82,6 +82,15 @@ def test_the_namespace_gives_every_pod_of_the_operator_its_user():
     assert not any({"runAsUser", "runAsGroup"} & set(spec["securityContext"]) for spec in specs)
 
 
+def test_the_check_before_an_uninstall_is_no_pod_of_the_operator():
+    """A budget that counts pods of a Job lets none go, and a check that found something leaves its pod."""
+    objects = render(OPERATOR, values={"networkPolicy": {"enabled": True}})
+    labels = only(objects, "Job")["spec"]["template"]["metadata"]["labels"].items()
+    assert not only(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    assert not only(objects, "Service")["spec"]["selector"].items() <= labels
+    assert only(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
+
+
 def test_operator_by_default_works_in_its_own_namespace():
     objects = render(OPERATOR)
     assert only(objects, "ClusterRole")["metadata"]["name"].endswith("-read")

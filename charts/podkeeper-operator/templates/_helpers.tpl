@@ -14,9 +14,13 @@
 {{- end }}
 
 {{/* Bookies let in the pods of this name: it is the same in every release. */}}
-{{- define "operator.selector" -}}
+{{- define "operator.everyPod" -}}
 app.kubernetes.io/name: podkeeper-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "operator.selector" -}}
+{{ include "operator.everyPod" . }}
 app.kubernetes.io/component: operator
 {{- end }}
 
