@@ -40,6 +40,7 @@ from bookie_operator.status.events import Events
 _log = structlog.get_logger(__name__)
 _CONNECTIONS: Final = 64
 _LEASE_THREADS: Final = 1
+_SCOPE_THREADS: Final = 4
 _DEFINED_S: Final = 5.0
 
 
@@ -96,7 +97,10 @@ async def run_operator(
             election = LeaderElection(lane, options.lease_namespace, options.lease_name, identity)
             context.leading = lambda: election.leading
             await stack.enter_async_context(_electing(election))
-            scopes = Scopes(lane, options.lease_namespace)
+            # In other namespaces, whose admission webhooks may be slow: the Lease does not wait behind these either.
+            beside = Kubernetes(Transport(copy.copy(configuration), workers=_SCOPE_THREADS))
+            stack.push_async_callback(beside.close)
+            scopes = Scopes(beside, options.lease_namespace)
             context.other_operator = scopes.other
         keeper = Keeper(context)
         stack.push_async_callback(keeper.stop)

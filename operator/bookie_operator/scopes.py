@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -46,6 +46,7 @@ class _Scope:
     election: LeaderElection
     turn_at: float
     asked_at: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     other: str = ""
     told: str = ""
 
@@ -58,7 +59,6 @@ class Scopes:
         self._installation = installation
         self._monotonic = monotonic
         self._scopes: dict[str, _Scope] = {}
-        self._lock = asyncio.Lock()
 
     @property
     def kept_by_others(self) -> dict[str, str]:
@@ -71,12 +71,13 @@ class Scopes:
         """Who keeps what is in this namespace; empty: this operator, from now on."""
         if not self._installation:
             return ""
-        async with self._lock:
+        now = self._monotonic()
+        scope = self._scopes.get(namespace)
+        if scope is None:
+            scope = self._scopes[namespace] = _Scope(self._election(namespace), now, now)
+        scope.asked_at = now
+        async with scope.lock:  # a namespace whose Lease is slow holds up no other
             now = self._monotonic()
-            scope = self._scopes.get(namespace)
-            if scope is None:
-                scope = self._scopes[namespace] = _Scope(self._election(namespace), now, now)
-            scope.asked_at = now
             if now >= scope.turn_at:
                 await self._turn(namespace, scope, now)
             return scope.other

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from bookie_operator.api.kinds import CLUSTER, LEASE
+import asyncio
+
+import pytest
+
+from bookie_operator.api.kinds import CLUSTER, LEASE, KubernetesObject, Resource
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.scopes import DURATION_S, Scopes
 from tests.support.fake_kubernetes.cluster import NAMESPACE, fake_cluster
@@ -67,6 +71,25 @@ async def test_without_the_right_to_leases_work_goes_on() -> None:
         server.forbidden.add("leases")
         assert await scopes(kubernetes, "ops", Clock()).other("storage") == ""
         assert await scopes(kubernetes, "", Clock()).other("storage") == ""
+
+
+async def test_a_namespace_whose_lease_is_slow_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_alone() as (kubernetes, _):
+        find, answered = kubernetes.find, asyncio.Event()
+
+        async def slowly(resource: Resource, namespace: str, name: str) -> KubernetesObject | None:
+            if namespace == "slow":
+                await answered.wait()
+            return await find(resource, namespace, name)
+
+        monkeypatch.setattr(kubernetes, "find", slowly)
+        one = scopes(kubernetes, "ops", Clock())
+        slow = asyncio.create_task(one.other("slow"))
+        async with asyncio.timeout(10.0):
+            await asyncio.sleep(0)
+            assert await one.other("storage") == ""
+        answered.set()
+        assert await slow == ""
 
 
 async def test_a_right_that_is_refused_for_a_moment_takes_nothing_from_another() -> None:
