@@ -16,6 +16,8 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import DbStorageConfig, RocksDbConfig, StorageEngine
 from bookie_pod.config.sections.sorted_storage import SortedStorageConfig
 
+_OF_EVERY_ENGINE: Final = frozenset({"dbStorage_maxThrottleTimeMs"})
+"""Whatever the name says."""
 _PER_LEDGER: Final = ("maximumNumberOfActiveEntryLogs", "entrylogMapAccessExpiryTimeInSeconds")
 _THROTTLES: Final = {True: "compactionRateByEntries", False: "compactionRateByBytes"}
 """The one that does nothing, by `isThrottleByBytes`."""
@@ -28,14 +30,14 @@ def idle_keys(config: BookieConfig) -> frozenset[str]:
 
 def _idle(config: BookieConfig) -> Iterator[str]:
     storage = config.ledger_storage
-    per_ledger = storage.entry_log_per_ledger and storage.engine is not StorageEngine.DB
+    per_ledger = storage.log_per_ledger
     if storage.engine is StorageEngine.DB:
         yield from _names(SortedStorageConfig)
         yield "entryLogPerLedgerEnabled"
         if config.db_storage.direct_io_entry_logger:
             yield "writeBufferSizeBytes"
     else:
-        yield from _names(DbStorageConfig)
+        yield from (name for name in _names(DbStorageConfig) if name not in _OF_EVERY_ENGINE)
         yield from _names(RocksDbConfig)
         yield "isolateFailedLedgerDirectories"
         if not per_ledger:

@@ -144,7 +144,7 @@ def _entry_log_options(config: BookieConfig) -> EntryLogOptions:
         # Clients leave 500 bytes of a frame to its head, but the binary protocol needs 28 only, and every
         # entry that was acknowledged has to be readable.
         max_entry_bytes=config.network.max_frame_size_bytes,
-        per_ledger=common.entry_log_per_ledger,
+        per_ledger=common.log_per_ledger,
         max_active_logs=common.max_active_entry_logs,
         active_log_idle_seconds=common.entry_log_map_expiry_seconds,
         direct_io=config.db_storage.direct_io_entry_logger,

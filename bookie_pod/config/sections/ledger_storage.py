@@ -68,6 +68,11 @@ class LedgerStorageConfig:
         """The storage engine that `storage_class` names."""
         return StorageEngine(self.storage_class)
 
+    @property
+    def log_per_ledger(self) -> bool:
+        """Whether each ledger has its own entry log: a choice of two engines."""
+        return self.entry_log_per_ledger and self.engine is not StorageEngine.DB
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DbStorageConfig:
@@ -100,7 +105,8 @@ class DbStorageConfig:
     read_ahead_batch_bytes: int = key("dbStorage_readAheadCacheBatchBytesSize", -1, at_least=-1)
     """Bytes read ahead at most. -1: no limit of this kind."""
     max_throttle_time_ms: int = key("dbStorage_maxThrottleTimeMs", 10_000, at_least=0, at_most=INT_MAX)
-    """How long an add waits for room in the write cache, in ms, before the answer is TOO_MANY_REQUESTS."""
+    """How long an add waits for room in the write cache, of any engine, in ms, before the answer is
+    TOO_MANY_REQUESTS."""
     direct_io_entry_logger: bool = key("dbStorage_directIOEntryLogger", True)
     """Write entry logs past the page cache, where the file system can: a flush costs less CPU time and evicts nothing
     that readers use. Reads still go through the page cache. False: what was just flushed stays in the page

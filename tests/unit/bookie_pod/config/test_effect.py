@@ -84,6 +84,8 @@ INTERLEAVED = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
             {"ledgerStorageClass": SORTED, "dbStorage_directIOEntryLogger": "false"},
             ["dbStorage_directIOEntryLogger"],
         ),
+        ({"ledgerStorageClass": SORTED, "dbStorage_maxThrottleTimeMs": "5"}, []),
+        ({"ledgerStorageClass": DB, "entryLogPerLedgerEnabled": "true"}, ["entryLogPerLedgerEnabled"]),
         ({"ledgerStorageClass": DB, "skipListSizeLimit": "1000000"}, ["skipListSizeLimit"]),
         ({"ledgerStorageClass": DB, "skipListSizeLimit": "67108864"}, []),
         ({"ledgerStorageClass": SORTED, "skipListArenaMaxAllocSize": "1000"}, ["skipListArenaMaxAllocSize"]),

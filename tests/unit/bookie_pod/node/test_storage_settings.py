@@ -60,3 +60,8 @@ def test_keys_of_rocksdb_reach_the_databases() -> None:
     assert (locations.checksum, locations.log_directory) == ("kCRC32c", "/logs")
     assert (ledgers.checksum, ledgers.log_directory) == ("kCRC32c", "/logs")
     assert (ledgers.block_size, ledgers.format_version) == (4096, 5)
+
+
+def test_logs_of_one_ledger_each_are_no_choice_of_the_default_engine() -> None:
+    """A file that is shared may ask for them: the start names the key as one without effect."""
+    assert not settings(entryLogPerLedgerEnabled="true").db.entry_log.per_ledger
