@@ -4,7 +4,7 @@ Invariants
 - At most `TOGETHER` of them are one piece of work, so that a lane goes on with others, and hands its results over.
 - Each is begun only while there is room for what it brings; those that are left are put aside together, and given to
   their lane again when there is room. What was read counts until it has been handed to the connection.
-- What is wrong with one concerns that one.
+- What is wrong with one concerns that one, and where each takes long those before it are answered meanwhile.
 
 Threads: event loop only, but for `_on_lane`.
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
 
 TOGETHER: Final = 32
+LONG_S: Final = 0.005
+"""After so long what was read is handed over, though there is more to read."""
 PIECE_BYTES: Final = 64 * 1024
 """Answers are joined up to about so many bytes; no copy is larger than that and one entry."""
 
@@ -84,11 +86,15 @@ class LaneReads:
             self._answer(reads[room:], [refused] * (len(reads) - room))
 
     def _on_lane(self) -> list[bytes | BaseException]:
-        """What came of the first of them; those behind were not begun."""
+        """What came of the first of them that are not answered yet; those behind were not begun."""
         conn, ledger_id, read = self._conn, self._state.ledger_id, self._read
         results: list[bytes | BaseException] = []
         uncounted = 0
+        since = time.monotonic()
         for entry_id, _, _ in self._reads:
+            if results and time.monotonic() - since >= LONG_S:
+                conn.context.loop.call_soon_threadsafe(self._answer_first, results)
+                results, since = [], time.monotonic()
             if conn.closed:
                 results.append(BookieUnavailable("the connection that asked is closed"))
                 continue
@@ -108,16 +114,18 @@ class LaneReads:
         return results
 
     def _on_loop(self, results: Any, error: BaseException | None) -> None:
-        done = [error] * len(self._reads) if error is not None else results
-        reads, self._reads = self._reads[: len(done)], self._reads[len(done) :]
         try:
-            self._answer(reads, done)
+            self._answer_first([error] * len(self._reads) if error is not None else results)
         finally:
             if self._counted:
                 self._counted, given = 0, self._counted
                 self._conn.share.make(-given)
         if self._reads:
             self._conn.postpone(self.begin)
+
+    def _answer_first(self, results: Sequence[bytes | BaseException]) -> None:
+        reads, self._reads = self._reads[: len(results)], self._reads[len(results) :]
+        self._answer(reads, results)
 
     def _answer(self, reads: Sequence[PlainRead], results: Sequence[bytes | BaseException]) -> None:
         conn, state, (answer, refuse, _) = self._conn, self._state, self._dialect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.frames import (
     v3_read_lac,
 )
 from tests.support.server_rig import ServerRig, answers, slow
+from tests.support.until import until
 
 ON_DISK, IN_MEMORY, NOWHERE = range(3), range(3, 6), range(6, 9)
 LEDGERS = (1, 2, 7, 9)
@@ -152,6 +154,27 @@ async def test_a_damaged_entry_concerns_itself_alone(monkeypatch: pytest.MonkeyP
     conn.data_received(b"".join(v2_read(1, each) for each in range(8)))
     frames = {int.from_bytes(frame[20:28]): v2_code(frame) for frame in await answers(rig, transport, 8)}
     assert frames == {0: 0, 1: 101, 2: 0, 3: 0, 4: 0, 5: 0, 6: 2, 7: 2}
+    rig.close()
+
+
+async def test_where_a_read_takes_long_those_before_it_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await with_entries()
+    monkeypatch.setattr("bookie_pod.server.tcp.lane_reads.LONG_S", 0.0)
+    read, goes_on = rig.storage.read, threading.Event()
+
+    def slowly(ledger_id: int, entry_id: int) -> bytes:
+        if entry_id == 2:
+            assert goes_on.wait(10)
+        return read(ledger_id, entry_id)
+
+    monkeypatch.setattr(rig.storage, "read", slowly)
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v2_read(1, each) for each in (0, 7, 2, 1)))
+    await until(lambda: len(transport.frames) == 2)
+    goes_on.set()
+    codes = {int.from_bytes(frame[20:28]): v2_code(frame) for frame in await answers(rig, transport, 4)}
+    assert codes == {0: 0, 7: 2, 2: 0, 1: 0}
+    assert (rig.context.reads_in_progress.count, rig.context.memory.making) == (0, 0)
     rig.close()
 
 
