@@ -377,10 +377,12 @@ class Bookie:
         self.status.enter("stopping")
         self.status.stopping = True
         self._clean = self.status.running
-        if self.status.running:
-            self._mode.detach()
-            await self._registration.deregister()
-        await self._unwind()
+        try:
+            if self.status.running:
+                self._mode.detach()
+                await self._registration.deregister()
+        finally:
+            await self._unwind()  # whatever becomes of the registration, which ends with the session too
         _log.info("bookie stopped", clean=self._clean)
 
     async def _note_clean_stop(self) -> None:

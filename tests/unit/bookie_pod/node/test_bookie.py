@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock, Mock
+
+import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node.bookie import Bookie
@@ -33,3 +36,18 @@ async def test_a_failure_during_a_stop_closes_nothing_under_its_feet() -> None:
     flushed.set()
     await asyncio.gather(stopping, failing)
     assert closed == ["journals", "storage"]
+
+
+async def test_whatever_becomes_of_the_registration_a_stop_flushes() -> None:
+    bookie = Bookie(load_config(None))
+    bookie.status.running, bookie._mode = True, Mock()
+    bookie._registration = Mock(deregister=AsyncMock(side_effect=ValueError("a fault of ours")))
+    clean: list[bool] = []
+
+    async def flush() -> None:
+        clean.append(bookie._clean)
+
+    bookie._undo.push_async_callback(flush)
+    with pytest.raises(ValueError, match="a fault of ours"):
+        await bookie.stop()
+    assert clean == [True]
