@@ -20,7 +20,7 @@ from bookie_operator.planner.flows import decommission, repair, repair_gates, ro
 from bookie_operator.world.model import World
 
 _YIELDING: Final = frozenset({OperationType.ROLLOUT, OperationType.DECOMMISSION})
-_LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"})
+_LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
 """Steps of a decommission whose bookie is still there, and can be given back."""
 
 

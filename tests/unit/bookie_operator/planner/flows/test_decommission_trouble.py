@@ -17,7 +17,7 @@ from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
-from tests.support.operator_sim.going import GOING, fewer, settled
+from tests.support.operator_sim.going import GOING, LOST, fewer, settled
 
 
 @pytest.fixture
@@ -290,3 +290,21 @@ def test_one_that_was_down_and_serves_again_is_drained_before_it_is_stopped() ->
     assert not [one for one in acted(sim) if isinstance(one, BeginDrain) and one.stopped]
     assert sim.kubernetes.pods.keys() == {f"c-bookie-{number}" for number in range(4)}
     assert not sim.accidents
+
+
+def test_one_that_waits_to_be_stopped_gives_way_to_a_replacement() -> None:
+    """It may not be stopped while another one is lost, and that one may be replaced only when it is given back."""
+    sim = settled(replicas=5, decommission={"mode": "StopFirst"})
+    sim.bookkeeper.writes = False
+    sim.forgiven = True
+    fewer(sim)
+    at_step(sim, "Stop")
+    sim.kubernetes.lose_volume(LOST)
+    sim.ask(TaskType.REPLACE, LOST)
+    sim.run_until_rest(most=900)
+    assert [(one.type.value, one.outcome) for one in reversed(sim.status.history)] == [
+        ("Decommission", "Cancelled"),
+        ("Replace", "Done"),
+        ("Decommission", "Done"),
+    ]
+    assert sim.kubernetes.pods.keys() == {f"c-bookie-{number}" for number in range(4)}
