@@ -42,6 +42,7 @@ from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
+from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 
 if TYPE_CHECKING:
@@ -103,8 +104,9 @@ class GatewayProcess:
         server = await start_grpc(config.grpc, self, gateway, callers)
         assert server is not None  # `_check`
         self._undo.push_async_callback(server.stop)
-        for work in (collect_cycles(), guard_memory(callers, config.memory.budget_bytes)):
-            self._undo.callback(asyncio.create_task(work).cancel)
+        guard = guard_memory(callers, config.memory.budget_bytes)
+        for task in (lasting_task(collect_cycles(), "collection of cycles"), lasting_task(guard, "guard of memory")):
+            self._undo.callback(task.cancel)
         self._serves, self._phase, self.grpc_port = True, "serving", server.port
         server.refresh()
         _log.info("gateway serves", port=server.port, http_port=None if http is None else http.port)

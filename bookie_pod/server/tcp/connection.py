@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
         try:
             taken = take_handed_adds(self, adds)
         except Exception as error:
-            self._broke(error)
+            self.broke(error)
             return
         if not taken:
             self.data_received(adds.frames)
@@ -230,9 +230,10 @@ class Connection(asyncio.Protocol):
         except ProtocolViolation as error:
             self.close(error)
         except Exception as error:
-            self._broke(error)
+            self.broke(error)
 
-    def _broke(self, defect: Exception) -> None:
+    def broke(self, defect: Exception) -> None:
+        """A fault of ours, after which nobody knows what the client was answered."""
         self.context.complaints.error(
             "unexpected error while serving a frame", peer=self.peer, error=repr(defect), exc_info=defect
         )

@@ -68,6 +68,15 @@ class OlderLedgers:
         def answered(task: asyncio.Task[bool]) -> None:
             if conn.closed:
                 return
+            try:
+                tell(task)
+            except Exception as defect:
+                conn.broke(defect)
+                return
+            conn.context.submit_lanes(conn)
+            conn.unstall(Stall.LEDGER_ASKED)
+
+        def tell(task: asyncio.Task[bool]) -> None:
             error = None if task.cancelled() else task.exception()
             if task.cancelled() or error is not None:
                 reason = str(error) if isinstance(error, MetadataError) else "no answer"
@@ -81,8 +90,6 @@ class OlderLedgers:
                 go_on()
             else:
                 over()
-            conn.context.submit_lanes(conn)
-            conn.unstall(Stall.LEDGER_ASKED)
 
         asking.add_done_callback(answered)
 

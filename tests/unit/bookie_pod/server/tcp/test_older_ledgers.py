@@ -70,6 +70,21 @@ async def test_of_a_ledger_that_is_still_open_entries_are_taken_and_it_is_asked_
     assert metadata.asked == [7]
 
 
+async def test_who_waited_for_an_answer_does_not_wait_for_ever(
+    rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata.open.add(7)
+
+    def broken(*request: object, **options: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(rig.operations, "add", broken)
+    monkeypatch.setattr(rig.context.complaints, "error", lambda *text, **fields: None)
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(7, 0)))
+    await until(lambda: transport.closing)
+
+
 async def test_a_younger_ledger_and_one_that_is_here_are_not_asked_for(rig: ServerRig, metadata: Metadata) -> None:
     (fenced,) = await ask(rig, v2_fence(7))
     assert v2_code(fenced) == V2Code.ENOENTRY
