@@ -5,7 +5,7 @@ kopf's daemons, timers and change handlers are not used: they add a finalizer an
 handling of a deletion ends them before the flow that deletes a cluster is done. Events need neither. The operator's own
 finalizer is put there, and taken away, by a pass.
 
-Of what is watched no more than its metadata come, and only what bears the operator's labels: strangers' objects cost
+Only what bears the operator's labels comes, and of what changes no more than its metadata: strangers' objects cost
 nothing.
 
 kopf has an event loop of its own, in a thread of its own: when it stops it cancels every task of its loop.
@@ -104,7 +104,7 @@ def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | N
 
 
 def _session(info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-    """That asks for metadata alone where these are enough. It is kopf's, which ends it."""
+    """That asks for metadata alone where these are enough. It is kopf's to close."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
@@ -122,10 +122,11 @@ def _session(info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
 
 
 async def _metadata_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Of watches. A list is read in pages that nobody keeps, and an empty one of metadata has `null` in the place of
+    its items, which ends kopf's watchers."""
     plural = request.url.path.rpartition("/")[2]
-    if request.method == "GET" and plural in _PLURALS and plural != _WHOLE:
-        kind = "PartialObjectMetadata" if request.url.query.get("watch") else "PartialObjectMetadataList"
-        request.headers["Accept"] = f"application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
+    if request.method == "GET" and request.url.query.get("watch") and plural in _PLURALS and plural != _WHOLE:
+        request.headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
     return await handler(request)
 
 

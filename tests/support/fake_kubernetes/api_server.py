@@ -127,7 +127,7 @@ class ApiServer:
             metadata["continue"] = str(at + limit)
         shown = [self.store.shown(each) for each in items[at : at + limit]]
         if "as=PartialObjectMetadataList;" in request.headers.get("Accept", ""):
-            shown = [_header(each) for each in shown]
+            shown = [_header(each) for each in shown] or None  # as a real one has it
         return {
             "apiVersion": resource.api_version,
             "kind": f"{resource.kind}List",
