@@ -7,8 +7,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -20,6 +21,7 @@ from bookie_pod.config.properties import parse
 from tests.support.bookie_process import free_port
 from tests.support.serve_process import ServeProcess
 from tests.support.small_bookie import SMALL_BOOKIE
+from tests.support.until import until_true
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
@@ -137,6 +139,13 @@ def test_racks_that_pulsar_assigns_are_those_of_repairs(
     assert "/east/r1" in told.stdout
 
 
+def is_ready(host: str, port: int) -> bool:
+    """False while the port of gRPC does not listen, which begins a little after the bookie serves."""
+    with suppress(HTTPError), urlopen(f"http://{host}:{port}/readyz", timeout=10) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 def test_ipv6(tmp_path: Path, zookeeper: ZooKeeperServer, chroot: str) -> None:
     http, grpc = free_port(), free_port()
     settings = {
@@ -157,6 +166,5 @@ def test_ipv6(tmp_path: Path, zookeeper: ZooKeeperServer, chroot: str) -> None:
                 assert ledger.append(b"six") == 0
             assert made.metadata(ledger.ledger_id).ensembles == {0: (f"::1:{bookie.port}",)}
         for host in ("[::1]", "127.0.0.1"):
-            with urlopen(f"http://{host}:{http}/readyz", timeout=10) as answer:
-                assert answer.status == 200
+            until_true(lambda host=host: is_ready(host, http), 60)
         assert bookie.stop() == 0
