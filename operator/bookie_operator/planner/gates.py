@@ -27,6 +27,8 @@ METADATA_UNREACHABLE: Final = "MetadataUnreachable"
 ROOM_SECONDS: Final = 60.0
 """Kubernetes may need as much to find a node for a pod."""
 _LISTED: Final = 5
+_LISTING_SECONDS: Final = 60.0
+"""Between two listings of every ledger for what only people change."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Obstacle:
     message: str
     needs_person: bool = False
     """It does not go away by itself."""
+    seconds: float = 5.0
+    """Until it is looked at again."""
 
 
 def first(*answers: Obstacle | None) -> Obstacle | None:
@@ -336,4 +340,5 @@ def elsewhere(world: World, bookie_id: str) -> Obstacle | None:
         f"what {bookie_id} stores has nowhere to go: {'; '.join(outlook.refusals)}. Raise spec.replicas, or delete"
         " these ledgers if nobody needs them",
         needs_person=True,
+        seconds=_LISTING_SECONDS,
     )

@@ -96,7 +96,7 @@ class Run:
 
     def blocked(self, obstacle: Obstacle, deadline_s: float) -> Wait:
         stalled = obstacle.needs_person or operations.overdue(self.world, self.operation, deadline_s)
-        return self.wait(obstacle.reason, obstacle.message, stalled=stalled)
+        return self.wait(obstacle.reason, obstacle.message, seconds=obstacle.seconds, stalled=stalled)
 
     def progressed(self, message: str = "", **saved: str) -> Run:
         return replace(self, operation=operations.progressed(self.world, self.operation, message, saved=saved))
@@ -134,4 +134,4 @@ def unknown_step(run: Run) -> Wait:
 
 def refused(obstacle: Obstacle) -> Wait:
     """For an operation that may not begin."""
-    return Wait(obstacle.reason, obstacle.message, stalled=obstacle.needs_person)
+    return Wait(obstacle.reason, obstacle.message, obstacle.seconds, stalled=obstacle.needs_person)

@@ -308,3 +308,14 @@ def test_one_that_waits_to_be_stopped_gives_way_to_a_replacement() -> None:
         ("Decommission", "Done"),
     ]
     assert sim.kubernetes.pods.keys() == {f"c-bookie-{number}" for number in range(4)}
+
+
+def test_what_only_people_change_is_not_listed_again_and_again(five: Simulation) -> None:
+    """To see that copies have nowhere to go takes a listing of every ledger."""
+    ids = [five.desired().bookie_id(f"c-bookie-{one}") for one in range(5)]
+    five.bookkeeper.ledgers[900] = SimLedger(ids, set(five.bookkeeper.running.values()))
+    fewer(five)
+    five.run_until_stalled("NoSpareBookie")
+    wait = five.passes[-1].plan.decision
+    assert isinstance(wait, Wait)
+    assert wait.seconds >= 60.0
