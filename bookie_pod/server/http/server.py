@@ -6,8 +6,7 @@ Invariants
   comes then is answered 503 and closed before it is read: nobody's requests keep the probes out.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`, one whose first request
-  is not complete after `FIRST_REQUEST_S` too, so that silent peers cannot keep the probes out. With TLS a connection is
-  one from the end of its handshake on (`tls.Handshakes`).
+  is not complete after `FIRST_REQUEST_S` too, so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -35,7 +34,7 @@ from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
-from bookie_pod.server.http.tls import Handshakes, server_context
+from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
 from bookie_protocol.addresses import host_and_port, host_to_bind
@@ -72,8 +71,7 @@ class HttpServer:
     ) -> None:
         """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API."""
         self._listener = listener
-        context = server_context(config)
-        self._handshakes = None if context is None else Handshakes(context, self._protocol)
+        self._context = server_context(config)
         self._silent: OrderedDict[web.RequestHandler, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
         self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
@@ -109,10 +107,12 @@ class HttpServer:
         host, port = self._listener.host, self._listener.port
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._handshakes or self._protocol,
+                self._protocol,
                 host_to_bind(host, port),
                 port,
                 backlog=_BACKLOG,
+                ssl=self._context,
+                ssl_handshake_timeout=FIRST_REQUEST_S if self._context else None,
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -127,8 +127,6 @@ class HttpServer:
         """Stop listening and close every connection. May be called more than once."""
         if self._server is not None:
             self._server.close()
-        if self._handshakes is not None:
-            self._handshakes.stop()
         await self._runner.cleanup()
         self._workers.stop()
         for timer in self._silent.values():
@@ -164,7 +162,7 @@ class HttpServer:
                 self._silent.pop(connection).cancel()
                 connection.force_close()
                 return True
-            self._silent.move_to_end(connection)  # gone: its timer sees to it
+            self._silent.move_to_end(connection)  # gone, or not there yet, as in a TLS handshake: its timer sees to it
         while self._idle:
             connection, _ = self._idle.popitem(last=False)
             if connection.transport is not None:

@@ -380,34 +380,6 @@ async def test_metrics_are_not_put_off_by_a_time_at_which_the_process_stood_stil
         assert await context.metrics() == await context.metrics() == "rendered\n"
 
 
-async def test_handshakes_that_do_not_end_are_few_and_in_nobodys_way(
-    node: FakeNode, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "MAX_HANDSHAKES", 4)
-    store, authorities = make_certificate(tmp_path)
-    keys = {"tls_enable": True, "tls_client_authentication": False, "key_store_path": store}
-    server = await start_http(HttpConfig(server_port=0, server_host="127.0.0.1", **keys), node, registry)
-    assert server is not None
-    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(10)]
-
-    async def end(reader: asyncio.StreamReader) -> bytes | None:
-        with contextlib.suppress(ConnectionError):
-            return await reader.read(1)
-        return None
-
-    ends = [asyncio.create_task(end(reader)) for reader, _ in silent]
-    await asyncio.wait(ends[:6])
-    context = ssl.create_default_context(cafile=authorities)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname="127.0.0.1")
-    writer.write(b"GET /readyz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-    assert not any(each.done() for each in ends[8:])
-    await server.stop()
-    await asyncio.wait(ends)
-    for _, each in [*silent, (reader, writer)]:
-        each.close()
-
-
 def mounted(folder: Path, certificates: Certificates, name: str) -> HttpConfig:
     """Files of `name` as Kubernetes mounts a Secret: behind a link that is exchanged as a whole."""
     version = folder / f"..{name}"
