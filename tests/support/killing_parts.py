@@ -56,7 +56,9 @@ async def _on_tasks(what: str, name: str) -> object:
         return [task.get_name().removeprefix(lasting.PREFIX) for task in alive]
     for task in alive:
         if task.get_name() == lasting.PREFIX + name:
-            waits_for: Any = task._fut_waiter  # type: ignore[attr-defined]
+            waits_for: Any = task
+            while isinstance(waits_for, asyncio.Task):  # a task cannot be told; what it waits for can
+                waits_for = waits_for._fut_waiter  # type: ignore[attr-defined]
             waits_for.set_exception(Killed())
     return []
 
