@@ -257,6 +257,10 @@ class BlockingLedgerReader:
         """As `read`, the payloads alone, which costs less. See `LedgerReader.read_payloads`."""
         return self._thread.run(self._reader.read_payloads, first, last)
 
+    def read_ahead(self, nbytes: int) -> None:
+        """See `LedgerReader.read_ahead`."""
+        self._reader.read_ahead(nbytes)
+
     def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
         """Iterate over entries in order, by default up to the last one confirmed. Raises as
         `LedgerReader.entries`."""

@@ -13,7 +13,7 @@ BOOKIE: Final = Parameter(
     "bookie_id",
     Kind.TEXT,
     "The bookie.",
-    pattern=f"^{READABLE_BOOKIE_ID}$",
+    pattern=rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$",
     missing=Text("No bookie_id is given.", 400),
 )
 LOSSES: Final = Parameter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
@@ -9,6 +10,7 @@ from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply
+from bookie_pod.server.http.api.schema import called, limited
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 
 _STATE_S: Final = 120.0
@@ -16,6 +18,16 @@ _STATE_S: Final = 120.0
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 _UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofBody:
+    """The parameters of the same request by GET."""
+
+    bookie_id: str = field(metadata={**called("bookie_id"), **limited(pattern=BOOKIE.pattern)})
+    """The bookie."""
+    accept_loss: str = field(metadata={**called("accept_loss"), **limited(pattern=LOSSES.pattern)})
+    """Ids of ledgers, with commas, whose data is given up: that they name it does not count."""
 
 
 async def _cluster(context: Context, call: Call) -> Reply:
@@ -65,7 +77,7 @@ RESOURCES: Final = (
                 "The same, for more accepted losses than a request line holds",
                 _long_proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
-                body=dict[str, str],
+                body=ProofBody,
                 timeout_s=_LISTING_S,
             ),
         ),
