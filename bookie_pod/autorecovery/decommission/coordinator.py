@@ -271,7 +271,7 @@ class Coordinator:
             await asyncio.sleep(NOTE_S)
             meter = self.watched.meter
             with suppress(CouldNotTell):
-                if meter is not None and held.phase is not Phase.DONE:
+                if meter is not None:
                     await held.note(meter.progress())
                 self.watched.record = held.record
 

@@ -155,14 +155,16 @@ class DecommissionStore:
 
     async def archive(self, record: DecommissionRecord, version: int) -> None:
         """Move a record that is DONE; may be repeated. One that repeats a finished decommission finds nothing to copy:
-        the numbers of that one stay."""
+        the numbers of that one stay. Others who find it DONE may do the same at the same time."""
         try:
             await self._finished.create(record.bookie_id, encode_record(record))
         except MetadataExists:
             known = await self._finished.read(record.bookie_id)
             data = encode_record(_with_earlier_numbers(record, known.value))
-            await self._finished.update(record.bookie_id, data, known.version)
-        await self.remove(record, version)
+            with suppress(MetadataVersionConflict):  # another one has just archived it
+                await self._finished.update(record.bookie_id, data, known.version)
+        with suppress(MetadataVersionConflict):  # nobody changes one that is DONE: this is the next decommission's
+            await self.remove(record, version)
 
     def clock_ms(self) -> int:
         return self._clock_ms()
@@ -208,13 +210,16 @@ class HeldRecord:
             await self._write(advance(record, event, self._store.clock_ms()))
 
     async def note(self, progress: DrainProgress) -> None:
-        """Store how far the work is. `TakenOver`."""
+        """Store how far the work is, unless it is DONE: that record stays as it is. `TakenOver`."""
         async with self._turn:
+            if self.phase is Phase.DONE:
+                return
             await self._write(replace(self.record, progress=progress, updated_ms=self._store.clock_ms()))
 
     async def archive(self) -> None:
         """The end of a decommission that is DONE."""
-        await self._store.archive(self.record, self._version)
+        async with self._turn:
+            await self._store.archive(self.record, self._version)
 
     async def remove(self) -> None:
         """The end of one that is undone."""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
-from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Phase
+from bookie_pod.autorecovery.decommission.state import (
+    CookieKept,
+    DecommissionRecord,
+    Drained,
+    DrainProgress,
+    Form,
+    Phase,
+    Proof,
+    Proved,
+    Quiesced,
+)
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
@@ -102,6 +113,41 @@ async def test_who_takes_over_while_the_coordinator_before_tells_how_far_it_is_h
     assert (second.record.coordinator, second.record.progress.ledgers_left) == ("second", 2)
     with pytest.raises(TakenOver):
         await first.note(DrainProgress())
+
+
+async def test_a_note_that_is_due_while_the_end_is_stored_changes_nothing_of_it(rig: Rig) -> None:
+    held = await DecommissionStore(rig.service).begin(DecommissionRequest(GOING, "first", delete_cookie=False))
+    for event in (Quiesced(Form.LIVE), Drained(), Proved(Proof(1, 2, 3, 0), None)):
+        await held.advance(event)
+
+    async def end() -> None:
+        await held.advance(CookieKept())
+        await held.archive()
+
+    late = DrainProgress(ledgers_total=3, ledgers_left=2)
+    await asyncio.gather(end(), held.note(late))
+    await held.note(late)
+    store = DecommissionStore(rig.service)
+    assert await store.active(GOING) is None
+    assert await store.finished(GOING) == held.record
+    assert (held.phase, held.record.progress) == (Phase.DONE, DrainProgress())
+
+
+async def test_two_who_find_one_done_both_put_it_away(rig: Rig) -> None:
+    await rig.decommission(name="earlier")
+    store = DecommissionStore(rig.service)
+    await store.begin(DecommissionRequest(GOING, "first"))
+    found = await store.active(GOING)
+    assert found is not None
+    done = replace(found.value, phase=Phase.DONE)
+    version = await store.write(done, found.version)
+    await asyncio.gather(store.archive(done, version), store.archive(done, version))
+    assert await store.active(GOING) is None
+    await store.begin(DecommissionRequest(GOING, "next"))
+    await store.archive(done, version)  # by one that slept meanwhile
+    active = await store.active(GOING)
+    assert active is not None
+    assert active.value.coordinator == "next"
 
 
 class Asleep:
