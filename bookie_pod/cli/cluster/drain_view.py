@@ -66,14 +66,18 @@ async def _show(
                 await asyncio.sleep(_REDRAW_S)
     loop = asyncio.get_running_loop()
     said, said_at, said_of = "", 0.0, None
-    while True:
-        for note in notes():
-            click.echo(note, err=True)
-        now, line = stage(), lines()[0]
-        if line != said and (now != said_of or loop.time() >= said_at + _LINE_S):
-            click.echo(line, err=True)
-            said, said_at, said_of = line, loop.time(), now
-        await asyncio.sleep(_LOOK_S)
+    try:
+        while True:
+            for note in notes():
+                click.echo(note, err=True)
+            now, line = stage(), lines()[0]
+            if line != said and (now != said_of or loop.time() >= said_at + _LINE_S):
+                click.echo(line, err=True)
+                said, said_at, said_of = line, loop.time(), now
+            await asyncio.sleep(_LOOK_S)
+    finally:  # what came since the last look, such as how far it was when it was interrupted
+        if stage() != said_of:
+            click.echo(lines()[0], err=True)
 
 
 def _stage(watched: Watched) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress
 from bookie_pod.cli.cluster import decommission_run, recover_run
 from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, read_ledger_ids
-from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage
+from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, while_draining
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
 from bookie_pod.cli.units import duration_text, size_text
@@ -123,6 +124,24 @@ def test_a_record_that_nobody_stores_any_more() -> None:
 
 def said_by(watched: Watched) -> tuple[str, object]:
     return _coordinator_lines(watched, "decommission")[0], _stage(watched)
+
+
+async def test_whoever_interrupts_it_hears_how_far_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    watched, reached = Watched(), asyncio.Event()
+
+    async def work() -> None:
+        await asyncio.sleep(0)  # the first line is said
+        await asyncio.sleep(0)
+        watched.record = DecommissionRecord("b:1", "somebody", 0, 0)
+        reached.set()
+        await asyncio.Event().wait()
+
+    job = asyncio.create_task(while_draining(work(), watched, "decommission"))
+    await reached.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert capsys.readouterr().err.splitlines() == ["decommission: begins", "decommission: requested"]
 
 
 def test_where_no_view_is_live_each_phase_and_fault_is_a_line() -> None:
