@@ -1,12 +1,13 @@
 """Watching the threads and tasks that others wait for: when one ends, or makes no progress, so does the process.
 
 Who waits for a thread that is gone waits for ever, and nobody outside can tell. So one look a second compares the
-threads that live with those that lived before, and asks each step that is under way whether it is still the same one.
+threads that live with those that were begun, and asks each step that is under way whether it is still the same one.
 A process that fails this way is started anew by whoever supervises it, which brings all of it back.
 
 Invariants
-- Every thread with a name of ours is watched from the first look at which it lives, without being told of; but for
-  those that end by nature (`SHORT_LIVED`). Threads of libraries (`LIBRARIES`) are their owners' business.
+- Every thread with a name of ours is watched from its beginning, without being told of, even if it ends before the
+  next look; but for those that end by nature (`SHORT_LIVED`). Threads of libraries (`LIBRARIES`) are their owners'
+  business.
 - Tasks tell by themselves that they ended (`bookie_protocol.lasting`).
 - How long a step takes is counted in looks, so that a process which was stopped, or a machine which slept, has
   not missed anything.
@@ -23,6 +24,7 @@ import fnmatch
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from bookie_protocol.errors import StartupError
 from bookie_protocol.lasting import watched_by
@@ -62,6 +64,8 @@ class Watch:
         """`steps` tells what goes on now, at each look."""
         self._steps = steps
         self._known: set[threading.Thread] = set()
+        self._past: WeakSet[threading.Thread] = WeakSet(_begun() - set(threading.enumerate()))
+        """Threads that ended and need not be told of any more, for as long as somebody holds them."""
         self._at: dict[str, tuple[object, int]] = {}
         """What a thread is at, and for how many looks."""
         self._slow: list[str] = []
@@ -97,10 +101,12 @@ class Watch:
             self._found_out(why)
 
     def _look(self) -> None:
+        begun = self._known | _begun()
         alive = set(threading.enumerate())
-        ended = self._known - alive
-        self._known = {thread for thread in alive if not _is_short_lived(thread.name)}
-        names = {thread.name for thread in ended}
+        ended = begun - alive - set(self._past)
+        self._past.update(ended)
+        self._known = alive
+        names = {thread.name for thread in ended if not _is_short_lived(thread.name)}
         if self._ending:
             self._gone |= names
             names = {name for step in self._steps() if step.at is not None for name in self._gone if step.is_lost(name)}
@@ -123,6 +129,19 @@ class Watch:
                 hung = line if looks * LOOK_S >= step.limit_s else hung
         self._at, self._slow = at, slow
         return hung
+
+
+def _begun() -> set[threading.Thread]:
+    """Every thread that was ever begun and that somebody still holds, as its owner does.
+
+    Python lists only those that live, and forgets what ended between two looks: an executor's thread that died of its
+    first piece of work. What it keeps for its own tests has them all.
+    """
+    try:
+        made = set(threading._dangling)  # type: ignore[attr-defined]
+    except RuntimeError:
+        return set()  # one is being made at this very moment: the next look sees it
+    return {thread for thread in made if thread.ident is not None}
 
 
 def _is_short_lived(name: str) -> bool:

@@ -58,6 +58,20 @@ async def test_a_thread_that_ends_is_found_whatever_its_name(name: str) -> None:
         assert await run == f"the thread {name} ended: the process ends, to be started anew"
 
 
+async def test_a_thread_that_ends_before_the_next_look_is_found() -> None:
+    """As an executor's does that dies of its first piece of work; its owner still waits for it."""
+    watch = Watch()
+    with thread("storage-0_0") as end:
+        end()
+        assert "the thread storage-0_0 ended" in await found(watch)
+
+
+async def test_a_thread_that_ended_before_the_watch_began_is_nobodys_fault() -> None:
+    with thread("storage-0_0") as end:
+        end()
+        await looks(Watch())
+
+
 @pytest.mark.parametrize(
     "name", ["Thread-5 (zk_loop)", "ThreadPoolExecutor-0_0", "journal-3-next-file", "index-rebuild", "storage-0-retry"]
 )
