@@ -111,7 +111,7 @@ async def test_what_is_given_with_a_ledger_is_bounded(cluster):
                 kept.append((await served.stub.Create(large)).metadata.ledger_id)
         assert error_of(raised)[:2] == ("RESOURCE_EXHAUSTED", "TooManyRequests")
         assert len(kept) == 17
-        assert served.memory.held < LIMIT // 8
+        await until(lambda: served.memory.held < LIMIT // 8)  # the last request is let go when it is answered
         await served.stub.Close(pb.CloseRequest(ledger_id=kept[0]))
         kept[0] = (await served.stub.Create(large)).metadata.ledger_id
         for ledger_id in kept:

@@ -50,6 +50,8 @@ async def ended(monkeypatch: pytest.MonkeyPatch, error: Exception, *, tidy: bool
         Bookie.tidy.set()
     with pytest.raises(Exception) as caught:
         await run._run(load_config(None), asyncio.Event())
+    Bookie.tidy.set()  # what the process would have taken along
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
     return caught.value
 
 
