@@ -11,13 +11,11 @@ Source: reference wire protocol, section 8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.connection_stalls import Stall
-from bookie_pod.server.tcp.lane_reads import PlainRead, ReadDialect
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.older_ledgers import refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
@@ -57,7 +55,7 @@ class RequestHandlers:
         self._ledgers = context.operations.ledgers
         self._storage = context.storage
         self._admission = context.admission
-        self._reads = reads
+        self.reads = reads
         self._polls = polls
         self._lanes = lanes
         self._disk_space = disk_space
@@ -205,28 +203,16 @@ class RequestHandlers:
     def read(self, conn: Connection, request: ReadRequest, reply: Reply) -> None:
         if request.fence_key is not None:
             self._context.submit_lanes(conn)  # the ledger's key record may be among them
-            self._reads.read(request, reply)
+            self.reads.read(request, reply)
         elif request.previous_lac is not None:
             self._polls.poll(request, reply, conn)
         else:
-            self._reads.read(request, reply)
-
-    def read_run(
-        self,
-        conn: Connection,
-        dialect: ReadDialect,
-        state: LedgerState,
-        reads: Sequence[PlainRead],
-        *,
-        high_priority: bool,
-    ) -> None:
-        """Ordinary reads of single entries of one ledger that memory did not answer."""
-        self._reads.read_run(conn, dialect, state, reads, high_priority=high_priority)
+            self.reads.read(request, reply)
 
     def read_batch(self, conn: Connection, request: BatchReadRequest, reply: Reply) -> None:
         if request.fence_key is not None:
             self._context.submit_lanes(conn)
-        self._reads.read_batch(request, reply)
+        self.reads.read_batch(request, reply)
 
     def read_lac(self, ledger_id: int, reply: Reply) -> None:
         """The explicit LAC packet and the last stored entry, each if there is one."""
@@ -242,7 +228,7 @@ class RequestHandlers:
             limbo = record is not None and record.limbo
             reply.lac_read(_read_lac_status(packet, error, limbo), packet, last_entry)
 
-        self._on_lane(ledger_id, lambda: self._reads.on_lane_read(ledger_id, LAST_ENTRY), answer, reply)
+        self._on_lane(ledger_id, lambda: self.reads.on_lane_read(ledger_id, LAST_ENTRY), answer, reply)
 
     def entry_list(self, ledger_id: int, reply: Reply) -> None:
         """The ids of all entries of the ledger that are stored here, memory included. A ledger in limbo has no such

@@ -127,7 +127,7 @@ def _serve(
         if answered:
             context.metrics.reads_done(answered, total, 0.0)
         for its_state, its in missed.items():
-            context.handlers.read_run(conn, dialect, its_state, its, high_priority=high_priority)
+            context.handlers.reads.read_run(conn, dialect, its_state, its, high_priority=high_priority)
     if served < len(reads) or served == conn.reads_at_once:
         conn.reads_at_once = min(AT_ONCE, 2 * served)
     return served

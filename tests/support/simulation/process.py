@@ -120,13 +120,7 @@ class _ObservedReads(Reads):
         super().read(request, self.observe(request, reply))
 
     def read_run(
-        self,
-        conn: Connection,
-        dialect: ReadDialect,
-        state: LedgerState,
-        reads: Sequence[PlainRead],
-        *,
-        high_priority: bool,
+        self, conn: Connection, dialect: ReadDialect, state: LedgerState, reads: Sequence[PlainRead], **options: bool
     ) -> None:
         def answer(echo: Any, entry: bytes, its_state: LedgerState) -> Sequence[bytes]:
             self.answered_read(ReadRequest(state.ledger_id, echo[0]), None)
@@ -138,7 +132,7 @@ class _ObservedReads(Reads):
 
         observed = ReadDialect(answer, refuse, dialect.tells_lac)
         with_ids = [(entry_id, (entry_id, echo), reserved) for entry_id, echo, reserved in reads]
-        super().read_run(conn, observed, state, with_ids, high_priority=high_priority)
+        super().read_run(conn, observed, state, with_ids, **options)
 
 
 class _ObservedReply(Reply):
