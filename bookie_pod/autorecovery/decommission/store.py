@@ -159,12 +159,21 @@ class DecommissionStore:
         try:
             await self._finished.create(record.bookie_id, encode_record(record))
         except MetadataExists:
-            known = await self._finished.read(record.bookie_id)
-            data = encode_record(_with_earlier_numbers(record, known.value))
-            with suppress(MetadataVersionConflict):  # another one has just archived it
-                await self._finished.update(record.bookie_id, data, known.version)
+            await self._archive_over(record)
         with suppress(MetadataVersionConflict):  # nobody changes one that is DONE: this is the next decommission's
             await self.remove(record, version)
+
+    async def _archive_over(self, record: DecommissionRecord) -> None:
+        """In the place of an earlier one; that of a later decommission stays, whenever it came."""
+        while True:
+            known = await self._finished.read(record.bookie_id)
+            with suppress(MetadataDamaged):
+                if decode_record(known.value, record.bookie_id).started_ms > record.started_ms:
+                    return
+            data = encode_record(_with_earlier_numbers(record, known.value))
+            with suppress(MetadataVersionConflict):  # another one archives at the same time: who is later counts
+                await self._finished.update(record.bookie_id, data, known.version)
+                return
 
     def clock_ms(self) -> int:
         return self._clock_ms()
