@@ -33,7 +33,8 @@ class LacAnswer:
     """The entry with the highest id that this bookie stores."""
     complete: bool = True
     """False: there is an explicit LAC, and about its last entry the bookie could not tell, or it has none (the
-    reference answers both alike, section 8.6). Then the explicit LAC is a lower bound and nothing more."""
+    reference answers both alike; reference wire protocol, section 8.6). Then the explicit LAC is a lower bound and
+    nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

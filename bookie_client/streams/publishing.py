@@ -9,7 +9,7 @@ Invariants
 
 `published` is pure; `own_ledgers` belongs to the event loop.
 
-Source: reference Spark notes, section 2b.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Errors of every call here: `NoSuchStream`, `MetadataUnavailable` (nobody can tel
 
 Event loop only.
 
-Source: reference client protocol, section 25; reference Spark notes, sections 2b and 4.2.
+Source: reference client protocol, section 25; reference Spark notes, section 3.
 """
 
 from __future__ import annotations

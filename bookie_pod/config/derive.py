@@ -3,7 +3,7 @@
 Invariant: a key that somebody set is never changed, except `ledgerStorageClass` by the older switch that
 exists to change it, and `metadataServiceUri`, which older keys of a source with higher priority replace.
 
-Source: reference page on bookie behaviour, section 1; metadata layout page, section 2 (legacy service
+Source: reference bookie behaviour, section 1; metadata layout page, section 2 (legacy service
 address). Pure functions but for the number of processors; any thread may call them.
 """
 

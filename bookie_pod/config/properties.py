@@ -15,7 +15,7 @@ Invariants
   from 1.
 - Nothing is lost: repeated keys are all returned, in order. What they mean is the caller's decision.
 
-Source: the reference page on bookie behaviour, section 1; the format itself is that of
+Source: reference bookie behaviour, section 1; the format itself is that of
 `java.util.Properties`. Pure functions; any thread may call them.
 """
 

@@ -3,7 +3,7 @@
 Limits of a single key stand with the key; here are the rules that need several. Each broken rule is one line
 that names key, value and rule.
 
-Source: reference page on bookie behaviour, section 1.11. Pure functions; any thread may call them.
+Source: reference bookie behaviour, section 1.11. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Invariants
 
 Any process.
 
-Source: reference Spark notes, section 4.2.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

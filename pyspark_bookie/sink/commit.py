@@ -13,7 +13,7 @@ Invariants
 
 No Spark in here. Any process.
 
-Source: reference Spark notes, sections 2b and 4.2.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ attempts left behind that failed or were killed.
 
 Any process but one that is forked while it uses this.
 
-Source: reference Spark notes, section 4.2.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a task tells the driver about what it has written.
 
-Source: reference Spark notes, sections 2b and 4.2.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the same number: then it is a new batch, or one that is recognised.
 Spark makes a new writer for the tasks of each batch and another one for each commit, in processes that are used again:
 nothing but the messages goes from the one to the other.
 
-Source: reference Spark notes, sections 2 (items 11 to 13, 18) and 2b.
+Source: reference Spark notes, sections 1 (items 11 to 13, 18) and 3.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Invariants
 
 No Spark in here. One thread writes with one call; payloads are copied once, out of the Arrow buffer.
 
-Source: reference Spark notes, section 4.2.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Auto-recovery: auditor and replication worker. Frozen; any thread may read.
 
-Source: reference page on auto-recovery, section 15.
+Source: reference auto-recovery, section 15.
 """
 
 from __future__ import annotations

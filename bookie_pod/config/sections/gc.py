@@ -1,6 +1,6 @@
 """Garbage collection, compaction and disks.
 
-Source: reference page on bookie behaviour, sections 1.8 and 1.9. Frozen; any thread may read.
+Source: reference bookie behaviour, sections 1.8 and 1.9. Frozen; any thread may read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Directories and the journal.
 
-Source: reference page on bookie behaviour, sections 1.3 and 1.4. Frozen; any thread may read.
+Source: reference bookie behaviour, sections 1.3 and 1.4. Frozen; any thread may read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ledger storage: what all engines share, and DbLedgerStorage.
 
-Source: reference page on bookie behaviour, sections 1.5 and 1.6; RocksDB options: on-disk formats page,
+Source: reference bookie behaviour, sections 1.5 and 1.6; RocksDB options: on-disk formats page,
 section 8.4. Frozen; any thread may read.
 """
 

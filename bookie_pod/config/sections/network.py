@@ -1,6 +1,6 @@
 """Identity, sockets and threads of a bookie.
 
-Source: reference page on bookie behaviour, sections 1.1 and 1.2. Frozen; any thread may read.
+Source: reference bookie behaviour, sections 1.1 and 1.2. Frozen; any thread may read.
 """
 
 from __future__ import annotations

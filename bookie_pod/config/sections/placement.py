@@ -2,7 +2,7 @@
 
 `bookie_client.placement.java_keys` gives the texts of these keys their meaning and checks them.
 
-Source: reference page on the client protocol, section 16.
+Source: reference client protocol, section 16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Integrity checks.
 
-Source: reference page on bookie behaviour, section 1.10. Frozen; any thread may read.
+Source: reference bookie behaviour, section 1.10. Frozen; any thread may read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Authentication, TLS and the metadata service.
 
-Source: reference pages on bookie behaviour, sections 1.1 and 1.10, and on the metadata layout, sections 2
+Source: reference bookie behaviour, sections 1.1 and 1.10, and on the metadata layout, sections 2
 and 16. Frozen; any thread may read.
 """
 

@@ -1,6 +1,6 @@
 """HTTP, gRPC, metrics, logs and memory: what surrounds the bookie.
 
-Source: reference page on bookie behaviour, sections 1.10 and 13.6. Frozen; any thread may read.
+Source: reference bookie behaviour, sections 1.10 and 13.6. Frozen; any thread may read.
 """
 
 from __future__ import annotations

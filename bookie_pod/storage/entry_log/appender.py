@@ -5,7 +5,8 @@ Two locks, always taken in this order:
 - `_sync_lock`: one `sync` or `checkpoint` at a time.
 - `_append_lock`: active logs, rotated logs, fault. Held over writes, never over the sync of a checkpoint.
 
-Reference disk formats, 4.4 and 13; reference behaviour, 5 and 13.1. Threads: see `interface`.
+Reference on-disk formats, sections 4.4 and 13; reference bookie behaviour, sections 5 and 13.1.
+Threads: see `interface`.
 """
 
 from __future__ import annotations

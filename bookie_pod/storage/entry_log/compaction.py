@@ -1,4 +1,4 @@
-"""Logs of transactional compaction, beside the normal ones (reference disk formats, section 5).
+"""Logs of transactional compaction, beside the normal ones (reference on-disk formats, section 5).
 
 What lies on disk tells how far a compaction of log S into log D came::
 

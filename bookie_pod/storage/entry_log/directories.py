@@ -1,4 +1,4 @@
-"""Which directory takes a new log, and what disks report (reference behaviour, section 5).
+"""Which directory takes a new log, and what disks report (reference bookie behaviour, section 5).
 
 Threads: the disk monitor changes states; the appending and allocating threads ask. `LedgerDirStates` locks
 by itself.

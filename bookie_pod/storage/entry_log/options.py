@@ -21,7 +21,7 @@ HARD_LOG_SIZE = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class EntryLogOptions:
-    """Every field names its configuration key, its unit and its default (reference behaviour, 1.5 and
+    """Every field names its configuration key, its unit and its default (reference bookie behaviour, sections 1.5 and
     1.6).
     """
 

@@ -12,7 +12,7 @@ Invariants
 
 Threads: the garbage collection thread.
 
-Source: reference bookie behaviour, section 6.5; reference disk formats, section 5.
+Source: reference bookie behaviour, section 6.5; reference on-disk formats, section 5.
 """
 
 from __future__ import annotations

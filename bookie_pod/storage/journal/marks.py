@@ -1,4 +1,4 @@
-"""`lastMark`: the position below which a journal is durable in ledger storage (reference formats, section 3).
+"""`lastMark`: the position below which a journal is durable in ledger storage (reference on-disk formats, section 3).
 
     16 bytes  journal id i64, offset i64, big-endian, in `<ledger directory>/lastMark` of every writable
               ledger directory, or `lastMark.<i>` if there are several journal directories

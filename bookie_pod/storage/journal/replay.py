@@ -1,4 +1,4 @@
-"""Replay of one journal directory into ledger storage, before the bookie serves (reference formats, section 2.7).
+"""Replay of one journal directory into storage, before the bookie serves (reference on-disk formats, section 2.7).
 
 Invariants
 - Every file is surveyed before the first record is handed out: a journal that cannot be replayed whole leaves the

@@ -12,8 +12,6 @@ Invariants
 - Secrets and ConfigMaps that `spec` names count with their names: bookies read them again by themselves.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 13.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Invariants
 - What does nothing is allowed: a size below that of the volumes leaves them as they are, so that an earlier release of
   a chart can be applied again.
 
-Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules"; reference operator page, section 5.5.
+Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules".
 
 Threads: values, any thread.
 """

@@ -4,8 +4,6 @@ Whether a drain that is done was done for this operation follows from `drainedSi
 the record of an earlier one of the same bookie says "done" too.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 3; decommission over the admin API.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants
 
 Threads: pure functions, any thread.
 
-Source: reference operator, section 5.6; reference auto-recovery, section 13.
+Source: reference auto-recovery, section 13.
 """
 
 from __future__ import annotations

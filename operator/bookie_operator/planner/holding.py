@@ -17,8 +17,6 @@ Invariants
 - `hold` is applied once in a pass, to the snapshot that everything else in it is decided and told by.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 13.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a proof says, and the claims that may go once it holds.
 
 Threads: values and pure functions, any thread.
-
-Source: reference operator, section 5.6, invariant I1.
 """
 
 from __future__ import annotations

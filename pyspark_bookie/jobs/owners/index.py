@@ -19,7 +19,7 @@ Invariants
 
 Event loop only.
 
-Source: reference Spark notes, section 4.2; reference client protocol, section 25.
+Source: reference Spark notes, section 3; reference client protocol, section 25.
 """
 
 from __future__ import annotations

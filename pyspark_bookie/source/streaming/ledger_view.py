@@ -14,7 +14,7 @@ Invariants
 
 Pure; any process.
 
-Source: reference Spark notes, section 4.1.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants
 
 One thread, on the driver.
 
-Source: reference Spark notes, sections 2 (items 7 to 9), 2b and 4.1.
+Source: reference Spark notes, sections 1 (items 7 to 9) and 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a streaming reader asks of whatever follows its selection: streams, or ledgers by themselves.
 
-Source: reference Spark notes, sections 2 (items 7 to 9) and 2b.
+Source: reference Spark notes, sections 1 (items 7 to 9) and 3.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ pickles and copies to tasks for `read`. So tasks know the options and their part
 
 `stop` is not called when a query ends as it should, so nothing depends on it.
 
-Source: reference Spark notes, sections 2 (items 6 to 9) and 2b.
+Source: reference Spark notes, sections 1 (items 6 to 9) and 3.
 """
 
 from __future__ import annotations

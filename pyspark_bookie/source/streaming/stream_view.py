@@ -11,7 +11,7 @@ Invariants
 
 Pure; any process.
 
-Source: reference Spark notes, sections 2b and 4.1.
+Source: reference Spark notes, section 3.
 """
 
 from __future__ import annotations

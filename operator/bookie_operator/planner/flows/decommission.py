@@ -36,7 +36,7 @@ the gates of 1 for all others.
 
 Threads: pure functions, any thread.
 
-Source: reference operator, section 5.6 flow 3; reference auto-recovery, section 13.
+Source: reference auto-recovery, section 13.
 """
 
 from __future__ import annotations

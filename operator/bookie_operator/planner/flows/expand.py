@@ -17,8 +17,6 @@ VolumeAttributesClass.
 After a crash between 5 and 6 the StatefulSet is missing and its pods are there: it is made anew, never taken for new.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 6.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ A bookie that comes back before 6, or a task that is deleted before, ends it (`U
 answer is never forced away: a person says that the node is gone, by deleting it or by its out-of-service taint.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flows 7 and 8.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Lost is a bookie that is registered nowhere and cannot come back by itself: a vo
 directories. One whose node does not answer is not: it may still run there, and two bookies must never share an id.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flows 7 and 8.
 """
 
 from __future__ import annotations

@@ -29,8 +29,6 @@ With `update.strategy: Manual` only 2 and 4 are done; people delete the pods. Th
 `podkeeper.dev/skip-replication-check: ID` lets one operation go on without 6 and without the ack quorum of 7.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 4.
 """
 
 from __future__ import annotations

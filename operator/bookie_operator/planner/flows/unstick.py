@@ -8,8 +8,6 @@ away. So:
 2. Every other broken pod is told, with what to do about it. Lost volumes and directories are another flow's.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 4 f.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ Invariants
 - No operation runs: each of them counts on bookies of its own.
 
 Threads: pure functions, any thread.
-
-Source: reference operator, section 5.6 flow 12.
 """
 
 from __future__ import annotations
