@@ -3,8 +3,7 @@
     python -m tests.support.edit_log_program URI FILE STREAM WINDOW [ELECTION]
 
 With an election it stands by until no other node is active, as far as the sessions of a metadata service tell. Then it
-takes the stream over, finds the last transaction in the last entry, and goes on behind it until somebody ends it.
-Several operations are packed into one entry and never straddle two.
+takes the log over (`examples.edit_log`) and goes on behind its last transaction until somebody ends it.
 
 A node whose session ended goes on: it may hang and never learn of it, so nothing but the log can keep it out.
 """
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from bookie_client import Client, ClientOptions
-from bookie_client.streams import StreamPosition, Streams
+from bookie_client.streams import StreamPosition
 from bookie_protocol.errors import MetadataExists, PodkeeperError
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from examples.edit_log.edit_log import EditLog, unpack
 from tests.support.noting_program import NotingProgram, note_to
 
 PASSWORD = b"edit log"
@@ -34,17 +34,7 @@ SESSION_SECONDS: Final = 5.0
 
 def operations(entry: bytes) -> list[int]:
     """The transaction ids in an entry."""
-    return [int(each) for each in entry.split()]
-
-
-async def last_transaction(streams: Streams, name: str) -> int:
-    """The last transaction that is in the closed part of the log; 0 if there is none."""
-    manifest = await streams.manifest(name)
-    if manifest.end_ordinal == manifest.first_ordinal:
-        return 0
-    last = manifest.position_at(manifest.end_ordinal - 1)
-    (entry,) = [each async for each in streams.reader(name).entries(last, manifest.closed_end)]
-    return operations(entry.payload)[-1]
+    return [number for number, _ in unpack(entry)]
 
 
 class EditLogProgram(NotingProgram):
@@ -75,21 +65,16 @@ async def _run(uri: str, file: str, name: str, window: int, election: str | None
     async with Client(uri, OPTIONS) as client, AsyncExitStack() as session:
         if election is not None:
             await _become_active(session, election, Path(file).name, note)
-        streams = Streams(client, password=PASSWORD)
-        writer = streams.writer(name)
-        await writer.start()
-        last = await last_transaction(streams, name)
-        note("active", last)
+        log = EditLog(client, name, PASSWORD)
+        note("active", await log.take_over())
         under_way = asyncio.Semaphore(window)
         try:
             while True:
                 await under_way.acquire()
-                batch = range(last + 1, last + 2 + last % 4)
-                future = await writer.submit(b" ".join(b"%d" % each for each in batch))
-                last = batch[-1]
-                future.add_done_callback(lambda done, last=last: (ended(last, done), under_way.release()))
+                future = await log.submit(["touch"] * (1 + log.last % 4))
+                future.add_done_callback(lambda done, last=log.last: (ended(last, done), under_way.release()))
         except PodkeeperError as error:
-            note("refused", last + 1, type(error).__name__)
+            note("refused", log.last + 1, type(error).__name__)
         await asyncio.get_running_loop().create_future()
 
 
