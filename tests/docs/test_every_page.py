@@ -12,7 +12,9 @@ from tests.support.chart_files import ROOT
 from tests.support.command_lines import resolve
 from tests.support.markdown_links import broken_links
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")}
+)
 _INLINE = re.compile(r"`(bookie [a-z-][^`\n]*)`")
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^ *(?:\$ )?(?:[^│\n]*\| )?(bookie [a-z].*)$", re.MULTILINE)
