@@ -1,7 +1,7 @@
 """What a support bundle holds, one part after the other: what cannot be read is told in it, and the rest goes on.
 
 Invariants
-- Everything passes through `redaction`.
+- Everything passes through one `Redactor`, last of all in `files`, which has seen the Secrets that the cluster uses.
 - Each part is bounded: logs by lines and bytes, events by number, answers of pods by bytes.
 
 Threads: one event loop.
@@ -29,7 +29,7 @@ from bookie_operator.plugin.clusters import pods_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, Open, read_token, session_to, trust_of
 from bookie_operator.plugin.log_reading import Wanted, read_log
-from bookie_operator.plugin.redaction import redacted, redacted_text
+from bookie_operator.plugin.redaction import Redactor
 
 T = TypeVar("T")
 File = tuple[str, str]
@@ -66,6 +66,8 @@ _MAX_EVENTS: Final = 2000
 _CLAIM: Final = re.compile(r"^(journal|ledger|index)-\d+-")
 """What the name of a claim has before that of its pod."""
 _SECONDS: Final = 15.0
+_NAMES_A_SECRET: Final = frozenset({"secretKeyRef", "secretRef", "secret", "imagePullSecrets"})
+"""Members whose `name` is that of a Secret; `secretName` is one itself."""
 
 
 class Bundle:
@@ -77,19 +79,37 @@ class Bundle:
         self._name = str(cluster["metadata"]["name"])
         self._open = open_socket
         self._tail = tail
+        self._redactor = Redactor()
         self.missing: list[str] = []
         """What could not be read, and why."""
 
     async def files(self) -> AsyncIterator[File]:
         """All of it; `missing.txt` is the last."""
-        yield "cluster.yaml", _yaml(self._cluster)
+        await self._learn_secrets()
+        async for path, text in self._files():
+            yield path, self._redactor.text(text)
+
+    async def _learn_secrets(self) -> None:
+        """All that pods or the spec name; what cannot be read is known by the shape of its values."""
+        pods = await self._part(lambda: pods_of(self._api, self._name)) or []
+        used = {naming.admin_token(self._name), *secrets_named(self._cluster), *secrets_named(pods)}
+        for name in sorted(used - {naming.identity(self._name)}):
+            found = await self._part(
+                lambda name=name: self._api.kubernetes.find(kinds.SECRET, self._api.namespace, name),  # type: ignore[misc]
+                f"Secret {name}, so that its values are looked for",
+            )
+            if found is not None:
+                self._redactor.learn_secret(found)
+
+    async def _files(self) -> AsyncIterator[File]:
+        yield "cluster.yaml", self._yaml(self._cluster)
         for resource, labels in (
             *((each, {names.INSTANCE: self._name}) for each in _OURS),
             *((each, None) for each in _AROUND),
         ):
             found = await self._listed(resource, labels)
             if found is not None:
-                yield f"{resource.plural}.yaml", _yaml_list(found, resource)
+                yield f"{resource.plural}.yaml", self._yaml_list(found, resource)
         for part in (self._tasks, self._secrets, self._events):
             content = await self._part(part)
             if content is not None:
@@ -111,7 +131,7 @@ class Bundle:
 
     async def _tasks(self) -> File:
         found = await self._api.kubernetes.list(kinds.TASK, self._api.namespace)
-        return "bookietasks.yaml", _yaml_list(
+        return "bookietasks.yaml", self._yaml_list(
             [task for task in found if task["spec"]["cluster"] == self._name], kinds.TASK
         )
 
@@ -123,7 +143,7 @@ class Bundle:
             for name in wanted
             if (each := await self._api.kubernetes.find(kinds.SECRET, self._api.namespace, name))
         ]
-        return "secrets.yaml", _yaml_list(found, kinds.SECRET)
+        return "secrets.yaml", self._yaml_list(found, kinds.SECRET)
 
     async def _events(self) -> File:
         found = await self._api.kubernetes.list(kinds.POD_EVENT, self._api.namespace)
@@ -131,7 +151,7 @@ class Bundle:
         clusters = {self._name, *(str(each["metadata"]["name"]) for each in listed)}
         about = [event for event in found if _cluster_of(event, clusters) == self._name]
         about.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-        return "events.yaml", _yaml_list(about[-_MAX_EVENTS:], kinds.POD_EVENT)
+        return "events.yaml", self._yaml_list(about[-_MAX_EVENTS:], kinds.POD_EVENT)
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +167,7 @@ class Bundle:
                 lines = await self._part(lambda pod=pod, wanted=wanted: read_log(api or self._api, pod, wanted))  # type: ignore[misc]
                 if lines is not None:
                     text = "".join(f"{line.time} {line.text}\n" for line in lines)
-                    yield f"{folder}/{name}{'.previous' if previous else ''}.log", redacted_text(text)
+                    yield f"{folder}/{name}{'.previous' if previous else ''}.log", text
 
     async def _facts(self, pods: list[KubernetesObject]) -> AsyncIterator[File]:
         token = await self._part(lambda: read_token(self._api, self._name), "admin token")
@@ -163,7 +183,7 @@ class Bundle:
                 asked = (self._fact(session, admin, reachable[name], path, headers) for path in facts.values())
                 for file, text in zip(facts, await asyncio.gather(*asked), strict=True):
                     if text is not None:
-                        yield f"facts/{name}/{file}", redacted_text(text)
+                        yield f"facts/{name}/{file}", text
 
     async def _fact(
         self, session: aiohttp.ClientSession, admin: Admin, at: Endpoint, path: str, headers: Mapping[str, str]
@@ -179,7 +199,7 @@ class Bundle:
             return None
         text = body.decode(errors="replace")
         if status != 200:
-            self.missing.append(f"{path} of pod {pod}: status {status}: {redacted_text(text[:200].strip())}")
+            self.missing.append(f"{path} of pod {pod}: status {status}: {text[:200].strip()}")
             return None
         return _pretty(text)
 
@@ -189,7 +209,7 @@ class Bundle:
         found = await self._part(lambda: self._api.kubernetes.list(kinds.DEPLOYMENT, labels=labels), "the operator")
         if found is None:
             return
-        yield "operator/deployments.yaml", _yaml_list(found, kinds.DEPLOYMENT)
+        yield "operator/deployments.yaml", self._yaml_list(found, kinds.DEPLOYMENT)
         for namespace in sorted({str(each["metadata"]["namespace"]) for each in found}):
             pods = await self._part(
                 lambda namespace=namespace: self._api.kubernetes.list(kinds.POD, namespace, labels)  # type: ignore[misc]
@@ -197,6 +217,17 @@ class Bundle:
             there = Api(self._api.kubernetes, self._api.configuration, namespace)
             async for file in self._logs(pods or [], "operator/logs", there):
                 yield file
+
+    def _yaml(self, thing: KubernetesObject) -> str:
+        return yaml.safe_dump(self._redactor.redacted(thing), sort_keys=False, width=120, allow_unicode=True)
+
+    def _yaml_list(self, found: list[KubernetesObject], resource: Resource) -> str:
+        items = [
+            self._redactor.redacted({"apiVersion": resource.api_version, "kind": resource.kind, **each})
+            for each in found
+        ]
+        whole = {"apiVersion": "v1", "kind": "List", "items": items}
+        return yaml.safe_dump(whole, sort_keys=False, width=120, allow_unicode=True)
 
     async def _part(self, read: Callable[[], Awaitable[T]], what: str = "") -> T | None:
         """None: it could not be read."""
@@ -216,14 +247,17 @@ def _cluster_of(event: Mapping[str, Any], clusters: Iterable[str]) -> str:
     return max((each for each in clusters if name == each or name.startswith(f"{each}-")), key=len, default="")
 
 
-def _yaml(thing: KubernetesObject) -> str:
-    return yaml.safe_dump(redacted(thing), sort_keys=False, width=120, allow_unicode=True)
-
-
-def _yaml_list(found: list[KubernetesObject], resource: Resource) -> str:
-    items = [redacted({"apiVersion": resource.api_version, "kind": resource.kind, **each}) for each in found]
-    whole = {"apiVersion": "v1", "kind": "List", "items": items}
-    return yaml.safe_dump(whole, sort_keys=False, width=120, allow_unicode=True)
+def secrets_named(thing: Any, key: str = "") -> frozenset[str]:
+    """The Secrets that objects of Kubernetes name: in volumes, environments, pulls of images and specs of ours."""
+    if isinstance(thing, Mapping):
+        found = [secrets_named(child, str(name)) for name, child in thing.items()]
+        if key in _NAMES_A_SECRET and isinstance(thing.get("name"), str):
+            found.append(frozenset({thing["name"]}))
+    elif isinstance(thing, list):
+        found = [secrets_named(child, key) for child in thing]
+    else:
+        return frozenset({thing} if key == "secretName" and isinstance(thing, str) else ())
+    return frozenset().union(*found)
 
 
 def _pretty(text: str) -> str:

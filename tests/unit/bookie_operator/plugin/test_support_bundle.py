@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bookie_operator.api.kinds import SECRET
+from bookie_operator.api.kinds import POD, SECRET
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.plugin.bundle import _cluster_of
-from bookie_operator.plugin.redaction import REDACTED, redacted, redacted_text, sensitive
+from bookie_operator.plugin.redaction import REDACTED, Redactor, sensitive
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.kubectl_rig import KubectlRig
 
@@ -100,7 +101,7 @@ def test_secrets_keep_their_keys_alone() -> None:
         "data": {"a": "YQ=="},
         "stringData": {"b": "c"},
     }
-    assert redacted(secret) == {
+    assert Redactor().redacted(secret) == {
         "kind": "Secret",
         "metadata": {"name": "x", "annotations": {}},
         "data": {"a": REDACTED},
@@ -126,7 +127,7 @@ def test_what_sounds_like_a_secret_goes_and_what_says_where_it_is_stays() -> Non
         },
         "data": {"bookie.conf": "gcWaitTime=5\nhttpServerKeyStorePassword=x\nzkAuthCredentialsPath=/etc/zk\n"},
     }
-    clean = redacted(thing)
+    clean = Redactor().redacted(thing)
     assert clean["spec"]["config"] == {"httpServerKeyStorePassword": REDACTED, "gcWaitTime": "5"}
     assert clean["spec"]["tls"] == {"secretName": "tls"}
     assert clean["spec"]["automountServiceAccountToken"] is False
@@ -144,15 +145,83 @@ def test_what_sounds_like_a_secret_goes_and_what_says_where_it_is_stays() -> Non
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
-        ("Authorization: Bearer abcdefgh.ijk", f"Authorization: Bearer {REDACTED}"),
-        ('{"password": "x y", "a": 1}', f'{{"password": "{REDACTED} y", "a": 1}}'),
+        ("Authorization: Bearer abcdefgh.ijk", f"Authorization: {REDACTED}"),
+        ("with Bearer abcdefgh.ijk", f"with Bearer {REDACTED}"),
+        ('{"password": "x y", "a": 1}', f'{{"password": "{REDACTED}", "a": 1}}'),
+        (r'"{\"password\": \"x y\", \"a\": 1}"', rf'"{{\"password\": \"{REDACTED}\", \"a\": 1}}"'),
         ("url?token=abc&b=1", f"url?token={REDACTED}&b=1"),
-        ("nothing of that kind: 5", "nothing of that kind: 5"),
-        ("adminTokenFile=/etc/podkeeper/token", "adminTokenFile=/etc/podkeeper/token"),
+        ("bookie --password hunter2 --ledger 5", f"bookie --password {REDACTED} --ledger 5"),
+        ("bookie --password 'hunter 2' go", f"bookie --password '{REDACTED}' go"),
+        ("zk://ada:hunter2@zk-1:2181/x", f"zk://ada:{REDACTED}@zk-1:2181/x"),
+        ("via ada:hunter2@proxy.example", f"via ada:{REDACTED}@proxy.example"),
+        ("passphrase=x", f"passphrase={REDACTED}"),
+        ("env DB_PASS=x MYSQL_PWD=y dbPass=z", f"env DB_PASS={REDACTED} MYSQL_PWD={REDACTED} dbPass={REDACTED}"),
+        ("tlsKeyStorePassword = correct horse battery", f"tlsKeyStorePassword = {REDACTED}"),
+        ("Protocol=https;AccountKey=a+b/c==;X=y", f"Protocol=https;AccountKey={REDACTED};X=y"),
+        ("key AKIAABCDEFGHIJKLMNOP of", f"key {REDACTED} of"),
+        (
+            "x\n-----BEGIN EC PRIVATE KEY-----\nMHcC\nAQE=\n-----END EC PRIVATE KEY-----\ny",
+            f"x\n-----BEGIN EC PRIVATE KEY-----{REDACTED}\ny",
+        ),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE cut off", f"-----BEGIN PRIVATE KEY-----{REDACTED}"),
     ],
 )
-def test_lines(text: str, clean: str) -> None:
-    assert redacted_text(text) == clean
+def test_shapes_of_secrets(text: str, clean: str) -> None:
+    assert Redactor().text(text) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing of that kind: 5",
+        "adminTokenFile=/etc/podkeeper/token",
+        "bookie --password-file /etc/x --token-file y",
+        "image: podkeeper:1.0@sha256:0123456789abcdef",
+        "registry.example/podkeeper:1.0@sha256:0123456789abcdef",
+        "12:34:56.789 bypass: the checks passed: 5",
+        "    secrets:\n    - name: x",
+        "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+        "ledger 5 on bookie-0.bookies:3181, bookie-1.bookies:3181",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+def test_what_is_known_to_be_secret_is_looked_for_everywhere() -> None:
+    redactor = Redactor()
+    redactor.learn_secret(
+        {"data": {"any": "aHVudGVyMjI=", "username": "cG9ka2VlcGVy", "jaas.conf": "bGluZSBvbmUgaXMgbG9uZwp4Cg=="}}
+    )
+    redactor.redacted({"env": [{"name": "DB_PASS", "value": "Tr0ub4dor"}, {"name": "A_TOKEN", "value": "disabled"}]})
+    redactor.redacted({"command": ["bookie", "--password", "s3same street", "--x"]})
+    text = "hunter22 aHVudGVyMjI= podkeeper line one is long Tr0ub4dor disabled s3same street"
+    assert redactor.text(text) == f"{REDACTED} {REDACTED}= podkeeper {REDACTED} {REDACTED} disabled {REDACTED}"
+
+
+async def test_secrets_of_pods_are_in_nothing_that_is_written(rig: KubectlRig, tmp_path: Path) -> None:
+    """Canaries: wherever a cluster takes a secret, and wherever something may tell it again."""
+    store = rig.fake.store
+    for name, value in {
+        "s3": "canary-of-the-environment",
+        "wholesale": "canary-of-env-from",
+        "disk": "canary-of-a-volume",
+    }.items():
+        data = {"k": base64.b64encode(value.encode()).decode()}
+        store.create(SECRET, NAMESPACE, {"metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
+    spec = store.kind(POD)[NAMESPACE, "demo-bookie-0"]["spec"]
+    spec["containers"][0]["env"] = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "k"}}}]
+    spec["containers"][0]["envFrom"] = [{"secretRef": {"name": "wholesale"}}]
+    spec.setdefault("volumes", []).append({"name": "v", "secret": {"secretName": "disk"}})
+    rig.logs["demo-bookie-0"] = [
+        "2027-01-01T00:00:01Z canary-of-the-environment canary-of-env-from",
+        "2027-01-01T00:00:02Z canary-of-a-volume",
+    ]
+    path = tmp_path / "bundle.tar.gz"
+    assert await rig.run("support-bundle", NAME, "-o", str(path)) == 0
+    everything = "".join(_contents(path).values())
+    assert f"{REDACTED} {REDACTED}" in everything
+    assert "canary-of" not in everything
 
 
 def test_names() -> None:
