@@ -8,6 +8,7 @@ from typing import Final
 
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
+from bookie_protocol.tls_stores import PEM
 from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE, LEAST_RECEIVED_FRAME_SIZE
@@ -17,8 +18,8 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How connections are encrypted. The files are PEM and are read at every connect, so that renewed
-    certificates are taken up without a restart."""
+    """How connections are encrypted. The files are read at every connect, so that renewed certificates are taken up
+    without a restart. They are PEM, or key stores of Java."""
 
     ca_file: str | None = None
     """Certificates to trust; None: those of the system (`tlsTrustStore`)."""
@@ -28,12 +29,18 @@ class TlsOptions:
     """Its private key (`tlsKeyStore`); None: it stands in `certificate_file`."""
     key_password_file: str | None = None
     """File with the key's password (`tlsKeyStorePasswordPath`)."""
+    key_type: str = PEM
+    """PEM, or PKCS12 or JKS: then `key_file` has the certificate chain as well (`tlsKeyStoreType`)."""
+    ca_type: str = PEM
+    """The same of `ca_file` (`tlsTrustStoreType`)."""
+    ca_password_file: str | None = None
+    """File with the password of `ca_file`, if that is not PEM (`tlsTrustStorePasswordPath`)."""
     check_hostname: bool = True
     """Whether a bookie's certificate must name the host that the bookie registered
     (`tlsHostnameVerificationEnabled`, whose default is false)."""
 
     def __post_init__(self) -> None:
-        if self.key_file is not None and self.certificate_file is None:
+        if self.key_type == PEM and self.key_file is not None and self.certificate_file is None:
             raise BadRequest("TLS option key_file needs certificate_file, the certificate of that key")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import TlsConfig
+from bookie_protocol.tls_stores import PEM
 
 
 def client_options(config: BookieConfig, **others: Any) -> ClientOptions:
@@ -22,11 +23,14 @@ def tls_options(config: TlsConfig) -> TlsOptions | None:
     """How to connect to bookies of this configuration; None: plain."""
     if config.provider_factory_class is None:
         return None
-    shown = config.certificate_path is not None and config.key_store is not None
+    shown = config.key_store is not None and (config.key_store_type != PEM or config.certificate_path is not None)
     return TlsOptions(
         ca_file=config.trust_store,
         certificate_file=config.certificate_path if shown else None,
         key_file=config.key_store if shown else None,
         key_password_file=config.key_store_password_path if shown else None,
+        key_type=config.key_store_type,
+        ca_type=config.trust_store_type,
+        ca_password_file=config.trust_store_password_path,
         check_hostname=config.hostname_verification,
     )

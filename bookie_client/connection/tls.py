@@ -8,10 +8,10 @@ Source: reference wire protocol, section 6.
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 
 from bookie_client.options import TlsOptions
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.tls_stores import BadStore, load_own, load_trusted
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
@@ -23,16 +23,12 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
         if options.ca_file is None:
             context.load_default_certs()
         else:
-            context.load_verify_locations(options.ca_file)
-        if options.certificate_file is not None:
-            context.load_cert_chain(options.certificate_file, options.key_file, _password(options.key_password_file))
-    except (OSError, UnicodeDecodeError) as error:
+            load_trusted(context, options.ca_type, options.ca_file, options.ca_password_file)
+        own = options.key_file or options.certificate_file
+        if own is not None:
+            load_own(context, options.key_type, own, options.key_password_file, options.certificate_file)
+    except (OSError, BadStore) as error:
         raise BadRequest(
             f"TLS files of this client (ca_file, certificate_file, key_file, key_password_file) cannot be used: {error}"
         ) from error
     return context
-
-
-def _password(path: str | None) -> str:
-    """The key's password; an empty one keeps OpenSSL from asking on the terminal."""
-    return "" if path is None else Path(path).read_text(encoding="utf-8").strip()

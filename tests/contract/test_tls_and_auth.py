@@ -171,7 +171,7 @@ async def test_without_tls_the_connection_stays_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"tlsKeyStoreType": "JKS"}, "tlsKeyStoreType=JKS"),
+        ({"tlsKeyStoreType": "JKS"}, "is PEM, and no key store of Java"),
         ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "tlsTrustStore is needed"),
         ({"tlsKeyStore": ""}, "tlsKeyStore"),
         ({"tlsKeyStore": "/nowhere/key.pem"}, "cannot be used"),

@@ -45,17 +45,17 @@ class TlsConfig:
     client_authentication: bool = key("tlsClientAuthentication", False)
     """Demand a certificate from clients that switch to TLS. Clients that do not are kept out by `tlsRequired`."""
     key_store_type: str = key("tlsKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
-    """Form of the key store."""
+    """Form of the key store. PKCS12 and JKS are told apart by their first bytes, as Java does it."""
     key_store: str | None = key("tlsKeyStore", None)
-    """File with this bookie's private key."""
+    """File with this bookie's private key, and if it is not PEM with its certificate chain."""
     key_store_password_path: str | None = key("tlsKeyStorePasswordPath", None)
     """File that holds the password of the key store."""
     trust_store_type: str = key("tlsTrustStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
     """Form of the trust store."""
     trust_store: str | None = key("tlsTrustStore", None)
     """File with the certificates of trusted authorities."""
-    trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None, no_effect=True)
-    """File that holds the password of the trust store. Has no effect: PEM certificates carry no password."""
+    trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None)
+    """File that holds the password of the trust store. PEM certificates have none."""
     certificate_path: str | None = key("tlsCertificatePath", None)
     """With PEM: file with this bookie's certificate chain."""
     hostname_verification: bool = key("tlsHostnameVerificationEnabled", False)

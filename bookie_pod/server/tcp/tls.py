@@ -17,6 +17,7 @@ from typing import Final
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.tls_stores import PEM, BadStore, load_own, load_trusted
 
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
@@ -27,35 +28,42 @@ _VERSIONS: Final = {
 def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -> RenewedTls | None:
     """TLS as configured; None if `tlsProviderFactoryClass` is not set. `clock` in seconds.
 
-    Raises InvalidConfiguration for stores that are not PEM, files that cannot be read, unknown versions.
+    Raises InvalidConfiguration for stores that cannot be read, and unknown versions.
     """
     if config.provider_factory_class is None:
         return None
-    files = (config.key_store, config.key_store_password_path, config.certificate_path, config.trust_store)
+    files = (
+        config.key_store,
+        config.key_store_password_path,
+        config.certificate_path,
+        config.trust_store,
+        config.trust_store_password_path,
+    )
     return RenewedTls("bookie", files, lambda: _load(config), config.refresh_seconds, clock)
 
 
 def _load(config: TlsConfig) -> ssl.SSLContext:
-    for key, kind in (("tlsKeyStoreType", config.key_store_type), ("tlsTrustStoreType", config.trust_store_type)):
-        if kind != "PEM":
-            raise InvalidConfiguration(f"{key}={kind}: only PEM is read; convert the store with keytool and openssl")
-    if not config.key_store or not config.certificate_path:
-        raise InvalidConfiguration("TLS needs tlsKeyStore (private key) and tlsCertificatePath (certificate chain)")
+    if not config.key_store or (config.key_store_type == PEM and not config.certificate_path):
+        raise InvalidConfiguration(
+            "TLS needs tlsKeyStore (private key) and, if that is PEM, tlsCertificatePath (certificate chain)"
+        )
     if config.client_authentication and not config.trust_store:
         raise InvalidConfiguration(
-            "tlsClientAuthentication=true: tlsTrustStore is needed, a PEM file with the certificates to trust"
+            "tlsClientAuthentication=true: tlsTrustStore is needed, a file with the certificates to trust"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, config.protocols)
     try:
-        context.load_cert_chain(config.certificate_path, config.key_store, _password(config.key_store_password_path))
+        load_own(
+            context, config.key_store_type, config.key_store, config.key_store_password_path, config.certificate_path
+        )
         if config.cipher_suites:
             context.set_ciphers(":".join(config.cipher_suites))
         if config.client_authentication:
             context.verify_mode = ssl.CERT_REQUIRED
         if config.trust_store:
-            context.load_verify_locations(config.trust_store)
-    except (OSError, ssl.SSLError) as error:
+            load_trusted(context, config.trust_store_type, config.trust_store, config.trust_store_password_path)
+    except (OSError, BadStore) as error:
         raise InvalidConfiguration(
             f"TLS files (tlsKeyStore, tlsCertificatePath, tlsTrustStore) cannot be used: {error}"
         ) from error
@@ -71,11 +79,3 @@ def _set_versions(context: ssl.SSLContext, wanted: tuple[str, ...]) -> None:
         raise InvalidConfiguration(f"tlsEnabledProtocols: {', '.join(unknown)} is none of {', '.join(_VERSIONS)}")
     versions = sorted(_VERSIONS[name] for name in wanted)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
-
-
-def _password(path: str | None) -> str:
-    """The key's password; an empty one keeps OpenSSL from asking on the terminal."""
-    if path is None:
-        return ""
-    with open(path, encoding="utf-8") as file:
-        return file.read().strip()

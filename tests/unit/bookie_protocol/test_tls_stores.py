@@ -1,0 +1,122 @@
+"""Stores that keytool made are read, and what is none is refused in one line."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bookie_client.connection.tls import tls_context
+from bookie_client.options import TlsOptions
+from bookie_pod.config.sections.security import TlsConfig
+from bookie_pod.server.tcp.tls import server_tls
+from bookie_protocol.errors import BadRequest, InvalidConfiguration
+from bookie_protocol.tls_stores import BadStore, read_store
+
+STORES: Final = Path(__file__).parents[2] / "golden" / "key-stores"
+KINDS: Final = {"PKCS12": "p12", "JKS": "jks"}
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    (tmp_path / "password").write_text("hunter22\n")
+    return str(tmp_path / "password")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[object, object]:
+    """The certificates that the two have seen of each other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname="bookie"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(6):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return sides[0].getpeercert(), sides[1].getpeercert()
+
+
+def bookie(kind: str, password: str | None, key_store: str = "bookie", trust_store: str = "trusted") -> ssl.SSLContext:
+    """`kind`: what the files are. The configuration calls both JKS, its default, as most do."""
+    tls = server_tls(
+        TlsConfig(
+            provider_factory_class="x",
+            client_authentication=True,
+            key_store=str(STORES / f"{key_store}.{KINDS[kind]}"),
+            key_store_password_path=password,
+            trust_store=str(STORES / f"{trust_store}.{KINDS[kind]}"),
+            trust_store_password_path=password,
+        )
+    )
+    assert tls is not None
+    return tls.context()
+
+
+def client(kind: str, password: str | None) -> ssl.SSLContext:
+    return tls_context(
+        TlsOptions(
+            ca_file=str(STORES / f"trusted.{KINDS[kind]}"),
+            ca_type=kind,
+            ca_password_file=password,
+            key_file=str(STORES / f"client.{KINDS[kind]}"),
+            key_type=kind,
+            key_password_file=password,
+            check_hostname=False,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_sides_by_stores(kind: str, password: str) -> None:
+    seen = handshake(bookie(kind, password), client(kind, password))
+    assert [dict(part[0] for part in each["subject"])["commonName"] for each in seen] == ["bookie", "client"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_cannot_be_used_is_told_in_one_line(kind: str, password: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"bookie.{KINDS[kind]}: no {kind} store of this password"):
+        bookie(kind, None)
+    with pytest.raises(BadRequest, match=f"trusted.{KINDS[kind]}: no {kind} store of this password"):
+        client(kind, None)
+    with pytest.raises(InvalidConfiguration, match="has no private key"):
+        bookie(kind, password, key_store="trusted")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damage_is_more_than_a_refusal(kind: str, password: str, tmp_path: Path) -> None:
+    whole, damaged = (STORES / f"client.{KINDS[kind]}").read_bytes(), tmp_path / "damaged"
+    for cut in range(0, len(whole), 7):
+        damaged.write_bytes(whole[:cut])
+        with pytest.raises(BadStore):
+            read_store(str(damaged), password)
+    for at in range(0, len(whole), 11):
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        try:
+            read_store(str(damaged), password)
+        except BadStore:
+            continue
+        assert kind == "PKCS12", "every byte of JKS counts in its digest"
+
+
+def test_what_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    with pytest.raises(BadStore, match="is PEM, and no key store of Java"):
+        read_store(str(tmp_path / "pem"), None)
+    (tmp_path / "large").write_bytes(b"")
+    with (tmp_path / "large").open("r+b") as file:
+        file.truncate(20 * 1024 * 1024)
+    with pytest.raises(BadStore, match="is larger than"):
+        read_store(str(tmp_path / "large"), None)
+    (tmp_path / "password").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadStore, match="is not UTF-8"):
+        read_store(str(STORES / "client.jks"), str(tmp_path / "password"))
+
+
+def test_a_key_of_jks_with_another_password_is_told(password: str) -> None:
+    with pytest.raises(BadStore, match="the key has another password than the store"):
+        read_store(str(STORES / "other-key.jks"), password)
