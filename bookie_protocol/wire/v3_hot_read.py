@@ -32,7 +32,8 @@ ReadFields = tuple[bytes, bytes, bytes, int, int, int]
 _ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
 """Mask, expected, unpack, flags."""
 
-_READ_HEADER: Final = b"\x08\x03\x10\x01\x18"
+READ_HEADER: Final = b"\x08\x03\x10\x01\x18"
+"""Stands at the third byte of the body of every read that goes this way; also of some that do not."""
 _READ_FIELD: Final = b"\xa2\x06"
 
 _read_shapes: dict[int, _ReadShape] = {}
@@ -56,7 +57,7 @@ def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | Non
 
 
 def _learn_read(frame: bytes) -> bool:
-    priority, txn, at = parse_header(frame, _READ_HEADER, _READ_FIELD)
+    priority, txn, at = parse_header(frame, READ_HEADER, _READ_FIELD)
     ledger = varint_size(frame, at + 2)
     entry = varint_size(frame, at + 2 + ledger + 1)
     if not (0 < txn < MAX_VARINT_SIZE and 0 < ledger < MAX_VARINT_SIZE and entry > 0):
@@ -78,17 +79,17 @@ def _learn_read(frame: bytes) -> bool:
 
 
 def _read_shape(priority: bytes, txn: int, ledger: int, entry: int) -> _ReadShape:
-    header_size = len(_READ_HEADER) + txn + len(priority)
-    before = b"".join((b"\x0a", bytes((header_size,)), _READ_HEADER, free(txn), priority, _READ_FIELD))
+    header_size = len(READ_HEADER) + txn + len(priority)
+    before = b"".join((b"\x0a", bytes((header_size,)), READ_HEADER, free(txn), priority, _READ_FIELD))
     field_size = 2 + ledger + entry
     # The tenth byte of a negative number is 1; it is fixed.
     negative = entry == MAX_VARINT_SIZE
     entry_bytes = free(entry)[:-1] + b"\x01" if negative else free(entry)
     entry_mask = b"\x80" * (entry - 1) + (b"\xff" if negative else b"\x80")
     expected = b"".join((before, bytes((field_size,)), b"\x08", free(ledger), b"\x10", entry_bytes))
-    mask = b"".join((mask_of(before, txn, 2 + len(_READ_HEADER)), b"\xff" * 2, b"\x80" * ledger, b"\xff", entry_mask))
+    mask = b"".join((mask_of(before, txn, 2 + len(READ_HEADER)), b"\xff" * 2, b"\x80" * ledger, b"\xff", entry_mask))
     assert len(mask) == len(expected)
-    unpack = struct.Struct(f">{2 + len(_READ_HEADER)}x{txn}s{len(priority) + 2 + 2}x{ledger}sx{entry}s").unpack_from
+    unpack = struct.Struct(f">{2 + len(READ_HEADER)}x{txn}s{len(priority) + 2 + 2}x{ledger}sx{entry}s").unpack_from
     return int.from_bytes(mask), int.from_bytes(expected), unpack, flags_of(priority, b"")
 
 

@@ -2,7 +2,8 @@
 
 Invariants
 - A socket read is parsed in one loop over one buffer; a frame is never copied before it is complete.
-- Answers made in one turn of the event loop leave in one write.
+- What a socket read brings and is answered at once leaves in one write at its end; all else that is answered in one
+  turn of the event loop, in another.
 - A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
 - Bytes that are no frame close the connection, with one log line (see `FewLines`); so does a fault of ours while a
@@ -200,7 +201,9 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0
+        self._flush_due = True  # what is answered at once leaves below, without another turn of the loop
         self._ingest(data)
+        self._flush()
         if self.share.held:
             self._count_held()
 

@@ -5,7 +5,7 @@ decoded again there, so this returns its position with `conn.speaks_v2` set.
 
 The first branch of the loop is the hot add, as in `ingest_v2` (a copy or a recovery's add of a ledger that is hot here
 is no other than its writer's); many of one shape are taken apart together (`add_runs`). The second are runs of plain
-reads (`hot_reads`). Everything else goes through `cold_v3`.
+reads (`hot_reads`), whether adds are taken or not. Everything else goes through `cold_v3`.
 
 Threads: event loop only.
 
@@ -23,6 +23,7 @@ from bookie_pod.server.tcp.hot_runs import admit_run
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, take_add_run
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC
 from bookie_protocol.wire.v3_hot_add import NO_SHAPE, add_shape, decode_add_request
+from bookie_protocol.wire.v3_hot_read import READ_HEADER
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -57,6 +58,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                 if after > end:
                     break
                 admit_hot = False  # longer than a frame of version 2 may be: so may be its entry
+            is_add = False
             if admit_hot:
                 if (
                     length == shape_length
@@ -112,7 +114,9 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         run_count += 1
                         pos = after
                         continue
-                elif (behind := answer_reads_v3(conn, data, pos)) > pos:
+            if not is_add and data.startswith(READ_HEADER, start + 2) and conn.authenticated:
+                behind = answer_reads_v3(conn, data, pos)
+                if behind > pos:
                     pos = behind
                     if conn.stalled or conn.closed:
                         return pos

@@ -12,6 +12,7 @@ from tests.support.frames import (
     OTHER_KEY,
     entry,
     v2_add,
+    v2_batch,
     v2_code,
     v2_fence,
     v2_read,
@@ -34,12 +35,20 @@ async def test_adds_of_one_read_are_one_batch_and_their_answers_one_write(rig: S
     assert rig.journal.batches[0].entries == 100
     await rig.settle()
     assert transport.writes == []
-    conn.data_received(v2_read(1, 5) + v2_read(1, 6))
     rig.journal.acknowledge()
-    assert transport.writes == []
     await rig.settle()
     assert len(transport.writes) == 1
-    assert len(transport.frames) == 102
+    assert len(transport.frames) == 100
+
+
+async def test_what_one_read_brings_is_answered_in_one_write_without_another_turn_of_the_loop(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v2_add(entry(1, entry_id)) for entry_id in range(10)))
+    rig.journal.acknowledge()
+    conn.data_received(v2_read(1, 5) + v2_read(1, 6) + v2_batch(1, 20, 1) + v2_read(1, 7))
+    assert len(transport.writes) == 1
+    await rig.settle()
+    assert len(transport.frames) == 14
 
 
 async def test_large_answers_leave_before_the_turn_ends() -> None:
