@@ -119,7 +119,7 @@ def _raw_reads(path: str, offsets: list[int], size: int) -> None:
 def _read_all(logger: DefaultEntryLogger, locations: list[int]) -> None:
     done = 0
     while done < len(locations):
-        done += len(logger.read_ahead(locations[done], 7, done, 100, 8 << 20)) or 1
+        done += len(logger.read_run(locations[done], 7, done, 99, 8 << 20))
 
 
 def _prepare(path: str, state: str) -> None:

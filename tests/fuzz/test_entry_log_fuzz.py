@@ -80,15 +80,15 @@ def _exercise(data: bytes, locations: dict[int, tuple[int, int]]) -> None:
 
 
 def _read(logger: DefaultEntryLogger, location: int, ledger_id: int, entry_id: int) -> None:
-    for i, (found_id, body, place) in enumerate(logger.read_ahead(location, ledger_id, entry_id, 20, 100_000)):
+    try:
+        run = logger.read_run(location, ledger_id, entry_id, 20, 100_000)
+    except (EntryDamaged, StorageFault):
+        return
+    for i, (found_id, body, place) in enumerate(run):
         assert found_id == entry_id + i
         assert struct.unpack_from(">qq", body) == (ledger_id, found_id)
         assert place >= location
-    try:
-        body = logger.read(location, ledger_id, entry_id)
-    except (EntryDamaged, StorageFault):
-        return
-    assert struct.unpack_from(">qq", body) == (ledger_id, entry_id)
+    assert logger.read(location, ledger_id, entry_id) == run[0][1]
 
 
 @settings(max_examples=300, deadline=None)

@@ -11,7 +11,7 @@ import itertools
 import random
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
@@ -112,6 +112,9 @@ class MemoryStore:
         self._before("get")
         with self._lock:
             return self._rows.values.get(key)
+
+    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         self._before("seek")

@@ -14,7 +14,7 @@ Source: reference wire protocol, sections 3.6, 8.2 and 10.1.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -38,7 +38,7 @@ PIECE_BYTES: Final = 64 * 1024
 
 PlainRead = tuple[int, Any, int]
 """Entry id, what the answer repeats of the request, bytes that are reserved for it."""
-Read = Callable[[int, int], bytes]
+ReadEach = Callable[[int, Sequence[int]], Iterator[bytes | Exception]]
 
 
 class ReadDialect(NamedTuple):
@@ -53,21 +53,21 @@ class ReadDialect(NamedTuple):
 class LaneReads:
     """One piece of work."""
 
-    __slots__ = ("_conn", "_counted", "_dialect", "_lanes", "_read", "_reads", "_since", "_state")
+    __slots__ = ("_conn", "_counted", "_dialect", "_lanes", "_read_each", "_reads", "_since", "_state")
 
     def __init__(
         self,
         conn: Connection,
         lanes: ReadLanes,
-        read: Read,
+        read_each: ReadEach,
         dialect: ReadDialect,
         state: LedgerState,
         reads: Sequence[PlainRead],
     ) -> None:
-        """`read` gives an entry of a ledger, on the lane."""
+        """`read_each` gives entries of a ledger in turn, on the lane."""
         self._conn = conn
         self._lanes = lanes
-        self._read = read
+        self._read_each = read_each
         self._dialect = dialect
         self._state = state
         self._reads = reads
@@ -87,11 +87,12 @@ class LaneReads:
 
     def _on_lane(self) -> list[bytes | BaseException]:
         """What came of the first of them that are not answered yet; those behind were not begun."""
-        conn, ledger_id, read = self._conn, self._state.ledger_id, self._read
+        conn, reads = self._conn, self._reads
+        each = self._read_each(self._state.ledger_id, [read[0] for read in reads])
         results: list[bytes | BaseException] = []
         uncounted = 0
         since = time.monotonic()
-        for entry_id, _, _ in self._reads:
+        for _ in reads:
             if results and time.monotonic() - since >= LONG_S:
                 conn.context.loop.call_soon_threadsafe(self._answer_first, results)
                 results, since = [], time.monotonic()
@@ -100,12 +101,10 @@ class LaneReads:
                 continue
             if conn.must_wait:
                 break
-            try:
-                entry = read(ledger_id, entry_id)
-            except BaseException as error:
-                results.append(error)
-                continue
+            entry = next(each)
             results.append(entry)
+            if not isinstance(entry, bytes):
+                continue
             uncounted += len(entry)
             if uncounted >= WORTH_BYTES:
                 self._counted += uncounted

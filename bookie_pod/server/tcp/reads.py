@@ -102,7 +102,7 @@ class Reads:
         lanes = self._high_priority_lanes if high_priority else self._lanes
         for first in range(0, len(reads), TOGETHER):
             its = reads[first : first + TOGETHER]
-            LaneReads(conn, lanes, self._storage.read, dialect, state, its).begin()
+            LaneReads(conn, lanes, self._storage.read_each, dialect, state, its).begin()
 
     def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
         """Consecutive entries, as many as count and size allow, at least one if it exists."""

@@ -1,6 +1,7 @@
 """How many entries to read ahead behind an entry that came from disk.
 
-A reader that goes through a ledger finds its next miss exactly behind what was read ahead for it. Such a miss
+A reader that goes through a ledger finds its next miss right behind what was read ahead for it (`NEAR`: of a striped
+ledger other bookies hold what is between). Such a miss
 continues a stream, and each one makes the stream's window four times as wide, up to the configured batch. Any
 other read begins a new stream with a small window, so random reads cost next to nothing (the reference always
 reads a full batch).
@@ -20,6 +21,8 @@ FIRST_WINDOW: Final = 4
 """Entries read ahead behind a read that continues no stream."""
 GROWTH: Final = 4
 MAX_STREAMS: Final = 1024
+NEAR: Final = 8
+"""Ids that are closer to each other belong to one reader."""
 
 
 class ReadAheadWindows:
@@ -33,8 +36,12 @@ class ReadAheadWindows:
 
     def window(self, ledger_id: int, entry_id: int) -> int:
         """Entries to read behind this one, which memory did not hold."""
+        before = None
         with self._lock:
-            before = self._streams.pop((ledger_id, entry_id), None)
+            for expected in range(entry_id, entry_id - NEAR, -1):
+                before = self._streams.pop((ledger_id, expected), None)
+                if before is not None:
+                    break
         return min(self._max, FIRST_WINDOW if before is None else before * GROWTH)
 
     def done(self, ledger_id: int, next_entry_id: int, window: int) -> None:

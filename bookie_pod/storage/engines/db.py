@@ -201,6 +201,11 @@ class DbLedgerStorage:
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         return self.directory_of(ledger_id).read(ledger_id, entry_id)
 
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
+    ) -> Iterator[bytes | Exception]:
+        return self.directory_of(ledger_id).read_each(ledger_id, entry_ids, apart=apart)
+
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         return self.directory_of(ledger_id).read_apart(ledger_id, first, count, max_bytes)
 

@@ -144,6 +144,17 @@ class LedgerStorage(Protocol):
         """
         ...
 
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
+    ) -> Iterator[bytes | Exception]:
+        """Of each of these entries (none is `LAST_ENTRY`), in turn, what `read` gives, or why it raises. `apart`: as
+        for `read_apart`, nothing that comes from disk is kept.
+
+        They may be looked up together, and what lies together may be read together. Who stops early may have had some
+        read in vain, within the bounds of reading ahead.
+        """
+        ...
+
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """Entry `first`, and of the following ones those that come with it at once: at most `count` entries in all,
         and about `max_bytes`.
@@ -204,3 +215,15 @@ class LedgerStorage(Protocol):
     def close(self) -> None:
         """Stop background work and close every file and database, without flushing the write cache."""
         ...
+
+
+def each_alone(
+    read: Callable[[int, int], bytes], ledger_id: int, entry_ids: Sequence[int]
+) -> Iterator[bytes | Exception]:
+    """`LedgerStorage.read_each` of an engine to which entries that are asked for together are no less work."""
+    for entry_id in entry_ids:
+        try:
+            found: bytes | Exception = read(ledger_id, entry_id)
+        except Exception as error:
+            found = error
+        yield found

@@ -4,7 +4,8 @@ Invariants
 - What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
 - An entry that compaction moved between the look-up and the read is found at its new place; any other fault is told.
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
-- What `read` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
+- What `read_each` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
+- An entry that was read with the one before it is given only if it lies where the index says.
 
 Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
 only asks whether it holds a location, or any.
@@ -15,19 +16,22 @@ Source: reference bookie behaviour, section 3.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
-from typing import TypeVar
+from typing import Final
 
-from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
+from bookie_pod.storage.cache.read_ahead import NEAR, ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.engines.metrics import ReadLevel, StorageMetrics
-from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.interface import EntryLogger, Row
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import EntryDamaged, StorageFault
 
-Read = TypeVar("Read", bytes, list[bytes])
+NEAR_BYTES: Final = 1 << 18
+"""Entries that lie farther apart in a log are read one by one."""
+
+ReadAt = Callable[[int, int, int], list[Row]]
+"""Location, ledger id, entry id: the entry, and what was read with it from behind it."""
 
 
 class LogReads:
@@ -54,76 +58,105 @@ class LogReads:
         self._window_bytes = window_bytes
         self._check_usable = check_usable
 
-    def read(self, ledger_id: int, entry_id: int, generation: int) -> bytes | None:
-        """The entry; None: the index does not know it. Raises `StorageFault`, `EntryDamaged`.
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], generation: int | None
+    ) -> Iterator[bytes | Exception | None]:
+        """Of each entry, in turn: itself, or why it cannot be read; None: the index does not know it.
 
-        `generation`: that of the read cache before memory was looked at.
+        All are looked up in the index together, and those that lie close to each other are read together. `generation`:
+        that of the read cache before memory was looked at; None leaves the cache alone, and reads nothing ahead.
         """
-        return self._found(ledger_id, entry_id, lambda at: self._read_at(at, ledger_id, entry_id, generation))
+        try:
+            locations: Sequence[int | None] = self._locate(ledger_id, entry_ids)
+        except StorageFault:
+            locations = [None] * len(entry_ids)  # each alone: what is wrong with one concerns that one
+        read: dict[int, bytes] = {}
+        result: bytes | Exception | None
+        for place, (entry_id, location) in enumerate(zip(entry_ids, locations, strict=True)):
+            try:
+                if location is None:
+                    location = self._locate(ledger_id, (entry_id,))[0]
+                result = read.get(location)
+                if result is not None:
+                    self._metrics.read_from(ReadLevel.READ_CACHE)
+                elif location:
+                    wanted = _span(entry_ids, locations, place)
+                    rows = self._found(location, ledger_id, entry_id, self._read_at(wanted, generation))
+                    result = rows[0][1]
+                    if wanted:
+                        read |= {row[2]: row[1] for row in rows[1 : 1 + wanted]}
+            except Exception as error:
+                result = error
+            yield result
 
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """The entry, and of the `count - 1` behind it those that lie behind it in the log, about `max_bytes`; nothing
-        if the index does not know it. Leaves the cache alone. Raises as `read`."""
-        return (
-            self._found(ledger_id, first, lambda at: self._read_apart_at(at, ledger_id, first, count, max_bytes)) or []
-        )
-
-    def _found(self, ledger_id: int, entry_id: int, read_at: Callable[[int], Read]) -> Read | None:
-        """What `read_at` gives for the entry's location; None: the index does not know it."""
-        location = self._locate(ledger_id, entry_id)
+        if the index does not know it. Leaves the cache alone. Raises `StorageFault`, `EntryDamaged`."""
+        location = self._locate(ledger_id, (first,))[0]
         if not location:
-            return None
+            return []
+
+        def read_at(at: int, ledger_id: int, entry_id: int) -> list[Row]:
+            return self._rows(at, ledger_id, entry_id, count - 1, max_bytes)
+
+        rows = self._found(location, ledger_id, first, read_at)
+        return [row[1] for place, row in enumerate(rows) if row[0] == first + place]
+
+    def _found(self, location: int, ledger_id: int, entry_id: int, read_at: ReadAt) -> list[Row]:
+        """What `read_at` gives for the location that the index has."""
         self._metrics.read_from(ReadLevel.ENTRY_LOG)
         try:
-            return read_at(location)
+            return read_at(location, ledger_id, entry_id)
         except StorageFault:
             # Compaction may have moved the entry and removed the log between the look-up and the read.
-            moved = self._locate(ledger_id, entry_id)
+            moved = self._locate(ledger_id, (entry_id,))[0]
             if moved in (0, location):
                 raise
-            return read_at(moved)
+            return read_at(moved, ledger_id, entry_id)
 
-    def _locate(self, ledger_id: int, entry_id: int) -> int:
+    def _locate(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
         self._check_usable()
         begin = time.perf_counter()
-        location = self._locations.get(ledger_id, entry_id)
+        locations = self._locations.get_each(ledger_id, entry_ids)
         self._metrics.looked_up(time.perf_counter() - begin)
-        return location
+        return locations
 
-    def _read_at(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
-        entry = self._read_one(location, ledger_id, entry_id)
-        rows = [(entry_id, entry)]
-        window = self._windows.window(ledger_id, entry_id)
-        if window:
-            behind = self._read_behind(location, entry, ledger_id, entry_id, window, self._window_bytes)
-            rows += [row[:2] for row in behind]
+    def _read_at(self, wanted: int, generation: int | None) -> ReadAt:
+        """`wanted`: among so many behind it are others that are asked for."""
+
+        def read_at(location: int, ledger_id: int, entry_id: int) -> list[Row]:
+            if generation is None:
+                return self._rows(location, ledger_id, entry_id, wanted, self._window_bytes)
+            window = max(wanted, self._windows.window(ledger_id, entry_id))
+            rows = self._rows(location, ledger_id, entry_id, window, self._window_bytes)
             self._windows.done(ledger_id, rows[-1][0] + 1, window)
-        self._cache.put(ledger_id, rows, generation)
-        return entry
+            self._cache.put(ledger_id, [row[:2] for row in rows], generation)
+            return rows
 
-    def _read_apart_at(self, location: int, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
-        entry = self._read_one(location, ledger_id, first)
-        run = [entry]
-        if count > 1 and len(entry) < max_bytes:
-            behind = self._read_behind(location, entry, ledger_id, first, count - 1, max_bytes - len(entry))
-            run += [row[1] for row in behind]
-        return run
+        return read_at
 
-    def _read_one(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        if location in self.damaged:
+    def _rows(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        """The entry, and what lies behind it, up to what is known to be damaged."""
+        damaged = self.damaged
+        if location in damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
-        entry = self._logs.read_checked(location, ledger_id, entry_id)
-        self._metrics.read_log(time.perf_counter() - begin)
-        return entry
+        rows = self._logs.read_run(location, ledger_id, entry_id, more, max_bytes)
+        elapsed = time.perf_counter() - begin
+        self._metrics.read_log(elapsed)
+        if more:
+            self._metrics.read_ahead(elapsed, len(rows) - 1, sum([len(row[1]) for row in rows[1:]]))
+        return list(takewhile(lambda row: row[2] not in damaged, rows)) if damaged else rows
 
-    def _read_behind(
-        self, location: int, entry: bytes, ledger_id: int, entry_id: int, count: int, max_bytes: int
-    ) -> list[Row]:
-        """What lies behind the entry at `location`, up to what is known to be damaged."""
-        begin = time.perf_counter()
-        behind = location + len(entry) + SIZE_BYTES
-        ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, count, max_bytes)
-        self._metrics.read_ahead(time.perf_counter() - begin, len(ahead), sum([len(row[1]) for row in ahead]))
-        damaged = self.damaged
-        return list(takewhile(lambda row: row[2] not in damaged, ahead)) if damaged else ahead
+
+def _span(entry_ids: Sequence[int], locations: Sequence[int | None], place: int) -> int:
+    """How many entries lie behind that at `place`, at most, up to the last of those that follow it closely."""
+    last = place
+    for behind in range(place + 1, len(entry_ids)):
+        here, there = locations[last], locations[behind]
+        if here is None or there is None or not (0 < there - here <= NEAR_BYTES):
+            break
+        if not 0 < entry_ids[behind] - entry_ids[last] <= NEAR:
+            break
+        last = behind
+    return entry_ids[last] - entry_ids[place]

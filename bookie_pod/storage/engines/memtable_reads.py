@@ -56,16 +56,19 @@ class MemTableReads:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
         try:
-            entry = self._logs.read_checked(location, ledger_id, entry_id)
+            entry = self._read_at(location, ledger_id, entry_id)
         except StorageFault:
             # Compaction may have moved the entry and removed the log between the look-up and the read.
             moved = self._locate(ledger_id, entry_id)
             if moved in (0, location):
                 self._metrics.got_entry(time.perf_counter() - begin, False)
                 raise
-            entry = self._logs.read_checked(moved, ledger_id, entry_id)
+            entry = self._read_at(moved, ledger_id, entry_id)
         self._metrics.got_entry(time.perf_counter() - begin, True)
         return entry
+
+    def _read_at(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        return self._logs.read_run(location, ledger_id, entry_id, 0, 0)[0][1]
 
     def in_memory(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if the memtable holds it."""

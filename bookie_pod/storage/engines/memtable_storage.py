@@ -31,7 +31,7 @@ from itertools import takewhile
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
-from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
+from bookie_pod.storage.engines.interface import Checkpointer, OnLoop, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
@@ -202,6 +202,11 @@ class MemTableStorage(ABC):
 
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         return self._reads.read(ledger_id, entry_id)
+
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
+    ) -> Iterator[bytes | Exception]:
+        return each_alone(self._reads.read, ledger_id, entry_ids)
 
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         # There is no read cache here, nor read-ahead.

@@ -257,14 +257,22 @@ class SingleDirectoryStorage:
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
+        found = next(self.read_each(ledger_id, (entry_id,)))
+        if isinstance(found, bytes):
+            return found
+        raise found
+
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
+    ) -> Iterator[bytes | Exception]:
+        """See `LedgerStorage.read_each`."""
         generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
-        entry = self.cached(ledger_id, entry_id)
-        if entry is not None:
-            return entry
-        entry = self._log_reads.read(ledger_id, entry_id, generation)
-        if entry is None:
-            raise self._absent(ledger_id, f"entry {entry_id}", unsure)
-        return entry
+        cached = self.cached_each(ledger_id, entry_ids)
+        missing = [entry_id for entry_id, entry in zip(entry_ids, cached, strict=True) if entry is None]
+        from_log = self._log_reads.read_each(ledger_id, missing, None if apart else generation)
+        for entry_id, entry in zip(entry_ids, cached, strict=True):
+            found = next(from_log) if entry is None else entry
+            yield self._absent(ledger_id, f"entry {entry_id}", unsure) if found is None else found
 
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """See `LedgerStorage.read_apart`."""

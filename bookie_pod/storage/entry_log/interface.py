@@ -176,21 +176,17 @@ class EntryLogger(Protocol):
         """
         ...
 
-    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        """As `read`, for somebody who serves the entry: `EntryDamaged` also if the check of `check_with` refuses it."""
+    def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        """For somebody who serves it: the entry, and up to `more` that lie behind it, about `max_bytes` of them. Their
+        ids ascend, and may have gaps: of a striped ledger others hold what is between.
+
+        Raises what `read` does for the first, and `EntryDamaged` if the check of `check_with` refuses it. The others
+        end without an error at the first record that is no later entry of this ledger, or is refused.
+        """
         ...
 
     def check_with(self, check: EntryCheck) -> None:
-        """Have `check` look at every entry that `read_checked` and `read_ahead` return from now on."""
-        ...
-
-    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
-        """Consecutive entries from `location` on, the first being `entry_id`.
-
-        To read on behind an entry pass its location + 4 + its length, and its id + 1. Stops without an
-        error at the first record that is not the next entry of this ledger or is refused by the check, at
-        `max_entries`, or before exceeding `max_bytes`.
-        """
+        """Have `check` look at every entry that `read_run` returns from now on."""
         ...
 
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:

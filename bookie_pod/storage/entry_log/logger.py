@@ -118,14 +118,11 @@ class DefaultEntryLogger:
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         return self._reader.read(location, ledger_id, entry_id)
 
-    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        return self._reader.read_checked(location, ledger_id, entry_id)
+    def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        return self._reader.read_run(location, ledger_id, entry_id, more, max_bytes)
 
     def check_with(self, check: EntryCheck) -> None:
         self._reader.check = check
-
-    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
-        return self._reader.read_ahead(location, ledger_id, entry_id, max_entries, max_bytes)
 
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:
         return self._scan(log_id, ledgers, bodies=True)

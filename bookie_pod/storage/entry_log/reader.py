@@ -30,7 +30,7 @@ from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Ro
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
-from bookie_protocol.errors import EntryDamaged, StorageFault
+from bookie_protocol.errors import EntryDamaged
 
 logger = structlog.get_logger(__name__)
 
@@ -61,20 +61,35 @@ class EntryReader:
         self._stats_lock = threading.Lock()
         self._guess = options.read_buffer_bytes
 
-    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        """See `EntryLogger.read_checked`."""
-        entry = self.read(location, ledger_id, entry_id)
-        if self.check is not None and (problem := self.check.problem(location, ledger_id, entry_id, entry)) is not None:
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """See `EntryLogger.read`."""
+        return self._read_run(location, ledger_id, entry_id, 0, 0)[0][1]
+
+    def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        """See `EntryLogger.read_run`."""
+        rows = self._read_run(location, ledger_id, entry_id, more, max_bytes)
+        if (check := self.check) is None:
+            return rows
+        if (problem := check.problem(location, ledger_id, entry_id, rows[0][1])) is not None:
             self._count_damage()
             raise EntryDamaged(f"at {location} (log << 32 | position): {problem}")
-        return entry
+        return [rows[0], *check.sound(ledger_id, rows[1:])]
 
-    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        """See `EntryLogger.read`. One file read if the size is about that of the entry read before."""
+    def _read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        """One file read if the sizes are about that of the entry read before."""
         log_id, position = split_location(location)
         handle = self.handles.acquire(log_id)
         try:
-            return self._read(handle, position, ledger_id, entry_id)
+            start = position - SIZE_BYTES
+            entry, chunk = self._read(handle, position, ledger_id, entry_id, more, max_bytes)
+            rows = [(entry_id, entry, location)]
+            if more:
+                behind = position + len(entry)
+                try:
+                    self._read_behind(handle, behind, ledger_id, entry_id + 1, more, max_bytes, rows, chunk, start)
+                except OSError as error:
+                    logger.warning("read-ahead failed", path=handle.file.path, error=str(error))
+            return rows
         except OSError as error:
             what = f"cannot read entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}"
             raise storage_fault(what, error) from error
@@ -88,14 +103,18 @@ class EntryReader:
         with self._stats_lock:
             self._stats.damaged_reads += 1
 
-    def _read(self, handle: ReadHandle, position: int, ledger_id: int, entry_id: int) -> bytes:
+    def _read(
+        self, handle: ReadHandle, position: int, ledger_id: int, entry_id: int, more: int, max_bytes: int
+    ) -> tuple[bytes, bytes]:
+        """The entry, and what was read from its size word on: that may hold some of the `more` entries behind it."""
         if position < FIRST_POSITION:
             raise EntryDamaged(
                 f"entry {entry_id} of ledger {ledger_id} cannot be at {position} of {handle.file.path}: "
                 f"entries begin at {FIRST_POSITION}"
             )
         start = position - SIZE_BYTES
-        data = self._fetch(handle, start, max(self._guess, ENTRY_HEAD.size))
+        guess = max(self._guess, ENTRY_HEAD.size)
+        data = self._fetch(handle, start, max(guess, min(guess * (1 + more), guess + max_bytes, CHUNK_LIMIT)))
         if len(data) < ENTRY_HEAD.size:
             raise EntryDamaged(
                 f"{handle.file.path} ends at {start + len(data)}, in the head of entry {entry_id} of ledger "
@@ -118,7 +137,7 @@ class EntryReader:
                 f"{handle.file.path} ends within entry {entry_id} of ledger {ledger_id} at {position}: "
                 f"its size is {size}, {len(data) - SIZE_BYTES} bytes are there"
             )
-        return data[SIZE_BYTES:end]
+        return data[SIZE_BYTES:end], data
 
     def _fetch(self, handle: ReadHandle, start: int, length: int) -> bytes:
         writer = self._writers.get(handle.log_id)
@@ -132,51 +151,37 @@ class EntryReader:
             length = min(length, max(0, handle.file.size() - start))
         return self._fetch(handle, start, length)
 
-    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
-        """See `EntryLogger.read_ahead`."""
-        log_id, position = split_location(location)
-        if position < FIRST_POSITION:
-            return []
-        try:
-            handle = self.handles.acquire(log_id)
-        except StorageFault:
-            return []
-        found: list[Row] = []
-        try:
-            self._read_run(handle, position - SIZE_BYTES, ledger_id, entry_id, max_entries, max_bytes, found)
-        except OSError as error:
-            logger.warning("read-ahead failed", path=handle.file.path, error=str(error))
-        finally:
-            self.handles.release(handle)
-        return found if self.check is None else self.check.sound(ledger_id, found)
-
-    def _read_run(
+    def _read_behind(
         self,
         handle: ReadHandle,
         start: int,
         ledger_id: int,
         entry_id: int,
-        max_entries: int,
+        more: int,
         max_bytes: int,
         found: list[Row],
+        chunk: bytes,
+        at: int,
     ) -> None:
-        """`start` is the offset of a size word; `chunk` holds the file's bytes from offset `at` on.
+        """Add to `found` up to `more` entries, of `max_bytes` together, with ascending ids from `entry_id` on. `start`
+        is the offset of a size word; `chunk` holds the file's bytes from offset `at` on.
 
         The loop is one for speed: it is what a bookie does for each entry of a batch that comes from disk.
         """
-        chunk, at, size = b"", start, self._guess
+        size = self._guess
+        most = len(found) + more
         location_of = make_location(handle.log_id, SIZE_BYTES)
         unpack_head, head_size = ENTRY_HEAD.unpack_from, ENTRY_HEAD.size
-        while len(found) < max_entries:
+        while len(found) < most:
             offset = start - at
             if offset + head_size > len(chunk):
-                wanted = (size + SIZE_BYTES) * (max_entries - len(found))
+                wanted = (size + SIZE_BYTES) * (most - len(found))
                 window = max(head_size, min(wanted, max_bytes + SIZE_BYTES, CHUNK_LIMIT))
                 chunk, at, offset = self._fetch(handle, start, window), start, 0
                 if len(chunk) < head_size:
                     return
             size, found_ledger, found_entry = unpack_head(chunk, offset)
-            if found_ledger != ledger_id or found_entry != entry_id or not MIN_ENTRY_SIZE <= size <= max_bytes:
+            if found_ledger != ledger_id or found_entry < entry_id or not MIN_ENTRY_SIZE <= size <= max_bytes:
                 if chunk[offset] == PAD_BYTE[0] and start % BLOCK:
                     start, size = next_block(start), self._guess
                     continue
@@ -189,7 +194,7 @@ class EntryReader:
                 chunk += self._fetch_rest(handle, at + len(chunk), end - len(chunk))
                 if end > len(chunk):
                     return
-            found.append((entry_id, chunk[offset + SIZE_BYTES : end], location_of + start))
+            found.append((found_entry, chunk[offset + SIZE_BYTES : end], location_of + start))
             max_bytes -= size
-            entry_id += 1
+            entry_id = found_entry + 1
             start += SIZE_BYTES + size

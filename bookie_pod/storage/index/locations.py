@@ -79,11 +79,18 @@ class LocationIndex:
 
     def get(self, ledger_id: int, entry_id: int) -> int:
         """The location, or 0 if this index does not hold the entry."""
+        return self.get_each(ledger_id, (entry_id,))[0]
+
+    def get_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
+        """What `get` gives for each. `StorageFault` if one of them cannot be told."""
         if ledger_id in self._deleted:
-            return 0
-        key = KEY.pack(ledger_id, entry_id)
-        value = self._ask(lambda store: store.get(key))
-        return 0 if value is None else self._location(value, ledger_id, entry_id)
+            return [0] * len(entry_ids)
+        keys = [KEY.pack(ledger_id, entry_id) for entry_id in entry_ids]
+        values = self._ask(lambda store: store.get_each(keys))
+        return [
+            0 if value is None else self._location(value, ledger_id, entry_id)
+            for entry_id, value in zip(entry_ids, values, strict=True)
+        ]
 
     def last_entry_id(self, ledger_id: int) -> int | None:
         """The highest entry id of the ledger, or None if it has no row."""

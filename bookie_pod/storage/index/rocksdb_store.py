@@ -10,7 +10,7 @@ Invariants
   know.
 
 The binding holds the interpreter lock during `write`, a `get` of one key, and `seek`, but releases it during
-a `get` of a list, `flush` and `flush_wal`. Hence: look-ups are lists of one, writes are small and never
+a `get` of a list, `flush` and `flush_wal`. Hence: look-ups are lists, of one if need be, writes are small and never
 synced by themselves, and `flush_wal` does the waiting for the disk.
 
 What that does not cover: a write that the disk holds up in the write-ahead log's own write(2) (a hung disk, dirty pages
@@ -27,7 +27,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -148,9 +148,14 @@ class RocksStore:
     # --- look-ups -------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        values = self._call("get", lambda db: db.get([key]))
-        value = values[0] if values is not None else None
-        return bytes(value) if value is not None else None
+        return self.get_each([key])[0]
+
+    def get_each(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        # Exactly a list: it is what makes the binding let go of the interpreter.
+        values = self._call("get", lambda db: db.get(list(keys)))
+        if values is None:
+            return [None] * len(keys)
+        return [None if value is None else bytes(value) for value in values]
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         def seek(db: Rdict) -> tuple[bytes, bytes] | None:

@@ -12,7 +12,7 @@ Threads: any; commits come from one thread at a time per store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -56,6 +56,10 @@ class OrderedStore(Protocol):
         ...
 
     def get(self, key: bytes) -> bytes | None: ...
+    def get_each(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The value of each key."""
+        ...
+
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         """The row with the greatest key that is not above `key`."""
         ...

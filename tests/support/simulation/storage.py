@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bookie_pod.storage.engines.interface import each_alone
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
@@ -145,6 +146,11 @@ class VirtualStorage:
         if entry is None:
             raise self._missing(ledger_id, f"entry {entry_id} of ledger {ledger_id}")
         return self.on_read(entry)
+
+    def read_each(
+        self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
+    ) -> Iterator[bytes | Exception]:
+        return each_alone(self.read, ledger_id, entry_ids)
 
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         return [self.read(ledger_id, first)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.server.tcp.connection import COLD_PER_TURN, READS_IN_FLIGHT_MAX, Connection
 from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.storage.entry_log.interface import Row
 from bookie_protocol.errors import EntryDamaged
 from bookie_protocol.wire.v2_layout import Flag
 from tests.support.frames import (
@@ -97,14 +98,20 @@ def test_version_2(requests: list[bytes], places: list[int]) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(st.sampled_from(V3), READS), min_size=1, max_size=60), st.lists(st.integers(0, 5000), max_size=4)
+    st.lists(st.tuples(st.sampled_from(V3), READS), min_size=1, max_size=60),
+    st.lists(st.integers(0, 5000), max_size=4),
+    st.booleans(),
 )
-def test_version_3(asks: list[tuple[Callable[..., bytes], tuple[int, int]]], places: list[int]) -> None:
+def test_version_3(
+    asks: list[tuple[Callable[..., bytes], tuple[int, int]]], places: list[int], read_only: bool
+) -> None:
     requests = [make(1 + 90 * number, each) for number, (make, each) in enumerate(asks)]
 
     async def run() -> None:
         one_by_one = await asked(await with_entries(v3_add), requests, alone=True)
-        together = await asked(await with_entries(v3_add), split(b"".join(requests), places))
+        rig = await with_entries(v3_add)
+        rig.admission.set_mode(read_only=read_only, high_priority_writes=True)
+        together = await asked(rig, split(b"".join(requests), places))
         assert sorted(together) == sorted(one_by_one)
 
     asyncio.run(run())
@@ -140,16 +147,32 @@ async def test_what_memory_has_is_answered_in_one_write_and_in_order() -> None:
     rig.close()
 
 
+@pytest.mark.parametrize("read", [v2_read, v3_read])
+async def test_reads_go_together_also_where_nothing_is_added(
+    read: Callable[[int, int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await with_entries(v2_add if read is v2_read else v3_add)
+    rig.admission.set_mode(read_only=True, high_priority_writes=False)
+    counts = looked_up(rig, monkeypatch)
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(read(1, each) for each in (3, 4, 5, 3)))
+    assert counts == [4]
+    await rig.settle()
+    assert len(transport.frames) == 4
+    rig.close()
+
+
 async def test_a_damaged_entry_concerns_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await with_entries()
-    read = rig.storage.read
+    logs = rig.storage.directories[0].logs
+    read_run = logs.read_run
 
-    def damaged(ledger_id: int, entry_id: int) -> bytes:
+    def damaged(location: int, ledger_id: int, entry_id: int, *most: int) -> list[Row]:
         if entry_id == 1:
             raise EntryDamaged("bits have flipped")
-        return read(ledger_id, entry_id)
+        return read_run(location, ledger_id, entry_id, 0, 0)
 
-    monkeypatch.setattr(rig.storage, "read", damaged)
+    monkeypatch.setattr(logs, "read_run", damaged)
     conn, transport = rig.connect()
     conn.data_received(b"".join(v2_read(1, each) for each in range(8)))
     frames = {int.from_bytes(frame[20:28]): v2_code(frame) for frame in await answers(rig, transport, 8)}
@@ -160,14 +183,15 @@ async def test_a_damaged_entry_concerns_itself_alone(monkeypatch: pytest.MonkeyP
 async def test_where_a_read_takes_long_those_before_it_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await with_entries()
     monkeypatch.setattr("bookie_pod.server.tcp.lane_reads.LONG_S", 0.0)
-    read, goes_on = rig.storage.read, threading.Event()
+    read_each, goes_on = rig.storage.read_each, threading.Event()
 
-    def slowly(ledger_id: int, entry_id: int) -> bytes:
-        if entry_id == 2:
-            assert goes_on.wait(10)
-        return read(ledger_id, entry_id)
+    def slowly(ledger_id: int, entry_ids: Sequence[int]) -> Iterator[bytes | Exception]:
+        for entry_id, found in zip(entry_ids, read_each(ledger_id, entry_ids), strict=True):
+            if entry_id == 2:
+                assert goes_on.wait(10)
+            yield found
 
-    monkeypatch.setattr(rig.storage, "read", slowly)
+    monkeypatch.setattr(rig.storage, "read_each", slowly)
     conn, transport = rig.connect()
     conn.data_received(b"".join(v2_read(1, each) for each in (0, 7, 2, 1)))
     await until(lambda: len(transport.frames) == 2)

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.cache.read_ahead import FIRST_WINDOW, GROWTH, MAX_STREAMS, ReadAheadWindows
+from bookie_pod.storage.cache.read_ahead import FIRST_WINDOW, GROWTH, MAX_STREAMS, NEAR, ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ENTRY_OVERHEAD, ReadCache
 
 
@@ -79,8 +79,9 @@ def test_windows_grow_only_with_sequential_misses() -> None:
     windows = ReadAheadWindows(100)
     assert windows.window(1, 0) == FIRST_WINDOW
     windows.done(1, 5, FIRST_WINDOW)
-    assert windows.window(1, 7) == FIRST_WINDOW  # a jump
-    assert windows.window(1, 5) == FIRST_WINDOW * GROWTH  # the stream goes on
+    assert windows.window(1, 5 + NEAR) == FIRST_WINDOW  # a jump
+    assert windows.window(1, 4) == FIRST_WINDOW  # back
+    assert windows.window(1, 4 + NEAR) == FIRST_WINDOW * GROWTH  # the stream goes on, behind what others hold
     windows.done(1, 22, FIRST_WINDOW * GROWTH)
     assert windows.window(2, 22) == FIRST_WINDOW  # another ledger
     wide = windows.window(1, 22)

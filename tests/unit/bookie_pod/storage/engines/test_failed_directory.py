@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from bookie_pod.storage.engines.db import FLUSH_TRIES, DbLedgerStorage
+from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_protocol.errors import NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
@@ -58,11 +59,11 @@ def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(mo
     storage.flush()
     lookups = bookie.metrics.lookups
 
-    def fails(location: int, ledger_id: int, entry_id: int) -> bytes:
+    def fails(*at: int) -> list[Row]:
         storage.fail_directory(0, FAILURE)
         raise StorageFault("input/output error")
 
-    monkeypatch.setattr(storage.directories[0].logs, "read_checked", fails)
+    monkeypatch.setattr(storage.directories[0].logs, "read_run", fails)
     for _ in range(2):
         with pytest.raises(StorageFault, match="/ledgers1 is gone"):
             storage.read(3, 0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bookie_pod.storage.engines.metrics import ReadLevel
-from bookie_pod.storage.index.location_rows import LocationRun
+from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.index.location_rows import KEY, LocationRun
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
@@ -100,17 +103,17 @@ def test_an_entry_that_compaction_moves_between_look_up_and_read_is_found(monkey
     bookie = _flushed(1)
     storage = bookie.open()
     directory = storage.directories[0]
-    read = directory.logs.read_checked
+    read = directory.logs.read_run
 
-    def moved_first(location: int, ledger_id: int, entry_id: int) -> bytes:
-        monkeypatch.setattr(directory.logs, "read_checked", read)
+    def moved_first(*at: int) -> list[Row]:
+        monkeypatch.setattr(directory.logs, "read_run", read)
         moved = directory.logs.append_run(1, [0], [entry(1, 0)])
         directory.logs.sync()
         directory.locations.write([LocationRun(1, [0], moved)])
         bookie.files.unlink("/ledgers0/0.log")
         raise StorageFault("entry log 0 is gone")
 
-    monkeypatch.setattr(directory.logs, "read_checked", moved_first)
+    monkeypatch.setattr(directory.logs, "read_run", moved_first)
     assert storage.read(1, 0) == entry(1, 0)
     storage.close()
 
@@ -153,4 +156,69 @@ def test_what_is_read_ahead_has_a_limit_in_bytes_of_its_own() -> None:
     storage = bookie.open()
     assert storage.read(1, 0) == entry(1, 0)
     assert bookie.metrics.read_ahead_entries == [3]
+    storage.close()
+
+
+# --- many entries at once -----------------------------------------------------------------------------------------
+
+
+IDS = st.lists(st.integers(0, 40), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ids=IDS, on_disk=st.sets(st.integers(0, 40)), in_memory=st.sets(st.integers(0, 40)), damaged=st.integers(0, 40))
+def test_entries_that_are_asked_for_together_are_those_that_each_would_be_alone(
+    ids: list[int], on_disk: set[int], in_memory: set[int], damaged: int
+) -> None:
+    bookie = MemoryBookie(options=small_options(read_cache_bytes=8000))
+    storage = bookie.open()
+    put(storage, entry(1, 50), *(entry(1, each) for each in sorted(on_disk)))
+    storage.flush()
+    put(storage, *(entry(1, each, mark=b"n") for each in sorted(in_memory)))
+    storage.directories[0].refuse({storage.directories[0].locations.get(1, damaged)})
+
+    def alone(entry_id: int) -> bytes | type[Exception]:
+        try:
+            return storage.read(1, entry_id)
+        except Exception as error:
+            return type(error)
+
+    together = [found if isinstance(found, bytes) else type(found) for found in storage.read_each(1, ids)]
+    assert together == [alone(each) for each in ids]
+    storage.close()
+
+
+def test_they_cost_one_look_up_and_what_lies_together_one_read() -> None:
+    bookie = _flushed(100)
+    storage = bookie.open()
+    metrics = bookie.metrics
+    before = metrics.lookups, metrics.log_reads
+    assert list(storage.read_each(1, range(10, 42))) == [entry(1, each) for each in range(10, 42)]
+    assert (metrics.lookups, metrics.log_reads) == (before[0] + 1, before[1] + 1)
+    assert next(storage.read_each(1, (42, 70))) == entry(1, 42)  # the stream goes on, and nobody waits for 70
+    assert (metrics.lookups, metrics.log_reads) == (before[0] + 2, before[1] + 2)
+    assert storage.cached(1, 100 - 1) is not None
+    storage.close()
+
+
+@pytest.mark.parametrize("ids", [(3, 4, 5), (5, 4, 3)])
+def test_a_row_that_cannot_be_read_concerns_its_entry_alone(ids: tuple[int, ...]) -> None:
+    bookie = _flushed(10)
+    storage = bookie.open()
+    store = storage.directories[0].locations._store
+    batch = store.batch()
+    batch.put(KEY.pack(1, 4), b"short")
+    batch.commit()
+    found = dict(zip(ids, storage.read_each(1, ids), strict=True))
+    assert isinstance(found.pop(4), StorageFault)
+    assert found == {3: entry(1, 3), 5: entry(1, 5)}
+    storage.close()
+
+
+def test_an_older_copy_that_lies_behind_is_not_taken_for_the_entry() -> None:
+    bookie = _flushed(10)
+    storage = bookie.open()
+    put(storage, entry(1, 5, mark=b"n"))
+    storage.flush()
+    assert list(storage.read_each(1, (4, 5, 6))) == [entry(1, 4), entry(1, 5, mark=b"n"), entry(1, 6)]
     storage.close()

@@ -77,7 +77,7 @@ def test_round_trip_through_either_logger(runs: list[list[int]]) -> None:
     assert scanned == expected
     for ledger_id, sizes in enumerate(runs):
         first = min(location for location, (ledger, _, _) in expected.items() if ledger == ledger_id)
-        ahead = reader.read_ahead(first, ledger_id, 0, 1000, 1 << 30)
+        ahead = reader.read_run(first, ledger_id, 0, 1000, 1 << 30)
         in_first_log = [1 for loc, (led, _, _) in expected.items() if led == ledger_id and loc >> 32 == first >> 32]
         assert len(ahead) == len(in_first_log) <= len(sizes)
     reader.close()

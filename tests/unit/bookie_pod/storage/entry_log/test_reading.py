@@ -38,7 +38,7 @@ def test_reads_from_the_buffer_before_anything_was_written(files: MemoryFiles) -
     locations = [logger.append_run(7, [i], [body])[0] for i, body in zip(ids, entries, strict=True)]
     assert files.size(LOG) == 0
     assert [logger.read(loc, 7, i) for loc, i in zip(locations, ids, strict=True)] == entries
-    assert [body for _, body, _ in logger.read_ahead(locations[0], 7, 0, 10, 1 << 20)] == entries
+    assert [body for _, body, _ in logger.read_run(locations[0], 7, 0, 10, 1 << 20)] == entries
     logger.close()
 
 
@@ -100,17 +100,15 @@ def test_a_file_that_ends_in_the_head(files: MemoryFiles) -> None:
 def test_a_location_within_the_header(files: MemoryFiles, location: int) -> None:
     logger, _ = _with_entries(files)
     with pytest.raises(EntryDamaged, match="entries begin at 1028"):
-        logger.read(location, 7, 0)
-    assert logger.read_ahead(location, 7, 0, 10, 1000) == []
+        logger.read_run(location, 7, 0, 10, 1000)
     logger.close()
 
 
 def test_a_missing_log_is_a_fault_that_names_the_directories(files: MemoryFiles) -> None:
     logger, _ = _with_entries(files)
     with pytest.raises(StorageFault, match=rf"ff\.log is in none of {FOLDER}") as caught:
-        logger.read(make_location(0xFF, 1028), 7, 0)
+        logger.read_run(make_location(0xFF, 1028), 7, 0, 10, 1000)
     assert not isinstance(caught.value, NotThere)
-    assert logger.read_ahead(make_location(0xFF, 1028), 7, 0, 10, 1000) == []
     logger.close()
 
 
@@ -119,7 +117,8 @@ def test_a_failing_disk_is_a_fault(files: MemoryFiles) -> None:
     files.faults.fail("pread")
     with pytest.raises(StorageFault, match="cannot read entry 0 of ledger 7"):
         logger.read(locations[0], 7, 0)
-    assert logger.read_ahead(locations[0], 7, 0, 10, 1000) == []
+    with pytest.raises(StorageFault, match="cannot read entry 0 of ledger 7"):
+        logger.read_run(locations[0], 7, 0, 10, 1000)
     files.faults.clear()
     assert logger.read(locations[0], 7, 0) == entry(7, 0)
     logger.close()
@@ -132,44 +131,53 @@ def test_an_oversized_entry_is_read_all_the_same(files: MemoryFiles) -> None:
     logger.close()
 
 
-# --- read-ahead ---------------------------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_read_ahead_returns_the_rest_of_the_run(files: MemoryFiles) -> None:
+def test_a_run_is_the_entry_and_those_behind_it(files: MemoryFiles) -> None:
     logger, locations = _with_entries(files, count=50)
     logger.append_run(8, [50], [entry(8, 50)])
     logger.sync()
-    found = logger.read_ahead(locations[10], 7, 10, 1000, 1 << 20)
+    found = logger.read_run(locations[10], 7, 10, 1000, 1 << 20)
     assert found == [(i, entry(7, i), locations[i]) for i in range(10, 50)]
     logger.close()
 
 
-def test_read_ahead_stops_at_a_gap_in_the_ids(files: MemoryFiles) -> None:
+def test_a_run_goes_on_behind_a_gap_in_the_ids_and_ends_where_they_begin_anew(files: MemoryFiles) -> None:
     logger = open_logger(files)
     locations = logger.append_run(7, [0, 1, 3], [entry(7, 0), entry(7, 1), entry(7, 3)])
-    assert [i for i, _, _ in logger.read_ahead(locations[0], 7, 0, 10, 1000)] == [0, 1]
+    logger.append_run(7, [2, 4], [entry(7, 2), entry(7, 4)])
+    assert [i for i, _, _ in logger.read_run(locations[0], 7, 0, 10, 1000)] == [0, 1, 3]
     logger.close()
 
 
-@pytest.mark.parametrize(
-    ("max_entries", "max_bytes", "count"), [(3, 10_000, 3), (100, 350, 3), (100, 99, 0), (0, 9, 0)]
-)
-def test_read_ahead_is_bounded(files: MemoryFiles, max_entries: int, max_bytes: int, count: int) -> None:
+@pytest.mark.parametrize(("more", "max_bytes", "count"), [(3, 10_000, 3), (100, 350, 3), (100, 99, 0), (0, 9, 0)])
+def test_a_run_is_bounded(files: MemoryFiles, more: int, max_bytes: int, count: int) -> None:
     logger, locations = _with_entries(files, count=20)
-    assert len(logger.read_ahead(locations[0], 7, 0, max_entries, max_bytes)) == count
+    assert len(logger.read_run(locations[0], 7, 0, more, max_bytes)) == 1 + count
     logger.close()
 
 
-def test_read_ahead_takes_few_reads(files: MemoryFiles) -> None:
+def test_a_run_takes_few_reads(files: MemoryFiles) -> None:
     logger, locations = _with_entries(files, count=1000, size=1000)
     logger.read(locations[0], 7, 0)
     before = files.faults.counts["pread"]
-    assert len(logger.read_ahead(locations[1], 7, 1, 500, 1 << 20)) == 500
-    assert files.faults.counts["pread"] - before <= 2
+    assert len(logger.read_run(locations[1], 7, 1, 4, 1 << 20)) == 5
+    assert files.faults.counts["pread"] - before == 1
+    assert len(logger.read_run(locations[6], 7, 6, 500, 1 << 20)) == 501
+    assert files.faults.counts["pread"] - before == 2
     logger.close()
 
 
-def test_read_ahead_steps_over_padding(files: MemoryFiles) -> None:
+def test_behind_an_entry_that_cannot_be_read_the_run_ends_without_a_fault(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files, count=20, size=1000)
+    logger.read(locations[0], 7, 0)
+    files.faults.fail("pread", after=1)
+    assert [row[0] for row in logger.read_run(locations[0], 7, 0, 100, 1 << 20)] == list(range(20))
+    logger.close()
+
+
+def test_a_run_steps_over_padding(files: MemoryFiles) -> None:
     make_folders(files)
     file = files.create(LOG)
     first, second = entry(7, 0), entry(7, 1)
@@ -177,7 +185,7 @@ def test_read_ahead_steps_over_padding(files: MemoryFiles) -> None:
     file.write(body.ljust(4096, PAD_BYTE) + struct.pack(">i", 100) + second)
     file.close()
     logger = open_logger(files)
-    assert [(i, body) for i, body, _ in logger.read_ahead(make_location(0, 1028), 7, 0, 10, 1000)] == [
+    assert [(i, body) for i, body, _ in logger.read_run(make_location(0, 1028), 7, 0, 10, 1000)] == [
         (0, first),
         (1, second),
     ]
@@ -188,28 +196,23 @@ def test_read_ahead_steps_over_padding(files: MemoryFiles) -> None:
 @given(
     sizes=st.lists(st.integers(16, 3000), min_size=1, max_size=60),
     start=st.integers(0, 59),
-    max_entries=st.integers(1, 70),
+    more=st.integers(0, 70),
     max_bytes=st.integers(0, 60_000),
     buffer=st.sampled_from([1, 5000, 1 << 20]),
 )
-def test_read_ahead_agrees_with_read(
-    sizes: list[int], start: int, max_entries: int, max_bytes: int, buffer: int
-) -> None:
+def test_a_run_agrees_with_single_reads(sizes: list[int], start: int, more: int, max_bytes: int, buffer: int) -> None:
     files = MemoryFiles()
     logger = open_logger(files, write_buffer_bytes=buffer)
     start %= len(sizes)
     entries = [entry(7, i, size) for i, size in enumerate(sizes)]
     locations = [logger.append_run(7, [i], [body])[0] for i, body in enumerate(entries)]
-    expected = []
-    for i in range(start, min(len(sizes), start + max_entries)):
-        max_bytes -= sizes[i]
-        if max_bytes < 0:
+    expected, left = [(start, entries[start], locations[start])], max_bytes
+    for i in range(start + 1, min(len(sizes), start + 1 + more)):
+        left -= sizes[i]
+        if left < 0:
             break
         expected.append((i, entries[i], locations[i]))
-    budget = max_bytes + sum(len(body) for _, body, _ in expected)
-    if max_bytes < 0:
-        budget += sizes[start + len(expected)]
-    assert logger.read_ahead(locations[start], 7, start, max_entries, budget) == expected
+    assert logger.read_run(locations[start], 7, start, more, max_bytes) == expected
     logger.close()
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.entry_log.interface import CompactionLog
+from bookie_pod.storage.entry_log.interface import CompactionLog, Row
 from bookie_pod.storage.gc.metrics import NoGcMetrics
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
@@ -380,16 +380,16 @@ def test_a_reader_between_look_up_and_read(engine: str) -> None:
     rig.gc.run_pass()
     rig.restart()
     logs = rig.storage.directories[0].logs if engine == "db" else rig.storage.logs
-    plain, moved = logs.read_checked, False
+    plain, moved = logs.read_run, False
 
-    def read(location: int, ledger_id: int, entry_id: int) -> bytes:
+    def read(*at: int) -> list[Row]:
         nonlocal moved
         if not moved:
             moved = True
             assert rig.force().logs_compacted == 1
-        return plain(location, ledger_id, entry_id)
+        return plain(*at)
 
-    logs.read_checked = read
+    logs.read_run = read
     assert rig.storage.read(1, 3) == entry(1, 3, 100)
     assert moved
     assert not rig.logs.exists(source)
