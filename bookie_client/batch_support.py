@@ -1,4 +1,4 @@
-"""Which bookies are known to serve batch reads.
+"""Which bookies are known to serve batch reads, and which of them those with a step (every so many-th entry).
 
 Invariants
 - A bookie that refused is not asked again before `RETRY_SECONDS` have passed: it may be upgraded meanwhile.
@@ -12,6 +12,7 @@ Source: reference client protocol, section 11.5; reference wire protocol, sectio
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import inf
 from typing import Final
 
@@ -26,6 +27,11 @@ class BatchSupport:
     def __init__(self) -> None:
         self._asked_again_at: dict[str, float] = {}
         """`-inf`: served a batch read, and did not refuse one since."""
+
+    @cached_property
+    def stepped(self) -> BatchSupport:
+        """The same of batch reads with a step."""
+        return BatchSupport()
 
     def may_ask(self, bookie: str, now: float) -> bool:
         """False while the bookie counts as one that cannot."""

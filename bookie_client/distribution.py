@@ -13,12 +13,25 @@ Source: reference client protocol, sections 1 and 4.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
 
 MAX_ENSEMBLE: Final = 200
+
+
+def columns_of(entry_ids: Sequence[int], step: int) -> list[Sequence[int]]:
+    """The ids by their place modulo the step, in the order in which they come: of those of a ledger that one bookie
+    holds, what batch reads with a step can be asked for."""
+    if step == 1:
+        return [entry_ids]
+    columns: dict[int, list[int]] = defaultdict(list)
+    for entry_id in entry_ids:
+        columns[entry_id % step].append(entry_id)
+    return list(columns.values())
 
 
 class _LongSchedule:

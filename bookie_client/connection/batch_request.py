@@ -5,6 +5,7 @@ Invariants
   never.
 - A bookie that hangs up on the first batch read it is asked for does not know them (those before 4.17 do): that is
   `BadVersion`. From one that has served a batch before it is a lost connection like any other.
+- Of one that answers as if there were no step nothing is taken: that is `BadVersion` too.
 
 Event loop only.
 
@@ -24,15 +25,19 @@ BatchDone = Callable[[str, PackedEntries | PodkeeperError], None]
 
 
 class BatchRequest(Request):
-    """Made by `BookieOperations.send_batch_read`. `proven`: bookies that have served a batch; it adds its own."""
+    """Made by `BookieOperations.send_batch_read`. `proven`: bookies that have served a batch; it adds its own.
+    `stepped`: it was asked for with a step."""
 
-    __slots__ = ("_bookie", "_done", "_first", "_proven", "ledger_id")
+    __slots__ = ("_bookie", "_done", "_first", "_proven", "_stepped", "ledger_id")
 
-    def __init__(self, bookie: str, ledger_id: int, first: int, proven: set[str], done: BatchDone) -> None:
+    def __init__(
+        self, bookie: str, ledger_id: int, first: int, proven: set[str], done: BatchDone, *, stepped: bool = False
+    ) -> None:
         self._bookie = bookie
         self.ledger_id = ledger_id
         self._first = first
         self._proven = proven
+        self._stepped = stepped
         self._done: BatchDone | None = done
 
     def abandon(self) -> None:
@@ -49,6 +54,9 @@ class BatchRequest(Request):
             self._end(ProtocolViolation("the bookie's answer to a batch read holds no entry"))
             return
         self._proven.add(self._bookie)
+        if self._stepped and not entries.stepped:
+            self._end(BadVersion(f"bookie {self._bookie} knows no batch reads with a step"))
+            return
         self._end(entries)
 
     def answered(self, entry: bytes, max_lac: int | None) -> None:

@@ -98,8 +98,10 @@ class Dialect(ABC):
         *,
         recovery: bool,
         batch_class: bool = False,
+        step: int = 1,
     ) -> KeyAndFrame:
-        """Consecutive entries from the first on. `max_bytes` counts the whole answer. The rest as in `read`."""
+        """Consecutive entries from the first on, or every `step`-th. `max_bytes` counts the whole answer. The rest as
+        in `read`."""
         raise self._cannot("BATCH_READ_ENTRY", 2)
 
     def long_poll(

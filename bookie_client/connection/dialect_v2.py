@@ -123,9 +123,10 @@ class V2Dialect(Dialect):
         *,
         recovery: bool,
         batch_class: bool = False,
+        step: int = 1,
     ) -> KeyAndFrame:
         flags = _read_flags(recovery, batch_class)
-        frame = v2.encode_batch_read_request(ledger_id, first_entry_id, txn_id, max_count, max_bytes, flags)
+        frame = v2.encode_batch_read_request(ledger_id, first_entry_id, txn_id, max_count, max_bytes, flags, step=step)
         return _word(OpCode.BATCH_READ_ENTRY) + _REQUEST_ID.pack(txn_id), frame
 
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:

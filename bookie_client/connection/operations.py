@@ -106,9 +106,12 @@ class BookieOperations:
         max_count: int,
         max_bytes: int,
         done: BatchDone,
+        *,
+        step: int = 1,
     ) -> BatchRequest:
-        """Ask for consecutive entries from the first on; `done` is told what came of it, later. At most `max_count` are
-        asked for (0: no limit); a bookie that does not obey may send more.
+        """Ask for consecutive entries from the first on, or for every `step`-th, which bookies of Podkeeper alone know;
+        `done` is told what came of it, later. At most `max_count` are asked for (0: no limit); a bookie that does not
+        obey may send more.
 
         `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit.
         """
@@ -123,8 +126,9 @@ class BookieOperations:
             max_bytes if 0 < max_bytes < limit else limit,
             recovery=False,
             batch_class=options.reads_are_batch,
+            step=step,
         )
-        request = BatchRequest(bookie, ledger_id, first_entry_id, self._batch_reads_known, done)
+        request = BatchRequest(bookie, ledger_id, first_entry_id, self._batch_reads_known, done, stepped=step != 1)
         channel.send(frame, key, request, options.read_timeout)
         return request
 
@@ -135,11 +139,13 @@ class BookieOperations:
         first_entry_id: int,
         max_count: int,
         max_bytes: int,
+        *,
+        step: int = 1,
     ) -> PackedEntries:
         """As `send_batch_read`, awaited: the entries as they came, at least one.
 
         Raises what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
-        reads (it hung up on the first one: bookies before 4.17 do).
+        reads (it hung up on the first one: bookies before 4.17 do), or none with a step.
         """
         answered: asyncio.Future[PackedEntries | PodkeeperError] = asyncio.get_running_loop().create_future()
 
@@ -147,7 +153,7 @@ class BookieOperations:
             if not answered.done():  # else cancelled in this very turn of the loop
                 answered.set_result(outcome)
 
-        request = self.send_batch_read(bookie, ledger_id, first_entry_id, max_count, max_bytes, done)
+        request = self.send_batch_read(bookie, ledger_id, first_entry_id, max_count, max_bytes, done, step=step)
         try:
             outcome = await answered
         finally:

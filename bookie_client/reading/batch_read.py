@@ -1,4 +1,4 @@
-"""One batch read: consecutive entries from one replica, with fall-over and speculation.
+"""One batch read: consecutive entries from one replica, or every so many-th, with fall-over and speculation.
 
 Invariants
 - The outcome is the first answer with at least one undamaged entry. What others answer later is dropped, and
@@ -41,6 +41,7 @@ class BatchAnswer(NamedTuple):
     bookie: str
     first: int
     verified: Verified
+    step: int = 1
 
     def has_all(self, count: int) -> bool:
         """Whether it brought so many, and none of them damaged."""
@@ -48,12 +49,13 @@ class BatchAnswer(NamedTuple):
 
 
 class BatchQuestion(NamedTuple):
-    """Up to `most` entries from `first` on, in a frame of at most `max_bytes`."""
+    """Up to `most` entries from `first` on, one step apart, in a frame of at most `max_bytes`."""
 
     ledger_id: int
     first: int
     most: int
     max_bytes: int
+    step: int = 1
 
 
 class BatchParts(NamedTuple):
@@ -115,7 +117,10 @@ class BatchRead:
     def _ask_next(self) -> None:
         bookie = self._order[self._asked]
         self._asked += 1
-        self._under_way[bookie] = self._parts.operations.send_batch_read(bookie, *self._question, self._answered)
+        ledger_id, first, most, max_bytes, step = self._question
+        self._under_way[bookie] = self._parts.operations.send_batch_read(
+            bookie, ledger_id, first, most, max_bytes, self._answered, step=step
+        )
 
     def _wait_from(self, now: float) -> None:
         may_speculate = self._asked < len(self._order) and not self._parts.policy.is_off
@@ -151,14 +156,14 @@ class BatchRead:
 
     def _take(self, bookie: str, entries: PackedEntries) -> BatchAnswer:
         parts = self._parts
-        ledger_id, first, most, _ = self._question
-        verified = verify_packed(parts.digest, ledger_id, first, entries, most)
+        ledger_id, first, most, _, step = self._question
+        verified = verify_packed(parts.digest, ledger_id, first, entries, most, step)
         parts.support.served(bookie)
         if len(verified.damaged) == len(verified.entries):
             for place, error in verified.damaged.items():
-                parts.observer.damaged(bookie, first + place, error)
+                parts.observer.damaged(bookie, first + place * step, error)
             raise verified.damaged[0]
-        return BatchAnswer(bookie, first, verified)
+        return BatchAnswer(bookie, first, verified, step)
 
     def _failed(self, bookie: str, error: PodkeeperError) -> None:
         parts = self._parts

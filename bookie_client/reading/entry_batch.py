@@ -5,7 +5,7 @@ answer would cost more than all else that is done with it, because memory for a 
 new memory.
 
 Invariants
-- All entries are verified; whoever makes a batch has done it. Their ids are consecutive.
+- All entries are verified; whoever makes a batch has done it. Their ids are one step apart.
 - A batch keeps the whole answer alive, an entry taken from it only its own payload.
 
 Immutable; any thread.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from operator import itemgetter
 from typing import Final, overload
 
@@ -48,14 +48,17 @@ class EntryBatch(Sequence[LedgerEntry]):
     bytes behind its start. Whoever wants something of all of them finds it there. `starts` is a `range` where all
     entries have one size: these are taken apart in two thirds of the time."""
 
-    __slots__ = ("_count", "_first", "_ledger_id", "body", "nbytes", "payload_at", "starts")
+    __slots__ = ("_count", "_first", "_ledger_id", "_step", "body", "nbytes", "payload_at", "starts")
 
     lac_at: Final = ENTRY_LENGTH.size + 16
     """Where an entry has the last add confirmed that it carries (int64, big-endian), from its start."""
 
-    def __init__(self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int) -> None:
+    def __init__(
+        self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int, step: int = 1
+    ) -> None:
         self._ledger_id = ledger_id
         self._first = first
+        self._step = step
         self._count = len(starts) - 1
         self.body = body
         self.starts = starts
@@ -83,7 +86,8 @@ class EntryBatch(Sequence[LedgerEntry]):
 
     def __iter__(self) -> Iterator[LedgerEntry]:
         ledger_id, made = self._ledger_id, tuple.__new__
-        for entry_id, (lac, length, payload) in enumerate(self._parts(), self._first):
+        ids = count(self._first, self._step)
+        for entry_id, (lac, length, payload) in zip(ids, self._parts()):  # noqa: B905 - the ids have no end
             # The constructor of a named tuple costs three times as much.
             yield made(LedgerEntry, (ledger_id, entry_id, length, payload, lac))
 
@@ -111,7 +115,8 @@ class EntryBatch(Sequence[LedgerEntry]):
 
     def _part(self, start: int, stop: int) -> EntryBatch:
         starts = self.starts[start : stop + 1]
-        return EntryBatch(self._ledger_id, self._first + start, self.body, starts, self.payload_at)
+        first = self._first + start * self._step
+        return EntryBatch(self._ledger_id, first, self.body, starts, self.payload_at, self._step)
 
 
 def payload_bytes(entries: Sequence[LedgerEntry]) -> int:

@@ -46,7 +46,7 @@ _WORTH_LOADING: Final = 32
 _batches = counting(1)
 
 
-def even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int) -> EntryBatch | None:
+def even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, step: int = 1) -> EntryBatch | None:
     """The first `most` entries. None if this is not the way for them, or if anything is wrong."""
     body, at = packed.body, packed.start
     left = len(body) - at
@@ -59,9 +59,9 @@ def even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: i
         return None
     for place in range(0, count, _TOGETHER):
         run = memoryview(body)[at + place * stride : at + min(place + _TOGETHER, count) * stride]
-        if not _is_sound(run, size, ledger_id, first + place):
+        if not _is_sound(run, size, ledger_id, first + place * step, step):
             return None
-    return EntryBatch(ledger_id, first, body, range(at, at + count * stride + 1, stride), _PAYLOAD_AT)
+    return EntryBatch(ledger_id, first, body, range(at, at + count * stride + 1, stride), _PAYLOAD_AT, step)
 
 
 def _has_arrays() -> bool:
@@ -74,14 +74,14 @@ def _has_arrays() -> bool:
     return True
 
 
-def _is_sound(run: memoryview, size: int, ledger_id: int, first: int) -> bool:
-    """Whether these are entries of this size with consecutive ids from `first` on, and digests that fit."""
+def _is_sound(run: memoryview, size: int, ledger_id: int, first: int, step: int) -> bool:
+    """Whether these are entries of this size with ids one step apart from `first` on, and digests that fit."""
     import numpy as np
 
     stride = ENTRY_LENGTH.size + size
     count = len(run) // stride
     prefix = _PREFIX.pack(size, ledger_id)
-    ids = np.arange(first, first + count, dtype=">i8")
+    ids = np.arange(first, first + count * step, step, dtype=">i8")
     if np.ndarray(count, f"V{len(prefix)}", run, 0, (stride,)).tobytes() != prefix * count:
         return False
     if np.ndarray(count, "V8", run, len(prefix), (stride,)).tobytes() != ids.tobytes():

@@ -1,4 +1,4 @@
-"""What a request for consecutive entries brought. Immutable; any thread."""
+"""What requests for consecutive entries brought. Immutable; any thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_batch import payload_bytes
 from bookie_protocol.errors import PodkeeperError
 
 
@@ -15,6 +16,22 @@ class Fetched(NamedTuple):
     entries: Sequence[LedgerEntry]
     nbytes: int
     error: PodkeeperError | None
+
+
+def interleaved(columns: Sequence[Fetched], count: int) -> Fetched:
+    """Of `count` entries, what came of those at each place modulo the number of columns, put together: up to the first
+    that is missing."""
+    if len(columns) == 1:
+        return columns[0]
+    step = len(columns)
+    stop = min(count, *(place + len(column.entries) * step for place, column in enumerate(columns)))
+    entries: list[LedgerEntry] = [None] * stop  # type: ignore[list-item]
+    nbytes = 0
+    for place, column in enumerate(columns):
+        taken = column.entries[: len(range(place, stop, step))]
+        entries[place::step] = taken
+        nbytes += column.nbytes if len(taken) == len(column.entries) else payload_bytes(taken)
+    return Fetched(entries, nbytes, columns[stop % step].error if stop < count else None)
 
 
 def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:

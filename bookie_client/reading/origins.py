@@ -13,6 +13,7 @@ Event loop only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -40,10 +41,10 @@ class Origins:
         """So long the request of an entry took that was served."""
         self._served[entry_id] = Origin(self._served.get(entry_id, NOWHERE).bookie, seconds)
 
-    def batch(self, bookie: str, first: int, count: int, seconds: float) -> None:
-        """A bookie gave so many entries at once."""
+    def batch(self, bookie: str, entry_ids: Iterable[int], seconds: float) -> None:
+        """A bookie gave these entries at once."""
         origin = Origin(bookie, seconds)
-        for entry_id in range(first, first + count):
+        for entry_id in entry_ids:
             self._served[entry_id] = origin
 
     def take(self, entry_id: int) -> Origin:

@@ -82,8 +82,10 @@ class ReadLimits:
     """Single reads."""
     max_bytes: int
     batch_entries: int
-    """Entries of one batch; 1 or less: no batches."""
+    """Entries of one batch; 1 or less: no batches. Of all columns together."""
     batch_bytes: int
+    columns: int = 1
+    """Batch reads of one piece: of a striped ledger each bookie has only some of the entries."""
 
     @property
     def largest_batch(self) -> int:
@@ -141,7 +143,7 @@ class ReadPlan:
             return None
         # A batch of one, because it is the last entry or entries are large, is a single read and counts as one.
         count = min(stop - start, self._limits.batch_count(self._average)) if self.by_batch else 1
-        by_batch = count > 1
+        by_batch = count > self._limits.columns
         if by_batch and self.head_only and not is_head:
             return None
         stop = start + count if by_batch else min(stop, start + self._singles_count(is_head))

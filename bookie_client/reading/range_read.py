@@ -4,6 +4,8 @@ Invariants
 - Entries come in order and verified; the first that no replica can serve ends the range with its error, after
   the entries in front of it.
 - What is under way or waits to be consumed is bounded by the plan (`plan`).
+- A piece that is read by batch is read by as many as there are columns: one, or of a striped ledger one for each place
+  in the ensemble, since a bookie has only some of the entries.
 - When the iteration ends, however it ends, nothing of it is under way any more.
 
 Event loop only.
@@ -15,18 +17,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
-from bookie_client.reading.fetched import Fetched, fetched
+from bookie_client.reading.fetched import Fetched, fetched, interleaved
 from bookie_client.reading.plan import Piece, ReadPlan
 from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError
 
 T = TypeVar("T")
+
+
+class Columns:
+    """The batch reads of one piece. That at place k has every entry whose place in the piece is k modulo their number:
+    what came of each, so far."""
+
+    __slots__ = ("fetched", "is_given_up", "piece")
+
+    def __init__(self, piece: Piece, number: int) -> None:
+        self.piece = piece
+        self.fetched: list[Fetched | None] = [None] * number
+        self.is_given_up = False
 
 
 class RangeRead:
@@ -39,7 +53,8 @@ class RangeRead:
         self._loop = asyncio.get_running_loop()
         self._speculator = Speculator(self._loop, sources.served_by)
         self._groups: dict[EntryGroup, Piece] = {}
-        self._batches: dict[BatchRead, Piece] = {}
+        self._batches: dict[BatchRead, tuple[Columns, int]] = {}
+        """The batch reads under way, whose piece each is of, and its place there."""
         self._mending: set[asyncio.Task[None]] = set()
         self._handed_out: Piece | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -63,7 +78,7 @@ class RangeRead:
 
     def go_on(self, read: BatchRead, outcome: BatchAnswer | Exception, stop: int) -> None:
         """Begin with what came of a batch read of the entries in front of `stop`, which somebody else has made."""
-        self._batches[read] = self._plan.begin_with(stop)
+        self._batches[read] = Columns(self._plan.begin_with(stop), 1), 0
         self._batch_done(read, outcome)
 
     async def next(self) -> Sequence[LedgerEntry] | None:
@@ -152,37 +167,55 @@ class RangeRead:
     # --- batches --------------------------------------------------------------------------------------------
 
     def _read_batch(self, piece: Piece) -> None:
-        sources = self._sources
-        order = sources.batch_order(piece.start, piece.ordinal)
-        if order:
-            read = sources.read_batch(piece.start, piece.count, piece.max_bytes, order, self._batch_done)
-            self._batches[read] = piece
-            self._speculator.watch(read)
-        else:
+        sources, step = self._sources, self._sources.step
+        starts = range(piece.start, piece.start + step)
+        orders = [sources.batch_order(start, piece.ordinal) for start in starts]
+        if not all(orders):
             self._fall_back(piece)
+            return
+        columns = Columns(piece, step)
+        for place, (start, order) in enumerate(zip(starts, orders, strict=True)):
+            count = len(range(start, piece.stop, step))
+            read = sources.read_batch(start, count, piece.max_bytes // step, order, self._batch_done)
+            self._batches[read] = columns, place
+            self._speculator.watch(read)
 
     def _batch_done(self, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
         try:
             self._speculator.forget(read)
-            self._take_batch(self._batches.pop(read), read, outcome)
+            self._take_batch(*self._batches.pop(read), read, outcome)
         except Exception as defect:
             self._break(defect)
 
-    def _take_batch(self, piece: Piece, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
+    def _take_batch(self, columns: Columns, place: int, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
         if isinstance(outcome, BatchAnswer):
             self._plan.head_only = False
             got = self._sources.took_batch(read, outcome)
             if outcome.verified.damaged:
-                self._mend(piece, outcome)
+                self._mend(columns, place, outcome)
             else:
-                self._took(piece, got)
+                self._took_column(columns, place, got)
         elif isinstance(outcome, BatchRefused):
-            self._fall_back(piece)
+            self._give_up(columns)
+            self._fall_back(columns.piece)
             self._issue()
         elif isinstance(outcome, PodkeeperError):
-            self._took(piece, Fetched([], 0, outcome))
+            self._took_column(columns, place, Fetched([], 0, outcome))
         else:
             raise outcome
+
+    def _took_column(self, columns: Columns, place: int, got: Fetched) -> None:
+        columns.fetched[place] = got
+        if not columns.is_given_up and None not in columns.fetched:
+            self._took(columns.piece, interleaved(cast("list[Fetched]", columns.fetched), columns.piece.count))
+
+    def _give_up(self, columns: Columns) -> None:
+        """Nothing more of these is wanted."""
+        columns.is_given_up = True
+        for read in [read for read, (whose, _) in self._batches.items() if whose is columns]:
+            del self._batches[read]
+            self._speculator.forget(read)
+            read.abandon()
 
     def _fall_back(self, piece: Piece) -> None:
         """No replica serves batches at present: this range goes on without them."""
@@ -191,13 +224,14 @@ class RangeRead:
 
     # --- what was damaged in a batch ------------------------------------------------------------------------
 
-    def _mend(self, piece: Piece, answer: BatchAnswer) -> None:
-        task = self._loop.create_task(self._fetch_damaged(piece, answer), name=f"damaged entries from {piece.start}")
+    def _mend(self, columns: Columns, place: int, answer: BatchAnswer) -> None:
+        mending = self._fetch_damaged(columns, place, answer)
+        task = self._loop.create_task(mending, name=f"damaged entries from {answer.first}")
         self._mending.add(task)
         task.add_done_callback(self._mended)
 
-    async def _fetch_damaged(self, piece: Piece, answer: BatchAnswer) -> None:
-        self._took(piece, await self._sources.mended(answer))
+    async def _fetch_damaged(self, columns: Columns, place: int, answer: BatchAnswer) -> None:
+        self._took_column(columns, place, await self._sources.mended(answer))
 
     def _mended(self, task: asyncio.Task[None]) -> None:
         self._mending.discard(task)

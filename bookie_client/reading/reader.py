@@ -134,7 +134,7 @@ class EntryReader:
     ) -> None:
         sources, count = self._sources, last + 1 - first
         most = self._most_in_a_batch()
-        is_one_batch = 1 < count <= most and sources.segment_end(first) > last
+        is_one_batch = 1 < count <= most and not sources.is_striped and sources.segment_end(first) > last
         order = sources.batch_order(first, first // most) if is_one_batch else []
         if not order:
             await RangeRead(sources, self._plan(first, last)).read_into(found, part)
@@ -156,18 +156,19 @@ class EntryReader:
     def _plan(self, first: int, last: int) -> ReadPlan:
         sources = self._sources
         plan = ReadPlan(first, last, self._limits, sources.average(), sources.segment_end)
-        plan.head_only = not any(map(sources.context.batch_support.is_proven, sources.metadata().last_ensemble))
+        plan.head_only = not any(map(sources.support.is_proven, sources.metadata().last_ensemble))
         return plan
 
 
 def _limits(sources: EntrySources) -> ReadLimits:
     options = sources.context.options
-    batches = options.batch_reads and not sources.is_striped
+    columns = sources.step
     return ReadLimits(
         max_entries=options.read_window_entries,
         max_bytes=options.read_window_bytes,
-        batch_entries=options.batch_read_entries if batches else 1,
+        batch_entries=options.batch_read_entries * columns if options.batch_reads else 1,
         batch_bytes=min(options.batch_read_bytes, options.max_frame_size),
+        columns=columns,
     )
 
 

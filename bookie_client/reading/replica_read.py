@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from bookie_client.distribution import columns_of
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.plan import ENTRY_COST, LARGEST_SINGLES_PIECE
 from bookie_client.reading.sources import EntrySources
@@ -46,11 +48,11 @@ class ReplicaReader:
     def __init__(self, sources: EntrySources) -> None:
         self._sources = sources
         context = sources.context
-        self._operations, self._support = context.operations, context.batch_support
+        self._operations, self._support = context.operations, sources.support
         options = context.options
         batch_bytes = min(options.batch_read_bytes, options.max_frame_size, options.read_window_bytes // CHUNKS_AHEAD)
         self._batch_bytes = max(1, batch_bytes)
-        self._batch_entries = options.batch_read_entries if options.batch_reads and not sources.is_striped else 1
+        self._batch_entries = options.batch_read_entries if options.batch_reads else 1
 
     async def read(self, bookie: str, entry_id: int) -> LedgerEntry:
         """The entry as this bookie has it, whether or not the metadata says that it should.
@@ -131,13 +133,21 @@ class ReplicaReader:
         return ReplicaAnswer(bookie, entry_id, entry, None, loop.time() - started)
 
     async def _chunk(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:
+        columns = columns_of(ids, self._sources.step)
+        if len(columns) == 1:
+            return await self._column(bookie, ids)
+        answers = await asyncio.gather(*(self._column(bookie, column) for column in columns))
+        return sorted(chain.from_iterable(answers), key=attrgetter("entry_id"))
+
+    async def _column(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:
+        step = self._sources.step
         answers: list[ReplicaAnswer] = []
         while len(answers) < len(ids) and self._may_batch(bookie, ids[len(answers) :]):
             first, count = ids[len(answers)], len(ids) - len(answers)
             started = asyncio.get_running_loop().time()
             try:
                 entries = await self._operations.batch_read(
-                    bookie, self._sources.ledger_id, first, count, self._batch_bytes
+                    bookie, self._sources.ledger_id, first, count, self._batch_bytes, step=step
                 )
                 took = asyncio.get_running_loop().time() - started
                 found = self._verified(bookie, first, entries, count)
@@ -150,16 +160,17 @@ class ReplicaReader:
 
     def _may_batch(self, bookie: str, ids: Sequence[int]) -> bool:
         # A segment that the bookie does not belong to leaves a gap.
-        is_run = len(ids) > 1 and ids[-1] - ids[0] == len(ids) - 1
+        is_run = len(ids) > 1 and ids[-1] - ids[0] == (len(ids) - 1) * self._sources.step
         return is_run and self._batch_entries > 1 and self._support.may_ask(bookie, asyncio.get_running_loop().time())
 
     def _verified(self, bookie: str, first: int, entries: PackedEntries, count: int) -> list[ReplicaAnswer]:
         sources = self._sources
-        verified = verify_packed(sources.digest, sources.ledger_id, first, entries, count)
+        step = sources.step
+        verified = verify_packed(sources.digest, sources.ledger_id, first, entries, count, step)
         answers = [ReplicaAnswer(bookie, entry.entry_id, entry, None) for entry in verified.entries]
         for place, error in verified.damaged.items():
-            sources.damaged(bookie, first + place, error)
-            answers[place] = ReplicaAnswer(bookie, first + place, None, error)
+            sources.damaged(bookie, first + place * step, error)
+            answers[place] = ReplicaAnswer(bookie, first + place * step, None, error)
         return answers
 
     async def _singly(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:

@@ -82,12 +82,15 @@ class EntrySources:
         self._faults_at: Counter[str] = Counter()
         self.origins: Origins | None = None
         self.is_striped = value.ensemble_size != value.write_quorum_size
+        self.step = value.ensemble_size if self.is_striped else 1
+        """From one entry of a batch read to the next: of a striped ledger no bookie has all."""
+        self.support = context.batch_support.stepped if self.is_striped else context.batch_support
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
         self.path = ReadPath(Channels(context.pool, self.ledger_id), digest, self, fan_out)
         self._clock = asyncio.get_running_loop().time
         self._batch_parts = BatchParts(
-            context.operations, context.batch_support, digest, self, self.policy, fan_out, self._clock
+            context.operations, self.support, digest, self, self.policy, fan_out, self._clock
         )
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
@@ -102,12 +105,15 @@ class EntrySources:
     def batch_order(self, entry_id: int, ordinal: int) -> list[str]:
         """The bookies that may be asked for a batch from this entry on. Consecutive pieces (`ordinal`) begin
         with different bookies, so that all of an ensemble work for one scan; a sticky reader stays with
-        one."""
-        ensemble = self.metadata().ensemble_for(entry_id)
-        first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
-        order = self._reordered(ensemble[first:] + ensemble[:first], self._view(ensemble))
-        support, now = self.context.batch_support, self._clock()
-        return [bookie for bookie in order if support.may_ask(bookie, now)]
+        one. Of a striped ledger those of the write set."""
+        if self.is_striped:
+            order = self.order(entry_id)
+        else:
+            ensemble = self.metadata().ensemble_for(entry_id)
+            first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
+            order = self._reordered(ensemble[first:] + ensemble[:first], self._view(ensemble))
+        now = self._clock()
+        return [bookie for bookie in order if self.support.may_ask(bookie, now)]
 
     def order(self, entry_id: int) -> list[str]:
         """The bookies of the entry's write set, in the order in which they are asked."""
@@ -217,8 +223,9 @@ class EntrySources:
         order: Sequence[str],
         done: Callable[[BatchRead, BatchAnswer | Exception], None],
     ) -> BatchRead:
-        """Ask for up to `count` consecutive entries from `first` on; `done` is told, later, what came of it."""
-        read = BatchRead(self._batch_parts, BatchQuestion(self.ledger_id, first, count, max_bytes), order, done)
+        """Ask for up to `count` entries from `first` on, one step apart; `done` is told, later, what came of it."""
+        question = BatchQuestion(self.ledger_id, first, count, max_bytes, self.step)
+        read = BatchRead(self._batch_parts, question, order, done)
         expected = self._slowest_batch
         if len(order) > 1:
             expected = max(self.context.health.expected_read_seconds(order[0]), expected)
@@ -227,22 +234,22 @@ class EntrySources:
 
     def took_batch(self, read: BatchRead, answer: BatchAnswer) -> Fetched:
         """Learn from it. Its entries, unless some are damaged: then `mended` has them."""
-        bookie, first, verified = answer
+        bookie, first, verified, step = answer
         took = self._clock() - read.started
         self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, took)
         if self.origins is not None:
-            self.origins.batch(bookie, first, len(verified.entries), took)
+            self.origins.batch(bookie, range(first, first + len(verified.entries) * step, step), took)
         self.served_by[bookie] += len(verified.entries) - len(verified.damaged)
         return Fetched(verified.entries, verified.nbytes, None)
 
     async def mended(self, answer: BatchAnswer) -> Fetched:
         """The entries of a batch, with what is damaged there read elsewhere; up to the first that nobody serves."""
-        bookie, first, verified = answer
+        bookie, first, verified, step = answer
         answers: list[LedgerEntry | PodkeeperError] = list(verified.entries)
         for place, error in verified.damaged.items():
-            self.damaged(bookie, first + place, error)
+            self.damaged(bookie, first + place * step, error)
             self.failed(bookie, error)
-        reads = (self._read_elsewhere(first + place, bookie, error) for place, error in verified.damaged.items())
+        reads = (self._read_elsewhere(first + place * step, bookie, error) for place, error in verified.damaged.items())
         for place, got in zip(verified.damaged, await asyncio.gather(*reads), strict=True):
             answers[place] = got
         return fetched(answers)

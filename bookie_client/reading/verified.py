@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -31,7 +32,7 @@ assert _PACKED_CRC32C_HEADER.size == _LENGTH_SIZE + _CRC32C_OVERHEAD
 
 
 class Verified(NamedTuple):
-    """Entries of consecutive ids."""
+    """Entries whose ids are one step apart."""
 
     entries: Sequence[LedgerEntry]
     """In the place of a damaged one stands an entry without bytes."""
@@ -41,23 +42,26 @@ class Verified(NamedTuple):
     """Of the payloads of all good ones."""
 
 
-def verify_packed(digest: DigestManager, ledger_id: int, first: int, packed: PackedEntries, most: int) -> Verified:
+def verify_packed(
+    digest: DigestManager, ledger_id: int, first: int, packed: PackedEntries, most: int, step: int = 1
+) -> Verified:
     """As `verify_run`, of the first `most` entries of an answer. Raises `ProtocolViolation` where their lengths do not
     fit."""
     if digest.type is DigestType.CRC32C:
         # The digest that nearly all ledgers have. None: something is wrong, which somebody else finds out.
-        batch = even_crc32c_batch(ledger_id, first, packed, most) or _crc32c_batch(ledger_id, first, packed, most)
+        asked = ledger_id, first, packed, most, step
+        batch = even_crc32c_batch(*asked) or _crc32c_batch(*asked)
         if batch is not None:
             return Verified(batch, {}, batch.nbytes)
-    return verify_run(digest, ledger_id, first, packed.split()[:most])
+    return verify_run(digest, ledger_id, first, packed.split()[:most], step)
 
 
-def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int) -> EntryBatch | None:
+def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, step: int) -> EntryBatch | None:
     """For entries of any sizes; None if anything is wrong."""
     body, at, end = packed.body, packed.start, len(packed.body)
     unpack, crc, extend = _PACKED_CRC32C_HEADER.unpack_from, google_crc32c.value, google_crc32c.extend
     starts: list[int] = []
-    append, entry_id, stop = starts.append, first, first + most
+    append, entry_id, stop = starts.append, first, first + most * step
     last_start = end - _PACKED_CRC32C_HEADER.size
     while at <= last_start and entry_id < stop:
         size, found_ledger, found_entry, _, _, checksum = unpack(body, at)
@@ -73,21 +77,21 @@ def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int) 
             return None
         append(at)
         at = entry_end
-        entry_id += 1
+        entry_id += step
     if not starts or (at < end and entry_id < stop):
         return None
     append(at)
-    return EntryBatch(ledger_id, first, body, starts, _PACKED_CRC32C_HEADER.size)
+    return EntryBatch(ledger_id, first, body, starts, _PACKED_CRC32C_HEADER.size, step)
 
 
-def verify_run(digest: DigestManager, ledger_id: int, first: int, entries: Sequence[bytes]) -> Verified:
-    """The k-th of `entries` as entry `first + k`, or why it is not that entry."""
+def verify_run(digest: DigestManager, ledger_id: int, first: int, entries: Sequence[bytes], step: int = 1) -> Verified:
+    """The k-th of `entries` as entry `first + k * step`, or why it is not that entry."""
     digest_of, unpack, made = digest.digest, ENTRY_HEADER.unpack, tuple.__new__
     payload_at = ENTRY_HEADER_SIZE + digest.size
     result: list[LedgerEntry] = []
     damaged: dict[int, DigestMismatch] = {}
     append, nbytes = result.append, 0
-    for entry_id, entry in enumerate(entries, first):
+    for entry_id, entry in zip(count(first, step), entries):
         header, payload = entry[:ENTRY_HEADER_SIZE], entry[payload_at:]
         if len(entry) >= payload_at and digest_of(header, payload) == entry[ENTRY_HEADER_SIZE:payload_at]:
             found_ledger, found_entry, lac, length = unpack(header)

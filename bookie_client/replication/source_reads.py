@@ -18,11 +18,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from bookie_client.access import LedgerAccess
 from bookie_client.connection.request import Request
 from bookie_client.context import ClientContext
+from bookie_client.distribution import columns_of
 from bookie_client.replication.fragments import Fragment
 from bookie_protocol.entry import ENTRY_HEADER_SIZE, ENTRY_IDS
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests
@@ -57,12 +59,14 @@ class SourceReads:
         self._trouble: Counter[str] = Counter()
         quorums = fragment.quorums
         self._holds_all = quorums.ensemble == quorums.write
-        self._batch_reads = batch_reads and self._holds_all
+        self._step = 1 if self._holds_all else quorums.ensemble
+        self._support = context.batch_support if self._holds_all else context.batch_support.stepped
+        self._batch_reads = batch_reads
 
     @property
     def reads_batches(self) -> bool:
         """Whether some good replica may be asked for many entries at once."""
-        now, may_ask = self._loop.time(), self._context.batch_support.may_ask
+        now, may_ask = self._loop.time(), self._support.may_ask
         return self._batch_reads and any(
             may_ask(bookie, now)
             for position, bookie in enumerate(self._fragment.ensemble)
@@ -89,27 +93,12 @@ class SourceReads:
         self, bookie: str, ids: Sequence[int], max_bytes: int, found: dict[int, bytes], errors: Errors
     ) -> None:
         """Ask one bookie for all of these entries, as few requests as possible."""
-        done = 0
-        while self._may_batch(bookie, ids, done):
-            first = ids[done]
-            try:
-                packed = await self._context.operations.batch_read(
-                    bookie, self._fragment.ledger_id, first, len(ids) - done, max_bytes
-                )
-                entries = packed.split()[: len(ids) - done]
-            except BookieUnavailable as error:
-                self._unavailable(bookie, ids[done:], error, errors)
-                return
-            except PodkeeperError as error:
-                self._context.batch_support.judge(bookie, error, self._loop.time())
-                break
-            self._context.batch_support.served(bookie)
-            self._take(bookie, first, entries, found, errors)
-            done += len(entries)
-        for start in range(done, len(ids), MAX_SINGLES):
-            some = ids[start : start + MAX_SINGLES]
+        reads = [self._by_batch(bookie, column, max_bytes, found, errors) for column in columns_of(ids, self._step)]
+        left = await reads[0] if len(reads) == 1 else sorted(chain(*await asyncio.gather(*reads)))
+        for start in range(0, len(left), MAX_SINGLES):
+            some = left[start : start + MAX_SINGLES]
             if not await self._singly(bookie, some, found, errors):
-                self._unavailable(bookie, ids[start + len(some) :], errors[some[-1]][bookie], errors)
+                self._unavailable(bookie, left[start + len(some) :], errors[some[-1]][bookie], errors)
                 return
 
     # --- order ----------------------------------------------------------------------------------------------
@@ -150,11 +139,34 @@ class SourceReads:
 
     # --- requests -------------------------------------------------------------------------------------------
 
+    async def _by_batch(
+        self, bookie: str, ids: Sequence[int], max_bytes: int, found: dict[int, bytes], errors: Errors
+    ) -> Sequence[int]:
+        """Returns those that single reads may do better with."""
+        done = 0
+        while self._may_batch(bookie, ids, done):
+            first = ids[done]
+            try:
+                packed = await self._context.operations.batch_read(
+                    bookie, self._fragment.ledger_id, first, len(ids) - done, max_bytes, step=self._step
+                )
+                entries = packed.split()[: len(ids) - done]
+            except BookieUnavailable as error:
+                self._unavailable(bookie, ids[done:], error, errors)
+                return ()
+            except PodkeeperError as error:
+                self._support.judge(bookie, error, self._loop.time())
+                break
+            self._support.served(bookie)
+            self._take(bookie, ids[done:], entries, found, errors)
+            done += len(entries)
+        return ids[done:]
+
     def _may_batch(self, bookie: str, ids: Sequence[int], done: int) -> bool:
         rest = len(ids) - done
-        if not self._batch_reads or rest < 2 or ids[-1] - ids[done] != rest - 1:
+        if not self._batch_reads or rest < 2 or ids[-1] - ids[done] != (rest - 1) * self._step:
             return False
-        return self._context.batch_support.may_ask(bookie, self._loop.time())
+        return self._support.may_ask(bookie, self._loop.time())
 
     async def _singly(self, bookie: str, ids: Sequence[int], found: dict[int, bytes], errors: Errors) -> bool:
         """One request each, all at once; False when the bookie was unreachable in the end."""
@@ -172,7 +184,7 @@ class SourceReads:
         for entry_id, error in run.errors.items():
             errors[entry_id][bookie] = error
         for entry_id, entry in run.entries.items():
-            self._take(bookie, entry_id, (entry,), found, errors)
+            self._take(bookie, (entry_id,), (entry,), found, errors)
         last = run.errors.get(ids[-1])
         if isinstance(last, BookieUnavailable):
             self._trouble[bookie] += 1
@@ -184,10 +196,12 @@ class SourceReads:
         for entry_id in ids:
             errors[entry_id][bookie] = error
 
-    def _take(self, bookie: str, first: int, entries: Sequence[bytes], found: dict[int, bytes], errors: Errors) -> None:
+    def _take(
+        self, bookie: str, ids: Sequence[int], entries: Sequence[bytes], found: dict[int, bytes], errors: Errors
+    ) -> None:
         digest_of, unpack, ledger_id = self._digest.digest, ENTRY_IDS.unpack_from, self._fragment.ledger_id
         payload_at = ENTRY_HEADER_SIZE + self._digest.size
-        for entry_id, entry in enumerate(entries, first):
+        for entry_id, entry in zip(ids, entries):  # noqa: B905 - of some ids there may be no answer
             if len(entry) >= payload_at:
                 digest = digest_of(entry[:ENTRY_HEADER_SIZE], entry[payload_at:])
                 if digest == entry[ENTRY_HEADER_SIZE:payload_at] and unpack(entry) == (ledger_id, entry_id):

@@ -17,13 +17,14 @@ from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
 
 
 class PackedEntries:
-    """`body[start:]` holds the entries. Nothing was looked at yet."""
+    """`body[start:]` holds the entries. Nothing was looked at yet. `stepped`: see `Flag.STEPPED`."""
 
-    __slots__ = ("body", "start")
+    __slots__ = ("body", "start", "stepped")
 
-    def __init__(self, body: bytes, start: int = 0) -> None:
+    def __init__(self, body: bytes, start: int = 0, *, stepped: bool = False) -> None:
         self.body = body
         self.start = start
+        self.stepped = stepped
 
     @property
     def is_empty(self) -> bool:

@@ -38,6 +38,7 @@ from bookie_protocol.wire.v2_layout import (
     RESPONSE,
     RESPONSE_FRAME,
     RESPONSE_SIZE,
+    STEP,
     Flag,
     OpCode,
     carries_key,
@@ -70,7 +71,8 @@ class ReadRequest(NamedTuple):
 
 
 class BatchReadRequest(NamedTuple):
-    """BATCH_READ_ENTRY. `max_count` <= 0: no limit. `max_size` counts bytes of the response frame."""
+    """BATCH_READ_ENTRY. `max_count` <= 0: no limit. `max_size` counts bytes of the response frame. `step`: 1 without
+    `Flag.STEPPED`; nobody has looked at it yet."""
 
     version: int
     flags: int
@@ -80,6 +82,7 @@ class BatchReadRequest(NamedTuple):
     max_count: int
     max_size: int
     master_key: bytes | None
+    step: int = 1
 
 
 class AuthFrame(NamedTuple):
@@ -101,7 +104,8 @@ class Response(NamedTuple):
 
 
 class BatchReadResponse(NamedTuple):
-    """Answer to BATCH_READ_ENTRY. The k-th of `entries` is entry `entry_id + k`; their lengths were not looked at."""
+    """Answer to BATCH_READ_ENTRY. The k-th of `entries` is entry `entry_id + k`, or with a step `entry_id + k * step`;
+    their lengths were not looked at."""
 
     version: int
     code: int
@@ -149,7 +153,8 @@ def decode_request(body: Buffer) -> Request:
             raise _truncated("BATCH_READ_ENTRY", len(body))
         _, ledger_id, entry_id, request_id, max_count, max_size = BATCH_READ_REQUEST.unpack_from(body)
         key = _fencing_key(body, BATCH_READ_REQUEST_SIZE, version, flags)
-        return BatchReadRequest(version, flags, ledger_id, entry_id, request_id, max_count, max_size, key)
+        step = _step(body, BATCH_READ_REQUEST_SIZE + len(key or b""), flags)
+        return BatchReadRequest(version, flags, ledger_id, entry_id, request_id, max_count, max_size, key, step)
     return AuthFrame(version, decode_auth_message(body[HEADER_WORD.size :]))
 
 
@@ -168,6 +173,15 @@ def _fencing_key(body: Buffer, offset: int, version: int, flags: int) -> bytes |
     if len(key) < MASTER_KEY_SIZE:
         raise _truncated("fencing read", len(body))
     return key
+
+
+def _step(body: Buffer, offset: int, flags: int) -> int:
+    if not flags & Flag.STEPPED:
+        return 1
+    if len(body) < offset + STEP.size:
+        raise _truncated("BATCH_READ_ENTRY", len(body))
+    step: int = STEP.unpack_from(body, offset)[0]
+    return step
 
 
 def encode_add_request(
@@ -208,11 +222,15 @@ def encode_batch_read_request(
     flags: int = Flag.NONE,
     master_key: bytes = b"",
     version: int = CURRENT_VERSION,
+    step: int = 1,
 ) -> bytes:
     """The frame of a batch read; see `BatchReadRequest`."""
+    behind = master_key
+    if step != 1 or flags & Flag.STEPPED:
+        flags, behind = flags | Flag.STEPPED, master_key + STEP.pack(step)
     word = header_word(version, OpCode.BATCH_READ_ENTRY, flags)
     body = BATCH_READ_REQUEST.pack(word, ledger_id, entry_id, request_id, max_count, max_size)
-    return LENGTH.pack(len(body) + len(master_key)) + body + master_key
+    return LENGTH.pack(len(body) + len(behind)) + body + behind
 
 
 def encode_auth(message: AuthMessage, version: int = CURRENT_VERSION) -> bytes:
@@ -238,11 +256,17 @@ def encode_read_response(version: int, ledger_id: int, entry_id: int, entry: byt
 
 
 def encode_batch_read_response(
-    version: int, code: int, ledger_id: int, entry_id: int, request_id: int, entries: Sequence[bytes]
+    version: int,
+    code: int,
+    ledger_id: int,
+    entry_id: int,
+    request_id: int,
+    entries: Sequence[bytes],
+    flags: int = Flag.NONE,
 ) -> list[bytes]:
     """The frame of a batch read's response in pieces; entries are not copied. No entries on errors."""
     size = BATCH_READ_RESPONSE_SIZE + sum(map(len, entries)) + ENTRY_LENGTH.size * len(entries)
-    word = header_word(version, OpCode.BATCH_READ_ENTRY)
+    word = header_word(version, OpCode.BATCH_READ_ENTRY, flags & Flag.STEPPED)
     pieces = [BATCH_READ_RESPONSE_FRAME.pack(size, word, code, ledger_id, entry_id, request_id)]
     lengths = map(ENTRY_LENGTH.pack, map(len, entries))
     pieces.extend(chain.from_iterable(zip(lengths, entries, strict=True)))
@@ -253,7 +277,7 @@ def decode_response(body: Buffer) -> Response | BatchReadResponse | AuthFrame:
     """A response frame body. `code` may be a number that V2Code does not know. Raises ProtocolViolation."""
     if len(body) < HEADER_WORD.size:
         raise _truncated("response", len(body))
-    version, number, _ = split_word(HEADER_WORD.unpack_from(body)[0])
+    version, number, flags = split_word(HEADER_WORD.unpack_from(body)[0])
     opcode = _opcode(number)
     if opcode is OpCode.AUTH:
         return AuthFrame(version, decode_auth_message(body[HEADER_WORD.size :]))
@@ -261,7 +285,7 @@ def decode_response(body: Buffer) -> Response | BatchReadResponse | AuthFrame:
         if len(body) < BATCH_READ_RESPONSE_SIZE:
             raise _truncated("BATCH_READ_ENTRY response", len(body))
         _, code, ledger_id, entry_id, request_id = BATCH_READ_RESPONSE.unpack_from(body)
-        entries = PackedEntries(bytes(body), BATCH_READ_RESPONSE_SIZE)
+        entries = PackedEntries(bytes(body), BATCH_READ_RESPONSE_SIZE, stepped=bool(flags & Flag.STEPPED))
         return BatchReadResponse(version, code, ledger_id, entry_id, request_id, entries)
     if len(body) < RESPONSE_SIZE:
         raise _truncated(f"{opcode.name} response", len(body))

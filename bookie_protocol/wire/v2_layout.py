@@ -5,13 +5,13 @@ A server that holds frame bodies in one buffer works with `ADD_HEADER`, `READ_RE
 
 Header word, first 4 bytes of every frame body: version u8, opcode u8, flags u16. A word whose version byte
 is 0 is the legacy form: the opcode is its low 8 bits and there are no flags. Responses carry the version
-and opcode of the request and no flags.
+and opcode of the request and no flags, but for STEPPED.
 
     ADDENTRY request    word, master key (20), entry
     READENTRY request   word, ledger id i64, entry id i64 [, master key (20) with DO_FENCING and version 2]
     both responses      word, code i32, ledger id i64, entry id i64 [, entry bytes of a successful read]
     BATCH_READ_ENTRY    word, ledger id i64, first entry id i64, request id i64, max count i32, max size i64
-                        [, master key (20) as above]
+                        [, master key (20) as above] [, step i32 with STEPPED]
       response          word, code i32, ledger id i64, first entry id i64, request id i64,
                         then pairs of length i32 and entry
     AUTH, both ways     word, protobuf AuthMessage
@@ -48,6 +48,9 @@ class Flag(IntFlag):
     HIGH_PRIORITY = 0x0004
     BATCH_CLASS = 0x0008
     """Podkeeper's own, of reads: the traffic class `batch` (see `traffic_class`)."""
+    STEPPED = 0x0010
+    """Podkeeper's own, of batch reads: for the first entry, and not the next ones but every step-th, as bookies hold
+    them of a striped ledger. An answer without it, as other bookies give, is to the same request without a step."""
 
 
 HEADER_WORD: Final = struct.Struct(">I")
@@ -69,6 +72,7 @@ RESPONSE_FRAME: Final = struct.Struct(">IIiqq")
 BATCH_READ_RESPONSE_FRAME: Final = struct.Struct(">IIiqqq")
 """`BATCH_READ_RESPONSE` with its length word in front."""
 ENTRY_LENGTH: Final = struct.Struct(">i")
+STEP: Final = struct.Struct(">i")
 
 ADD_ENTRY_OFFSET: Final = 24
 """Of the entry, in the frame body of an add."""

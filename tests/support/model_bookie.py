@@ -53,6 +53,7 @@ class ModelBookie:
         self.fail_forces: type[PodkeeperError] | None = None
         self.fail_lac_writes: type[PodkeeperError] | None = None
         self.knows_batch_reads = True
+        self.knows_steps = True
         self.total_bytes = self.free_bytes = 1 << 40
         self.adds = 0
         self.reads = 0
@@ -138,8 +139,8 @@ class ModelBookie:
             raise NoSuchEntry(f"entry {entry_id} of ledger {ledger_id}")
         return entry, ledger.lac
 
-    def read_batch(self, ledger_id: int, first: int, max_count: int, max_size: int) -> list[bytes]:
-        """Consecutive entries, at least one, as many as count and size of the answer's frame allow."""
+    def read_batch(self, ledger_id: int, first: int, max_count: int, max_size: int, step: int = 1) -> list[bytes]:
+        """Entries one step apart, at least one, as many as count and size of the answer's frame allow."""
         self.batch_reads += 1
         if self.fail_reads is not None:
             raise self.fail_reads("model fault")
@@ -150,7 +151,7 @@ class ModelBookie:
             raise NoSuchEntry(f"entry {first} of ledger {ledger_id}")
         entries: list[bytes] = []
         size = 36
-        while (entry := ledger.entries.get(first + len(entries))) is not None:
+        while (entry := ledger.entries.get(first + len(entries) * step)) is not None:
             size += len(entry) + 4
             if entries and (size > max_size or (0 < max_count <= len(entries))):
                 break
@@ -302,12 +303,13 @@ class _Connection(asyncio.Protocol):
         if not bookie.knows_batch_reads:
             raise ProtocolViolation("this model bookie is older than batch reads")
         code, entries = V2Code.EOK, list[bytes]()
+        step, flags = (request.step, request.flags) if bookie.knows_steps else (1, Flag.NONE)
         try:
-            entries = bookie.read_batch(request.ledger_id, request.entry_id, request.max_count, request.max_size)
+            entries = bookie.read_batch(request.ledger_id, request.entry_id, request.max_count, request.max_size, step)
         except PodkeeperError as error:
             code = error.v2
         ids = request.ledger_id, request.entry_id, request.request_id
-        return b"".join(v2.encode_batch_read_response(request.version, code, *ids, entries))
+        return b"".join(v2.encode_batch_read_response(request.version, code, *ids, entries, flags))
 
     def _serve_v2(self, request: v2.Request) -> bytes:
         bookie = self._server.bookie

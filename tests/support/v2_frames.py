@@ -21,6 +21,7 @@ def reencode_request(request: v2.Request) -> bytes:
             request.flags,
             request.master_key or b"",
             request.version,
+            request.step,
         )
     return v2.encode_auth(request.message, request.version)
 
@@ -37,6 +38,7 @@ def reencode_response(response: v2.Response | v2.BatchReadResponse | v2.AuthFram
                 response.entry_id,
                 response.request_id,
                 response.entries.split(),
+                v2.Flag.STEPPED if response.entries.stepped else v2.Flag.NONE,
             )
         )
     if response.entry:

@@ -80,6 +80,7 @@ def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.Bat
                 fence_key,
                 high_priority,
                 bool(flags & _BATCH_CLASS),
+                request.step,
             ),
             reply,
         )
@@ -194,7 +195,13 @@ class _ReadReply(Reply):
         assert isinstance(request, v2.BatchReadRequest)
         self._send(
             v2.encode_batch_read_response(
-                request.version, V2Code.EOK, request.ledger_id, request.entry_id, request.request_id, entries
+                request.version,
+                V2Code.EOK,
+                request.ledger_id,
+                request.entry_id,
+                request.request_id,
+                entries,
+                request.flags,
             ),
             entries,
         )

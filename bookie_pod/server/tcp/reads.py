@@ -28,7 +28,7 @@ from bookie_pod.server.tcp.lane_reads import TOGETHER, LaneReads, PlainRead, Rea
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
-from bookie_protocol.errors import LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
 _COUNT_UNLIMITED: Final = 2**31 - 1
+_ONE_LAST: Final = range(LAST_ENTRY, LAST_ENTRY + 1)
 
 Answer = Callable[[Any, BaseException | None], None]
-ReadRun = Callable[[int, int, int, int], list[bytes]]
+ReadRun = Callable[[int, range, int], list[bytes]]
 """Entries of a ledger from one on, at least that one: ledger, entry, most entries, about how many bytes at most."""
 
 
@@ -105,8 +106,10 @@ class Reads:
             LaneReads(conn, lanes, self._storage.read_each, dialect, state, its).begin()
 
     def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
-        """Consecutive entries, as many as count and size allow, at least one if it exists."""
-
+        """Consecutive entries, or every so many-th, as many as count and size allow, at least one if it exists."""
+        if request.step < 1 or (request.step > 1 and request.first_entry_id < 0):
+            reply.error(BadRequest(f"a batch read from entry {request.first_entry_id} on with step {request.step}"))
+            return
         apart = _is_apart(request)
         most = min(request.max_size, self._max_batch_bytes)
 
@@ -143,7 +146,7 @@ class Reads:
 
         def work() -> tuple[bytes, int | None]:
             if apart:
-                body = self._on_lane_apart(ledger_id, entry_id, 1, 0)[0]
+                body = self._on_lane_apart(ledger_id, range(entry_id, entry_id + 1), 0)[0]
                 self.batch_pace.has_read(1, len(body))
             else:
                 body = self.on_lane_read(ledger_id, entry_id)
@@ -155,7 +158,7 @@ class Reads:
         """The LAC that the last stored entry carries; None if that cannot be told now (damage, limbo)."""
         try:
             if apart:
-                return carried_lac(self._on_lane_apart(ledger_id, LAST_ENTRY, 1, 0)[0])
+                return carried_lac(self._on_lane_apart(ledger_id, _ONE_LAST, 0)[0])
             return carried_lac(self.on_lane_read(ledger_id, LAST_ENTRY))
         except NotThere:
             return LAC_NONE
@@ -208,28 +211,35 @@ class Reads:
             entry_id = self._storage.last_entry_id(ledger_id)
         return self._storage.read(ledger_id, entry_id)
 
-    def _on_lane_run(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+    def _on_lane_run(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
         """At least the first of these entries, and those behind it that memory has."""
-        run = self._storage.cached_run(ledger_id, first, count) if first >= 0 else []
+        if ids.step > 1:
+            return _up_to_a_fault(self._storage.read_each(ledger_id, ids[:TOGETHER]), max_bytes)
+        first = ids.start
+        run = self._storage.cached_run(ledger_id, first, len(ids)) if first >= 0 else []
         return run or [self.on_lane_read(ledger_id, first)]
 
-    def _on_lane_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+    def _on_lane_apart(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
         """The same for the class `batch`: what comes from disk is not kept."""
+        if ids.step > 1:
+            return _up_to_a_fault(self._storage.read_each(ledger_id, ids[:TOGETHER], apart=True), max_bytes)
+        first = ids.start
         if first == LAST_ENTRY:
             first = self._storage.last_entry_id(ledger_id)
-        return self._storage.read_apart(ledger_id, first, count, max_bytes)
+        return self._storage.read_apart(ledger_id, first, len(ids), max_bytes)
 
     def _on_lane_batch(self, request: BatchReadRequest, read_run: ReadRun) -> list[bytes]:
         """The selection rule of the reference, so that batches have the same sizes."""
-        ledger_id, first = request.ledger_id, request.first_entry_id
+        ledger_id, first, step = request.ledger_id, request.first_entry_id, request.step
         limit = min(request.max_size, self._max_batch_bytes)
         count = request.max_count if request.max_count > 0 else _COUNT_UNLIMITED
-        entry = read_run(ledger_id, first, 1, 0)[0]
+        entry = read_run(ledger_id, range(first, first + 1, step), 0)[0]
         entries = [entry]
         frame = BATCH_HEADER_BYTES + len(entry) + 4
         most = 1 + max(0, limit - frame) // max(1, len(entry) + 4)
-        count = min(count, most, self._storage.max_entry_id - first + 1)  # there is no id behind the last one
-        for run in _following(read_run, ledger_id, first + 1, count - 1, limit - frame):
+        # There is no id behind the last one.
+        count = min(count, most, (self._storage.max_entry_id - first) // step + 1)
+        for run in _following(read_run, ledger_id, range(first + step, first + count * step, step), limit - frame):
             frame += sum(map(len, run)) + 4 * len(run)
             entries += run
             if frame > limit:
@@ -244,17 +254,31 @@ def _is_apart(request: ReadRequest | BatchReadRequest) -> bool:
     return request.batch_class and request.fence_key is None and not request.high_priority
 
 
-def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_bytes: int) -> Iterator[list[bytes]]:
-    """Runs of the entries `first`, `first + 1`, ... until one cannot be read."""
-    done = 0
-    while done < count:
+def _following(read_run: ReadRun, ledger_id: int, ids: range, max_bytes: int) -> Iterator[list[bytes]]:
+    """Runs of these entries until one cannot be read."""
+    while ids:
         try:
-            run = read_run(ledger_id, first + done, count - done, max_bytes)
+            run = read_run(ledger_id, ids, max_bytes)
         except (NotThere, LedgerStateUnknown, StorageFault):
             return
         yield run
-        done += len(run)
+        ids = ids[len(run) :]
         max_bytes -= sum(map(len, run))
+
+
+def _up_to_a_fault(found: Iterator[bytes | Exception], max_bytes: int) -> list[bytes]:
+    """The entries in front of the first that cannot be read, about `max_bytes` of them; raises if there are none."""
+    entries: list[bytes] = []
+    for entry in found:
+        if not isinstance(entry, bytes):
+            if not entries:
+                raise entry
+            break
+        entries.append(entry)
+        max_bytes -= len(entry)
+        if max_bytes < 0:
+            break
+    return entries
 
 
 def _lac_at_least(entry: bytes) -> int:

@@ -124,7 +124,7 @@ class ReadRequest:
 
 @dataclass(slots=True)
 class BatchReadRequest:
-    """A read of consecutive entries."""
+    """A read of consecutive entries, or of every `step`-th."""
 
     ledger_id: int
     first_entry_id: int
@@ -136,3 +136,4 @@ class BatchReadRequest:
     high_priority: bool = False
     batch_class: bool = False
     """As in `ReadRequest`."""
+    step: int = 1

@@ -71,7 +71,7 @@ async def test_an_answer_in_the_turn_in_which_who_waits_is_cancelled():
         def __init__(self):
             pass
 
-        def send_batch_read(self, bookie, ledger_id, first_entry_id, max_count, max_bytes, done):
+        def send_batch_read(self, bookie, ledger_id, first_entry_id, max_count, max_bytes, done, *, step=1):
             sent.append(BatchRequest(bookie, ledger_id, first_entry_id, set(), done))
             return sent[0]
 

@@ -60,6 +60,7 @@ class Bookie:
     error: type | None = None
     batch_error: type | None = None
     knows_batches: bool = True
+    knows_steps: bool = True
     reads: list = field(default_factory=list)
     read_at: list = field(default_factory=list)
     """When each of `reads` was asked for."""
@@ -130,18 +131,19 @@ class Batch:
         bookie = self.rig.bookies[self.name]
         try:
             answer = self.answer(bookie, *self.question)
+            self.rig.bytes_brought += len(answer.body)
         except PodkeeperError as error:
             answer = error
         self.done(self.name, answer)
 
     @staticmethod
-    def answer(bookie, first, max_count, max_bytes):
-        if not bookie.knows_batches:
-            raise BadVersion("no batches")
+    def answer(bookie, first, max_count, max_bytes, step):
+        if not bookie.knows_batches or (step > 1 and not bookie.knows_steps):
+            raise BadVersion("no batches, or none with a step")
         if bookie.batch_error is not None:
             raise bookie.batch_error("scripted")
         entries, size = [bookie.answer(first)], 36 + len(bookie.answer(first)) + 4
-        while len(entries) < max_count and (entry := bookie.entries.get(first + len(entries))) is not None:
+        while len(entries) < max_count and (entry := bookie.entries.get(first + len(entries) * step)) is not None:
             size += len(entry) + 4
             if size > max_bytes:
                 break
@@ -162,7 +164,7 @@ class Rig:
         self.place_entries()
         self.options = ClientOptions(**options)
         self.heard = []
-        self.batches_under_way = self.most_batches = self.given_up = 0
+        self.batches_under_way = self.most_batches = self.given_up = self.bytes_brought = 0
 
     def place_entries(self):
         length = 0
@@ -202,10 +204,10 @@ class Rig:
         await self._wait(bookie)
         return EntryAnswer(bookie.answer(entry_id), None)
 
-    def send_batch_read(self, name, ledger_id, first, max_count, max_bytes, done):
+    def send_batch_read(self, name, ledger_id, first, max_count, max_bytes, done, *, step=1):
         assert ledger_id == LEDGER
         self.bookies[name].batches.append((first, max_count))
-        batch = Batch(self, name, (first, max_count, max_bytes), done)
+        batch = Batch(self, name, (first, max_count, max_bytes, step), done)
         self.batches_under_way += 1
         self.most_batches = max(self.most_batches, self.batches_under_way)
         return batch

@@ -106,7 +106,7 @@ async def test_scans_of_one_replica_are_marked(metadata, asked, version):
         asked.take()
         answers = [answer async for answer in replicas(reader).scan("b1", 0, 49)]
         assert sum(answer.entry is not None for answer in answers) > 20
-        assert asked.take().keys() == {("read", True)}
+        assert asked.take().keys() == {("batch", True)}
 
 
 async def test_fencing_and_recovery_are_not(metadata, asked, version):

@@ -153,9 +153,11 @@ def watched_pieces(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     seen: dict[str, list[int]] = {"reads": [], "adds": []}
     read_batch, store = ModelBookie.read_batch, CopyAdds.store
 
-    def read(bookie: ModelBookie, ledger_id: int, first: int, max_count: int, max_size: int) -> list[bytes]:
+    def read(
+        bookie: ModelBookie, ledger_id: int, first: int, max_count: int, max_size: int, step: int = 1
+    ) -> list[bytes]:
         seen["reads"].append(max_count)
-        return read_batch(bookie, ledger_id, first, max_count, max_size)
+        return read_batch(bookie, ledger_id, first, max_count, max_size, step)
 
     async def add(adds: CopyAdds, entries: list[tuple[int, bytes]], *more: object) -> int:
         seen["adds"].append(len(entries))

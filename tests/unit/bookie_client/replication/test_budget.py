@@ -17,7 +17,7 @@ def peaks(monkeypatch):
     return watched_windows(monkeypatch)
 
 
-@pytest.mark.parametrize("write_quorum", [3, 2], ids=["batches", "singles"])
+@pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
 async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, write_quorum):
     await models.add(*"abcde")
     async with models.client() as client:
@@ -43,7 +43,7 @@ async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
         assert peaks["pieces"] == 1
 
 
-@pytest.mark.parametrize("write_quorum", [3, 2], ids=["batches", "singles"])
+@pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
 async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, write_quorum):
     await models.add(*"abcd")
     async with models.client() as client:
@@ -53,7 +53,8 @@ async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, wri
         replicator = FragmentReplicator(client, ReplicationOptions(entry_batch_size=23))
         result = await replicator.replicate(part, {0: part.ensemble[0]})
         assert (sum(seen["adds"]), max(seen["adds"])) == (result.entries, 23)
-        assert max(seen["reads"], default=0) == (23 if write_quorum == 3 else 0)
+        # Of a striped ledger each of the two other bookies has some, and is asked for those that go together.
+        assert max(seen["reads"]) == 23 if write_quorum == 3 else 1 < max(seen["reads"]) <= 12
 
 
 async def test_copies_keep_to_the_throttle(models):

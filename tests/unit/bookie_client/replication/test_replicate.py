@@ -92,6 +92,24 @@ async def test_bookies_without_batch_reads_are_read_singly(models, version):
         await is_whole(client, ledger_id)
 
 
+@pytest.mark.parametrize("knows_steps", [True, False])
+async def test_of_a_striped_ledger_each_bookie_is_asked_for_its_own_in_few_requests(models, knows_steps):
+    await models.add(*"abcde")
+    for name in "abcde":
+        models.model(name).knows_steps = knows_steps
+
+    def requests():
+        return sum(models.model(name).reads + models.model(name).batch_reads for name in "abcde")
+
+    async with models.client() as client:
+        ledger_id = await written(client, 1200, ensemble=4, write_quorum=2, ack_quorum=2)
+        before = requests()
+        await restored(client, ledger_id, [1])
+        asked = requests() - before
+        assert asked < 60 if knows_steps else asked > 600  # half of all entries were there
+        await is_whole(client, ledger_id)
+
+
 async def test_batches_are_used_where_every_bookie_holds_every_entry(models):
     await models.add(*"abcd")
 

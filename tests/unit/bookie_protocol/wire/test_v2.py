@@ -105,26 +105,36 @@ def test_add_round_trip(head, key, entry):
     assert reencode_request(request) == frame
 
 
-@given(versions_and_flags(), KEY, I64, I64, I64, I32, I64)
-def test_read_round_trips(head, key, ledger_id, entry_id, request_id, max_count, max_size):
+@given(versions_and_flags(), KEY, I64, I64, I64, I32, I64, I32)
+def test_read_round_trips(head, key, ledger_id, entry_id, request_id, max_count, max_size, step):
     version, flags = head
+    stepped = step != 1 and version > 0
+    step, flags = (step, flags | Flag.STEPPED) if stepped else (1, flags & ~Flag.STEPPED)
     sent_key = key if carries_key(version, flags) else b""
     read = v2.encode_read_request(ledger_id, entry_id, flags, sent_key, version)
     assert v2.decode_request(read[4:]) == v2.ReadRequest(version, flags, ledger_id, entry_id, sent_key or None)
-    batch = v2.encode_batch_read_request(ledger_id, entry_id, request_id, max_count, max_size, flags, sent_key, version)
-    assert v2.decode_request(batch[4:]) == v2.BatchReadRequest(
-        version, flags, ledger_id, entry_id, request_id, max_count, max_size, sent_key or None
+    batch = v2.encode_batch_read_request(
+        ledger_id, entry_id, request_id, max_count, max_size, flags, sent_key, version, step
     )
+    assert v2.decode_request(batch[4:]) == v2.BatchReadRequest(
+        version, flags, ledger_id, entry_id, request_id, max_count, max_size, sent_key or None, step
+    )
+    for missing in range(1, 5) if stepped else ():
+        with pytest.raises(ProtocolViolation):
+            v2.decode_request(batch[4:-missing])
 
 
 @given(st.integers(0, 255), I32, I64, I64, I64, st.lists(ENTRY, max_size=5))
 def test_response_round_trips(version, code, ledger_id, entry_id, request_id, entries):
-    batch = v2.encode_batch_read_response(version, code, ledger_id, entry_id, request_id, entries)
+    stepped = version > 0 and code % 2 > 0
+    flags = Flag.STEPPED | Flag.HIGH_PRIORITY if stepped else Flag.NONE
+    batch = v2.encode_batch_read_response(version, code, ledger_id, entry_id, request_id, entries, flags)
     frame = b"".join(batch)
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     decoded = v2.decode_response(frame[4:])
     assert decoded[:-1] == (version, code, ledger_id, entry_id, request_id)
     assert decoded.entries.split() == entries
+    assert decoded.entries.stepped == stepped
     for opcode in (OpCode.ADDENTRY, OpCode.READENTRY):
         frame = v2.encode_response(version, opcode, code, ledger_id, entry_id)
         assert v2.decode_response(frame[4:]) == v2.Response(version, opcode, code, ledger_id, entry_id, b"")

@@ -37,7 +37,7 @@ class Bookie:
         self.loop, self.digest = loop, digest
         self.served: deque[tuple[float, int]] = deque()
 
-    async def batch_read(self, bookie, ledger_id, first, count, max_bytes):
+    async def batch_read(self, bookie, ledger_id, first, count, max_bytes, *, step=1):
         fits = min(count, max_bytes // (SIZE + 40))
         entries = [self.digest.encode(ledger_id, first + place, 0, 0, bytes(SIZE)) for place in range(fits)]
         self.served.append((self.loop.time(), sum(map(len, entries))))
