@@ -117,10 +117,10 @@ class StreamCursors:
     async def _delete_of_deleted(self, name: str, cursor_id: str) -> bool:
         """False: the stream is another one by now. Raises `MetadataVersionConflict`."""
         with suppress(MetadataNotFound):
-            version = (await self._records.read(_record(name, cursor_id))).version
+            found = await self._records.read(_record(name, cursor_id))
             if not (await self._store.read(name, even_deleting=True)).manifest.is_deleting:
                 return False
-            await self._records.delete(_record(name, cursor_id), version)
+            await self._records.delete_this(_record(name, cursor_id), found.identity)
         return True
 
     async def _found_or_made(self, wanted: StreamCursor) -> Versioned[StreamCursor]:
@@ -142,8 +142,16 @@ class StreamCursors:
         except PodkeeperError:
             # The place went while the cursor was made, or nobody can tell: a cursor that holds nothing helps nobody.
             with suppress(PodkeeperError):
-                await self._records.delete(_record(cursor.stream, cursor.cursor_id), stored.version)
+                await self._delete_read(stored)
             raise
+
+    async def _delete_read(self, stored: Versioned[StreamCursor]) -> None:
+        """What was read, or made; nothing that was moved or made anew since."""
+        name = _record(stored.value.stream, stored.value.cursor_id)
+        found = await self._records.read(name)
+        decoded = _decode(stored.value.stream, stored.value.cursor_id, found.value)
+        if Versioned(decoded, found.version) == stored:
+            await self._records.delete_this(name, found.identity)
 
     async def _read_if_there(self, name: str, cursor_id: str) -> StreamCursor | None:
         try:

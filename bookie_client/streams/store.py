@@ -299,8 +299,8 @@ class ManifestStore:
         with suppress(MetadataNotFound):
             stored = await self._heads.read(name)
             if decode_head(name, stored.value).is_gone:
-                await self._heads.delete(name, stored.version)
-        await self._graves.delete(name, grave.version)
+                await self._heads.delete_this(name, stored.identity)
+        await self._graves.delete_this(name, grave.identity)
 
     async def _raise_again(self, name: str, data: bytes) -> int:
         """A stream in place of one that was deleted. Raises `StreamExists`."""

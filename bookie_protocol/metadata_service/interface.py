@@ -28,6 +28,8 @@ from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.under_replication import AuditorElection, UnderReplication
 from bookie_protocol.metadata_service.versioned import ANY_VERSION as ANY_VERSION
+from bookie_protocol.metadata_service.versioned import Identified as Identified
+from bookie_protocol.metadata_service.versioned import Identity as Identity
 from bookie_protocol.metadata_service.versioned import Versioned as Versioned
 
 # --- cluster ----------------------------------------------------------------------------------------------
@@ -50,7 +52,8 @@ class ClusterMetadata(Protocol):
         ...
 
     async def instance_id(self, *, timeout: float | None = None) -> str | None:
-        """The instance id; None if the root carries none. `MetadataNotFound` if there is no root."""
+        """The instance id; None if the root carries none. `MetadataNotFound` if there is no root, `MetadataDamaged` if
+        it cannot be read, or the cluster is being formatted."""
         ...
 
     async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
@@ -76,11 +79,13 @@ class ClusterMetadata(Protocol):
         """Clients release the bookies in quarantine, and keep none there. It may be disabled already."""
         ...
 
-    async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
+    async def format(self, *, instance_id: str | None = None, force: bool = False, timeout: float | None = None) -> str:
         """Erase ledgers, id generation, marks, cookies, records and instance id, write new ones; returns the new id.
 
         Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
-        `MetadataNotEmpty`: bookies are registered, and `force` is not set. An interrupted call may be repeated.
+        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`: bookies
+        are registered, and `force` is not set. An interrupted call may be repeated; until then `instance_id` raises
+        `MetadataDamaged`, and no bookie starts.
         """
         ...
 
@@ -159,25 +164,6 @@ class BookieRegistry(Protocol):
 # --- cookies ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CookieIdentity:
-    """Which cookie it is. Versions begin anew with each cookie of an id, so that they alone do not tell.
-
-    `session_id`: in which it was read; whoever sleeps longer than the session does not delete it any more.
-    """
-
-    version: int
-    created_ms: int
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCookie(Versioned[bytes]):
-    """A cookie, its version token and its identity."""
-
-    identity: CookieIdentity
-
-
 class CookieStore(Protocol):
     """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
 
@@ -185,7 +171,7 @@ class CookieStore(Protocol):
         """Store a first cookie and return its version. `MetadataExists` if there is one."""
         ...
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> StoredCookie:
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
         """`MetadataNotFound` if there is none."""
         ...
 
@@ -197,7 +183,7 @@ class CookieStore(Protocol):
         """`MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
-    async def delete_this(self, bookie_id: str, cookie: CookieIdentity, *, timeout: float | None = None) -> None:
+    async def delete_this(self, bookie_id: str, cookie: Identity, *, timeout: float | None = None) -> None:
         """Delete this very cookie, none of a later bookie of the id, in the session in which it was read or not at all.
 
         `MetadataVersionConflict`: another one is stored. `MetadataNotFound`, `SessionEnded`.

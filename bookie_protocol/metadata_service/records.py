@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
+from bookie_protocol.metadata_service.versioned import Identified, Identity, Versioned
 
 DECOMMISSION: Final = "decommission"
 """The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
@@ -44,7 +44,7 @@ class RecordStore(Protocol):
         """Store a first version and return its token. `MetadataExists` if there is a record of this name."""
         ...
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
         """`MetadataNotFound` if there is none."""
         ...
 
@@ -52,8 +52,16 @@ class RecordStore(Protocol):
         """Replace and return the new token. `MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
-    async def delete(self, name: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        """`MetadataVersionConflict`, `MetadataNotFound`."""
+    async def delete(self, name: str, *, timeout: float | None = None) -> None:
+        """Whatever record bears the name. `MetadataNotFound`."""
+        ...
+
+    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+        """Delete this very record as it was read, none that was made under its name since, in the session in which it
+        was read or not at all.
+
+        `MetadataVersionConflict`: it was changed, or is another one. `MetadataNotFound`, `SessionEnded`.
+        """
         ...
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:

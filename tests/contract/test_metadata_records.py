@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.errors import BadRequest, MetadataExists, MetadataNotFound, MetadataVersionConflict
+from bookie_protocol.errors import BadRequest, MetadataExists, MetadataNotFound, MetadataVersionConflict, SessionEnded
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.contract.test_metadata_service import ledger, listed
@@ -37,13 +38,36 @@ async def test_versions(pair: Pair) -> None:
     assert await others.update("10.0.0.1:3181", b"two", 0) == 1
     with pytest.raises(MetadataVersionConflict):
         await records.update("10.0.0.1:3181", b"three", 0)
-    assert await records.read("10.0.0.1:3181") == Versioned(b"two", 1)
-    with pytest.raises(MetadataVersionConflict):
-        await records.delete("10.0.0.1:3181", 0)
-    await records.delete("10.0.0.1:3181", 1)
+    found = await records.read("10.0.0.1:3181")
+    assert (found.value, found.version) == (b"two", 1)
+    await records.delete("10.0.0.1:3181")
     for call in (others.delete("10.0.0.1:3181"), others.update("10.0.0.1:3181", b"x", -1), others.read("b")):
         with pytest.raises(MetadataNotFound):
             await call
+
+
+async def test_what_was_read_is_deleted_and_nothing_that_was_made_since(
+    pair: Pair,
+) -> None:
+    """Versions begin anew with each record of a name."""
+    records, others = (service.records(KIND) for service in pair)
+    await records.create("b:1", b"one")
+    first = (await others.read("b:1")).identity
+    await records.update("b:1", b"two", 0)
+    with pytest.raises(MetadataVersionConflict):
+        await others.delete_this("b:1", first)
+    await records.delete("b:1")
+    with pytest.raises(MetadataNotFound):
+        await others.delete_this("b:1", first)
+    await asyncio.sleep(0.002)  # records are told apart by the millisecond in which they were made
+    await records.create("b:1", b"one")
+    with pytest.raises(MetadataVersionConflict):
+        await others.delete_this("b:1", first)
+    second = (await others.read("b:1")).identity
+    with pytest.raises(SessionEnded):
+        await others.delete_this("b:1", replace(second, session_id=second.session_id + 1))
+    await others.delete_this("b:1", second)
+    assert await records.names() == frozenset()
 
 
 async def test_kinds_are_apart(pair: Pair) -> None:

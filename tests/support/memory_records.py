@@ -7,10 +7,11 @@ the writer gets. So a test dies, or loses an answer, at any step it likes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Versioned
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity, Versioned
 from bookie_protocol.metadata_service.records import check_kind, check_name
 from bookie_protocol.metadata_service.subscription import Subscription
 
@@ -23,6 +24,8 @@ class MemoryRecords:
     def __init__(self) -> None:
         self.stored: dict[tuple[str, str], Versioned[bytes]] = {}
         self.writes: list[str] = []
+        self._made: dict[tuple[str, str], int] = {}
+        self._clock = itertools.count(1)
         self.before: Hook = lambda line: None
         self.after: Hook = lambda line: None
         self._changed = asyncio.Event()
@@ -32,6 +35,8 @@ class MemoryRecords:
 
     def write(self, line: str, key: tuple[str, str], found: Versioned[bytes] | None) -> None:
         """`found` None: delete."""
+        if found is not None and key not in self.stored:
+            self._made[key] = next(self._clock)
         if found is None:
             del self.stored[key]
         else:
@@ -40,6 +45,13 @@ class MemoryRecords:
         done, self._changed = self._changed, asyncio.Event()
         done.set()
         self.after(line)
+
+    def identified(self, key: tuple[str, str]) -> Identified[bytes]:
+        found = self.stored.get(key)
+        if found is None:
+            raise MetadataNotFound(f"record {key[1]}")
+        made = self._made.setdefault(key, next(self._clock))
+        return Identified(found.value, found.version, Identity(found.version, made, session_id=1))
 
     @property
     def changed(self) -> asyncio.Event:
@@ -60,12 +72,9 @@ class _Kind:
         self._records.write(self._line("create", name), key, Versioned(data, 0))
         return 0
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
         await asyncio.sleep(0)
-        try:
-            return self._records.stored[self._kind, check_name(name)]
-        except KeyError:
-            raise MetadataNotFound(f"record {name}") from None
+        return self._records.identified((self._kind, check_name(name)))
 
     async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
         await asyncio.sleep(0)
@@ -74,9 +83,15 @@ class _Kind:
         self._records.write(self._line("update", name), key, stored)
         return stored.version
 
-    async def delete(self, name: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+    async def delete(self, name: str, *, timeout: float | None = None) -> None:
         key = self._begin("delete", name)
-        self._check(key, version)
+        self._check(key, ANY_VERSION)
+        self._records.write(self._line("delete", name), key, None)
+
+    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+        key = self._begin("delete", name)
+        if self._records.identified(key).identity != record:
+            raise MetadataVersionConflict(f"record {name} is another one than {record}")
         self._records.write(self._line("delete", name), key, None)
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:

@@ -47,7 +47,7 @@ from bookie_pod.autorecovery.decommission.store import (
 )
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import CouldNotTell, Refused
-from bookie_protocol.metadata_service.interface import CookieIdentity, MetadataService
+from bookie_protocol.metadata_service.interface import Identity, MetadataService
 
 _log = get_logger(__name__)
 
@@ -93,7 +93,7 @@ class Coordinator:
         self._service = parts.service
         self._store = DecommissionStore(parts.service, parts.clock_ms)
         self._claims = Claims(parts.service)
-        self._cookie: CookieIdentity | None = None
+        self._cookie: Identity | None = None
         """Of this coordinator's own proof."""
         self.watched = Watched()
         self.begun = asyncio.Event()

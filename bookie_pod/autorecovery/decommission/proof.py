@@ -37,7 +37,7 @@ from bookie_pod.autorecovery.decommission.state import (
 )
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, SessionEnded
-from bookie_protocol.metadata_service.interface import CookieIdentity, MetadataService
+from bookie_protocol.metadata_service.interface import Identity, MetadataService
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,7 @@ class Proving:
     progress: Callable[[int], None] = lambda ledgers: None
 
 
-async def prove(
-    parts: Proving, bookie_id: str, accepted_losses: Collection[int]
-) -> tuple[Event, CookieIdentity | None]:
+async def prove(parts: Proving, bookie_id: str, accepted_losses: Collection[int]) -> tuple[Event, Identity | None]:
     """`Proved`, `Disproved` or `SeenWritable`, and the cookie of before. Raises `MetadataError`."""
     service, vigil = parts.service, parts.vigil
     await vigil.settled()
@@ -77,7 +75,7 @@ async def prove(
 
 
 async def remove_cookie(
-    service: MetadataService, vigil: Vigil, record: DecommissionRecord, proven: CookieIdentity | None
+    service: MetadataService, vigil: Vigil, record: DecommissionRecord, proven: Identity | None
 ) -> Event:
     """Delete the cookie of a record that is REMOVING; may be repeated. `proven`: what `prove` gave. Raises
     `MetadataError`."""
@@ -97,7 +95,7 @@ async def remove_cookie(
     return CookieGone()
 
 
-async def stored_cookie(service: MetadataService, bookie_id: str) -> CookieIdentity | None:
+async def stored_cookie(service: MetadataService, bookie_id: str) -> Identity | None:
     """None: there is no cookie."""
     try:
         return (await service.cookies.read(bookie_id)).identity

@@ -106,7 +106,7 @@ class DecommissionStore:
         while True:
             found = await self.active(request.bookie_id)
             if found is not None and found.value.phase is Phase.DONE:
-                await self.archive(found.value, found.version)  # its coordinator did not live to do so
+                await self.archive(found.value)  # its coordinator did not live to do so
                 continue
             try:
                 return await (self._create(request) if found is None else self._take_over(request, found))
@@ -149,29 +149,32 @@ class DecommissionStore:
     async def write(self, record: DecommissionRecord, version: int) -> int:
         return await self._active.update(record.bookie_id, encode_record(record), version)
 
-    async def remove(self, record: DecommissionRecord, version: int) -> None:
-        with suppress(MetadataNotFound):
-            await self._active.delete(record.bookie_id, version)
+    async def remove(self, record: DecommissionRecord) -> None:
+        """The record under way, if it is this one to the letter: any other is somebody else's, or a later one's."""
+        with suppress(MetadataNotFound, MetadataVersionConflict):
+            found = await self._active.read(record.bookie_id)
+            if decode_record(found.value, record.bookie_id) == record:
+                await self._active.delete_this(record.bookie_id, found.identity)
 
-    async def archive(self, record: DecommissionRecord, version: int) -> None:
+    async def archive(self, record: DecommissionRecord) -> None:
         """Move a record that is DONE; may be repeated. One that repeats a finished decommission finds nothing to copy:
         the numbers of that one stay. Others who find it DONE may do the same at the same time."""
         try:
             await self._finished.create(record.bookie_id, encode_record(record))
         except MetadataExists:
             await self._archive_over(record)
-        with suppress(MetadataVersionConflict):  # nobody changes one that is DONE: this is the next decommission's
-            await self.remove(record, version)
+        await self.remove(record)
 
     async def _archive_over(self, record: DecommissionRecord) -> None:
-        """In the place of an earlier one; that of a later decommission stays, whenever it came."""
+        """In the place of an earlier one. That of a later one stays: it began only after somebody had archived this
+        one, so whoever comes too late finds another record under way than this, or none."""
         while True:
             known = await self._finished.read(record.bookie_id)
-            with suppress(MetadataDamaged):
-                if decode_record(known.value, record.bookie_id).started_ms > record.started_ms:
-                    return
+            active = await self.active(record.bookie_id)  # only now: who archives from here on changes the version
+            if active is None or active.value != record:
+                return
             data = encode_record(_with_earlier_numbers(record, known.value))
-            with suppress(MetadataVersionConflict):  # another one archives at the same time: who is later counts
+            with suppress(MetadataVersionConflict):
                 await self._finished.update(record.bookie_id, data, known.version)
                 return
 
@@ -228,12 +231,12 @@ class HeldRecord:
     async def archive(self) -> None:
         """The end of a decommission that is DONE."""
         async with self._turn:
-            await self._store.archive(self.record, self._version)
+            await self._store.archive(self.record)
 
     async def remove(self) -> None:
         """The end of one that is undone."""
         if await self._store.active(self.record.bookie_id) is not None:
-            await self._store.remove(self.record, (await self._ours()).version)
+            await self._store.remove((await self._ours()).value)
 
     async def _write(self, record: DecommissionRecord) -> None:
         found = await self._ours()

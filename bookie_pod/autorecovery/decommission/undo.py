@@ -54,7 +54,7 @@ async def _stop(service: MetadataService, bookie_id: str) -> HeldRecord:
         if found is None:
             raise await _nothing(service, store, bookie_id)
         if found.value.phase is Phase.DONE:
-            await store.archive(found.value, found.version)  # its coordinator did not live to do so
+            await store.archive(found.value)  # its coordinator did not live to do so
             continue
         held = HeldRecord(store, found.value, found.version)
         if found.value.phase is Phase.UNDOING:

@@ -8,7 +8,7 @@ Sources: reference metadata layout, sections 5.1 and 5.3.
 from __future__ import annotations
 
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.metadata_service.interface import ANY_VERSION, CookieIdentity, StoredCookie
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
@@ -32,11 +32,8 @@ class TreeCookies:
             await self._tree.create(path, data, timeout=timeout)
         return 0
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> StoredCookie:
-        session_id = self._tree.session_id
-        node = await self._tree.get(f"{self._parent}/{bookie_id}", timeout=timeout)
-        identity = CookieIdentity(node.stat.version, node.stat.ctime_ms, session_id)
-        return StoredCookie(node.data, node.stat.version, identity)
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
+        return await self._tree.read(f"{self._parent}/{bookie_id}", timeout=timeout)
 
     async def update(self, bookie_id: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
         return await self._tree.set(f"{self._parent}/{bookie_id}", data, version, timeout=timeout)
@@ -44,8 +41,5 @@ class TreeCookies:
     async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
         await self._tree.delete(f"{self._parent}/{bookie_id}", version, timeout=timeout)
 
-    async def delete_this(self, bookie_id: str, cookie: CookieIdentity, *, timeout: float | None = None) -> None:
-        path = f"{self._parent}/{bookie_id}"
-        await self._tree.delete(
-            path, cookie.version, created_ms=cookie.created_ms, session_id=cookie.session_id, timeout=timeout
-        )
+    async def delete_this(self, bookie_id: str, cookie: Identity, *, timeout: float | None = None) -> None:
+        await self._tree.delete_this(f"{self._parent}/{bookie_id}", cookie, timeout=timeout)

@@ -6,7 +6,7 @@ Threads: event loop only.
 from __future__ import annotations
 
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Versioned
+from bookie_protocol.metadata_service.interface import Identified, Identity, Versioned
 from bookie_protocol.metadata_service.records import check_kind, check_name
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
@@ -36,17 +36,19 @@ class TreeRecords:
             await self._tree.create(path, data, timeout=timeout)
         return 0
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
-        node = await self._tree.get(path, timeout=timeout)
-        return Versioned(node.data, node.stat.version)
+        return await self._tree.read(path, timeout=timeout)
 
     async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
         return await self._tree.set(self._path(name), data, version, timeout=timeout)
 
-    async def delete(self, name: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        await self._tree.delete(self._path(name), version, timeout=timeout)
+    async def delete(self, name: str, *, timeout: float | None = None) -> None:
+        await self._tree.delete(self._path(name), timeout=timeout)
+
+    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+        await self._tree.delete_this(self._path(name), record, timeout=timeout)
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:
         await self._tree.sync(self._parent, timeout=timeout)

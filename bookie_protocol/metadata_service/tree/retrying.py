@@ -32,7 +32,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
     SessionEnded,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity, Session, SessionState
 from bookie_protocol.metadata_service.options import DEFAULT_MAX_NODE_BYTES
 from bookie_protocol.metadata_service.tree.nodes import (
     Children,
@@ -85,6 +85,12 @@ class RetryingTree:
         return await self._repeat(
             f"read {path}", lambda left, _: self._tree.get(path, watch=watch, timeout=left), timeout
         )
+
+    async def read(self, path: str, *, timeout: float | None = None) -> Identified[bytes]:
+        session_id = self._tree.session_id
+        node = await self.get(path, timeout=timeout)
+        version = node.stat.version
+        return Identified(node.data, version, Identity(version, node.stat.ctime_ms, session_id))
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> NodeStat | None:
         return await self._repeat(
@@ -188,6 +194,10 @@ class RetryingTree:
                     raise
 
         await self._repeat(f"delete {path}", attempt, timeout)
+
+    async def delete_this(self, path: str, this: Identity, *, timeout: float | None = None) -> None:
+        """Delete what was `read`, and nothing that was made under its name since."""
+        await self.delete(path, this.version, created_ms=this.created_ms, session_id=this.session_id, timeout=timeout)
 
     async def _is_from(self, path: str, created_ms: int, timeout: float, repeated: bool) -> bool:
         """False: it is gone, and the request before this one may have done it."""

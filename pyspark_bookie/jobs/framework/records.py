@@ -80,12 +80,18 @@ class JobRecords(Generic[R]):
     def delete(self, stored: Versioned[R]) -> None:
         """Remove what was read; a record that is gone is fine. Raises `TakenOver`."""
         key = stored.value.key
+        taken = TakenOver(f"{self._kind} {key}: another run works on it")
         try:
-            self._client.run(lambda client: client.metadata_service.records(self._kind).delete(key, stored.version))
+            found = self._client.run(lambda client: client.metadata_service.records(self._kind).read(key))
+            if (found.version, self._decode(found.value)) != (stored.version, stored.value):
+                raise taken
+            self._client.run(
+                lambda client: client.metadata_service.records(self._kind).delete_this(key, found.identity)
+            )
         except MetadataNotFound:
             return
         except MetadataVersionConflict as error:
-            raise TakenOver(f"{self._kind} {key}: another run works on it") from error
+            raise taken from error
 
     def keys(self) -> frozenset[str]:
         """The names of all records of the kind."""

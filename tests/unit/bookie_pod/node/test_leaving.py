@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
+from bookie_pod.autorecovery.decommission.store import FINISHED, DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_pod.node.leaving import Leaving, decommissioned_at, has_left
 from bookie_pod.node.mode import BookieMode, ModeOptions
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from tests.support.decommission_rig import GOING, Rig
 from tests.support.until import until
@@ -132,7 +132,8 @@ async def _finish(rig: Rig, looked: asyncio.Event) -> None:
     await asyncio.sleep(0.1)
     done = DecommissionRecord(GOING, "a coordinator", held.record.started_ms, 1, Phase.DONE)
     store = DecommissionStore(rig.service)
-    await store.archive(done, await store.write(done, held._version))
+    await store.write(done, held._version)
+    await store.archive(done)
 
 
 async def test_an_earlier_decommission_of_the_same_id_that_was_done_says_nothing(rig: Rig) -> None:
@@ -174,7 +175,8 @@ async def test_who_has_left(rig: Rig) -> None:
     held = await begin(rig)
     assert await decommissioned_at(rig.service, GOING) is None
     store, done = DecommissionStore(rig.service), replace(held.record, phase=Phase.DONE, updated_ms=86_400_000)
-    await store.archive(done, await store.write(done, held._version))
+    await store.write(done, held._version)
+    await store.archive(done)
     ended = await decommissioned_at(rig.service, GOING)
     assert ended is not None
     assert ended.isoformat() == "1970-01-02T00:00:00+00:00"
@@ -182,7 +184,8 @@ async def test_who_has_left(rig: Rig) -> None:
     await rig.service.cookies.delete(GOING, (await rig.service.cookies.read(GOING)).version)
     assert await has_left(rig.service, GOING, ended - timedelta(days=1))
     assert not await has_left(rig.service, GOING, ended + timedelta(days=1)), "another bookie that has the id now"
-    await store.archive(replace(done, delete_cookie=False), 0)
+    kept = encode_record(replace(done, delete_cookie=False))
+    await rig.service.records(FINISHED).update(GOING, kept, ANY_VERSION)
     assert await decommissioned_at(rig.service, GOING) is None
     assert not await has_left(rig.service, GOING, ended - timedelta(days=1))
 

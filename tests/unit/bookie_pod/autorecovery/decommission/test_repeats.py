@@ -25,7 +25,7 @@ from bookie_pod.autorecovery.decommission.state import (
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
-from bookie_protocol.metadata_service.interface import CookieIdentity, CookieStore
+from bookie_protocol.metadata_service.interface import CookieStore, Identified, Identity
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, R, Rig, W, ledger
 
 
@@ -141,13 +141,50 @@ async def test_two_who_find_one_done_both_put_it_away(rig: Rig) -> None:
     assert found is not None
     done = replace(found.value, phase=Phase.DONE)
     version = await store.write(done, found.version)
-    await asyncio.gather(store.archive(done, version), store.archive(done, version))
+    await asyncio.gather(store.archive(done), store.archive(done))
     assert await store.active(GOING) is None
-    await store.begin(DecommissionRequest(GOING, "next"))
-    await store.archive(done, version)  # by one that slept meanwhile
+    following = await store.begin(DecommissionRequest(GOING, "next"))
+    await following.note(DrainProgress(ledgers_total=1))
+    await store.archive(done)  # by one that slept meanwhile
     active = await store.active(GOING)
     assert active is not None
-    assert active.value.coordinator == "next"
+    assert (active.value.coordinator, active.version) == ("next", version), "versions begin anew with each record"
+
+
+@pytest.mark.parametrize("clock_goes_back", [False, True])
+async def test_who_archives_late_takes_nothing_from_the_decommissions_since(rig: Rig, clock_goes_back: bool) -> None:
+    """It sleeps between its look at what was archived before and its own write; another one archives for it, and the
+    next decommission of the id ends meanwhile, by a coordinator with another clock."""
+    await rig.decommission(name="earlier")
+    asleep, awake = asyncio.Event(), asyncio.Event()
+    sleeper = DecommissionStore(rig.service)
+    held = await sleeper.begin(DecommissionRequest(GOING, "first"))
+    done = replace(held.record, phase=Phase.DONE)
+    await sleeper.write(done, 0)
+    read = sleeper._finished.read
+
+    async def read_and_sleep(name: str) -> Identified[bytes]:
+        found = await read(name)
+        asleep.set()
+        await awake.wait()
+        return found
+
+    sleeper._finished.read = read_and_sleep  # type: ignore[method-assign, assignment]
+    late = asyncio.create_task(sleeper.archive(done))
+    async with asyncio.timeout(20):
+        await asleep.wait()
+        now = done.started_ms + (-5_000 if clock_goes_back else 5_000)
+        others = DecommissionStore(rig.service, clock_ms=lambda: now)
+        await others.archive(done)
+        following = await others.begin(DecommissionRequest(GOING, "next", delete_cookie=False))
+        last = replace(following.record, phase=Phase.DONE)
+        await others.write(last, 0)
+        await others.archive(last)
+        awake.set()
+        await late
+    finished = await others.finished(GOING)
+    assert finished is not None
+    assert (finished.coordinator, await others.active(GOING)) == ("next", None)
 
 
 class Asleep:
@@ -160,7 +197,7 @@ class Asleep:
     def __getattr__(self, name: str) -> object:
         return getattr(self._cookies, name)
 
-    async def delete_this(self, bookie_id: str, cookie: CookieIdentity) -> None:
+    async def delete_this(self, bookie_id: str, cookie: Identity) -> None:
         self.reached.set()
         await self.wakes.wait()
         await self._cookies.delete_this(bookie_id, cookie)
@@ -255,7 +292,7 @@ class TestDoneAndNotArchived:
         store = DecommissionStore(rig.service)
         archived = DecommissionStore.archive
 
-        async def dies(self: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+        async def dies(self: DecommissionStore, record: DecommissionRecord) -> None:
             running.cancel()
             await asyncio.sleep(10)
 
@@ -304,10 +341,10 @@ class TestDoneAndNotArchived:
         faults = [MetadataUnavailable("no answer"), MetadataUnavailable("no answer")]
         archive = DecommissionStore.archive
 
-        async def failing(self: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+        async def failing(self: DecommissionStore, record: DecommissionRecord) -> None:
             if faults:
                 raise faults.pop()
-            await archive(self, record, version)
+            await archive(self, record)
 
         monkeypatch.setattr(DecommissionStore, "archive", failing)
         await rig.decommission()
