@@ -110,14 +110,14 @@ class LogAllocator:
             return log
 
     def discard(self, log: LogWriter) -> None:
-        """Remove a log that nothing was written to."""
+        """Remove a log that holds nothing that counts."""
         self._catalog.forget(log.log_id)
         path = posixpath.join(log.directory, log_file_name(log.log_id))
         try:
             log.close()
             self._files.unlink(path)
         except OSError as error:
-            logger.warning("cannot remove an unused entry log", path=path, error=str(error))
+            logger.warning("cannot remove an entry log that holds nothing", path=path, error=str(error))
 
     def close(self) -> None:
         """Stop preallocation and remove the log that was made ahead."""

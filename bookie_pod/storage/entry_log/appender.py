@@ -196,6 +196,7 @@ class LogAppender:
             with self._append_lock:
                 self._check_usable()
                 active = self._flush_active() if include_active else []
+                ends = [log.written_to for log in active]
                 rotated = self._rotated.all()
             for log in rotated:
                 self._sync_log(log)
@@ -203,6 +204,8 @@ class LogAppender:
                 if log.synced_to < log.written_to:
                     self._sync_log(log)
             with self._append_lock:
+                for log, end in zip(active, ends, strict=True):
+                    log.kept_to = end
                 self._rotated.settle(rotated)
 
     def _sync_log(self, log: LogWriter) -> None:
@@ -221,12 +224,20 @@ class LogAppender:
 
     def abandon_unsynced(self) -> None:
         with self._sync_lock, self._append_lock:
-            failed = [log for log in (*self._active.all(), *self._rotated.all()) if log.failed]
-            for log in failed:
-                self._active.remove(log)
-            self._rotated.give_up(failed)
+            logs = [log for log in (*self._active.all(), *self._rotated.all()) if log.failed or not log.is_empty]
+            if any(log.failed for log in logs):
+                self._give_up([log for log in logs if log.failed or log.position > log.kept_to])
+                self.generation += 1
             self._fault = None
-            self.generation += bool(failed)
+
+    def _give_up(self, logs: Sequence[LogWriter]) -> None:
+        for log in logs:
+            self._active.remove(log)
+            self._writers.pop(log.log_id, None)
+            if not log.kept_to:
+                self._rotated.forget(log)
+                self._allocator.discard(log)
+        self._rotated.give_up([log for log in logs if log.kept_to])
 
     @property
     def sync_failed(self) -> bool:

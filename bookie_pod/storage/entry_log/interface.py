@@ -138,7 +138,8 @@ class EntryLogger(Protocol):
         ...
 
     def abandon_unsynced(self) -> None:
-        """After a failed append or `sync`: leave the logs that failed as they are and go on in new ones.
+        """After a failed `sync`: take back what was appended since the last one that succeeded, and go on in new logs.
+        Where nothing failed, nothing is taken back.
 
         The caller must throw away every location it got since the last successful `sync` and append again. One
         owner only (the flush of the write cache) calls this; others look at `generation`.

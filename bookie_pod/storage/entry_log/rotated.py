@@ -62,13 +62,18 @@ class RotatedLogs:
                 log.close()
 
     def give_up(self, logs: Iterable[LogWriter]) -> None:
-        """Their last bytes may be lost, and their entries are appended again elsewhere: cut and close them."""
+        """What a sync did not vouch for is appended again elsewhere: cut them there and close them. So a disk on which
+        each try fails is not filled by what the tries leave."""
         for log in logs:
-            self._writers.pop(log.log_id, None)
-            log.cut(log.written_to)
+            log.take_back()
             if log not in self._logs:
                 self._logs.append(log)
         self.settle(logs)
+
+    def forget(self, log: LogWriter) -> None:
+        """Its owner removes it."""
+        if log in self._logs:
+            self._logs.remove(log)
 
     def close(self) -> None:
         """Close every file without writing anything."""

@@ -24,6 +24,7 @@ from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.format import (
     HEADER_SIZE,
     MAP_POINTER_OFFSET,
+    NO_MAP,
     SIZE,
     SIZE_BYTES,
     encode_header,
@@ -54,6 +55,10 @@ class LogWriter:
         self.ledgers: dict[int, int] = {}
         self.disk_state = DiskState.WRITABLE
         self.synced_to = 0
+        self.kept_to = 0
+        """Bytes in the file when the last sync of all logs began that succeeded: what lies behind has been promised to
+        nobody."""
+        self._has_map = False
         self._write_failed = False
         self._sync_failed = False
         self._syncing = threading.Lock()
@@ -135,6 +140,7 @@ class LogWriter:
         ledgers_map = b"".join(encode_ledgers_map(self.ledgers))
         self._write(ledgers_map)
         self._write_map_pointer(encode_map_pointer(offset, len(self.ledgers), ledgers_map))
+        self._has_map = True
 
     def _write_map_pointer(self, pointer: bytes) -> None:
         self.file.pwrite(pointer, MAP_POINTER_OFFSET)
@@ -150,6 +156,15 @@ class LogWriter:
         self.position = end
         self.tail = (end, [])
         self._write_failed = False
+
+    def take_back(self) -> None:
+        """Remove what was promised to nobody, and the map. Best effort: what stays is garbage that a scan counts."""
+        if self._has_map:
+            try:
+                self._write_map_pointer(NO_MAP)
+            except OSError as error:
+                logger.warning("cannot take back the map of an entry log", path=self.file.path, error=str(error))
+        self.cut(self.kept_to)
 
     def sync(self, files: Files) -> None:
         """Make what was handed over durable, and the file's name the first time. `OSError`."""

@@ -172,6 +172,23 @@ def test_a_failed_flush_keeps_its_half_readable_and_is_repeated_with_it(operatio
     storage.close()
 
 
+def test_tries_whose_sync_fails_leave_nothing_on_the_disk() -> None:
+    bookie = MemoryBookie(options=small_options(log_size=4096))
+    storage = bookie.open()
+    wanted = [entry(1, n, 300) for n in range(40)]
+    put(storage, *wanted)
+    logs = storage.directories[0].logs
+    bookie.faults.fail("datasync", "sync", path=".log", after=2)  # of some that belong together
+    for _ in range(5):
+        with pytest.raises(StorageFault):
+            storage.flush()
+    bookie.faults.clear()
+    storage.flush()
+    assert sum(map(logs.size, logs.log_ids())) < 2 * 40 * 304
+    assert [storage.read(1, n) for n in range(40)] == wanted
+    storage.close()
+
+
 def test_without_a_writable_directory_the_flush_says_so_and_goes_on_later() -> None:
     bookie = MemoryBookie(files=MemoryFiles(volumes={"/ledgers0": 1 << 20}), options=small_options(half_bytes=1 << 22))
     storage = bookie.open()
