@@ -236,7 +236,7 @@ def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: 
         buckets=collector.buckets,
         quarantined=lambda: len(collector.state().quarantined),
         oldest_age_s=lambda: _oldest_age_s(collector, files),
-        since_pass_s=lambda: max(0.0, time.time() - collector.state().last_pass_ms / 1000),
+        since_pass_s=lambda: collector.since_pass_s,
         pass_errors=lambda: len(collector.state().last_errors),
         yielded_s=lambda: collector.yielded_s,
     )

@@ -9,7 +9,6 @@ Threads: event loop; `start` and `stop` as they say.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from bookie_pod.config.model import BookieConfig
@@ -17,6 +16,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubInstruments
 from bookie_pod.node import options
 from bookie_pod.node.integrity.digests import MetadataDigestTypes
+from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
@@ -67,14 +67,14 @@ def make_scrubber(
             digests,
             may_be_earlier_life=collector.may_be_earlier_life,
             metrics=instruments,
-            now_ms=now_ms,
+            now_ms=steady_now_ms,
         )
         collector.excluded = scrub.register.held_logs
         parts.append(scrub)
     journals = options.current_folders(config.directories.journal)
     for index, folder in enumerate(journals):
         marks = _mark_reader(files, folders, index, len(journals))
-        parts.append(JournalScrub(files, folder, marks, pace, metrics=instruments, now_ms=now_ms))
+        parts.append(JournalScrub(files, folder, marks, pace, metrics=instruments, now_ms=steady_now_ms))
     scrubber = Scrubber(
         parts,
         stopped,
@@ -84,11 +84,6 @@ def make_scrubber(
     )
     _bind_levels(instruments, scrubber)
     return scrubber
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def _mark_reader(files: Files, folders: Sequence[str], index: int, count: int) -> Callable[[], LogMark]:

@@ -21,10 +21,12 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.gc.collection_pass import CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
+from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
@@ -47,10 +49,6 @@ _log = structlog.get_logger(__name__)
 WAITING: Final = "waiting"
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class GarbageCollector:
     """See the module. `index` numbers the collectors of one bookie from 0."""
 
@@ -65,7 +63,7 @@ class GarbageCollector:
         fenced: FencedAndDeleted | None = None,
         under_pressure: Callable[[], bool] = lambda: False,
         metrics: GcMetrics | None = None,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = steady_now_ms,
         random: Random | None = None,
     ) -> None:
         self.options = options
@@ -96,15 +94,16 @@ class GarbageCollector:
             fenced or FencedAndDeleted(),
             verify=options.verify_metadata,
         )
+        rows = IndexedRows(storage, self._breathe)
         self._usages = LogUsages(
             storage,
             self._ledgers,
             pay_scan=rate.pay,
-            breathe=self._breathe,
+            rows=rows,
             quarantined=self._memory.quarantined,
             max_bytes=options.usage_memory_bytes,
         )
-        self._reclaimer = self._make_reclaimer(rate.pay)
+        self._reclaimer = self._make_reclaimer(rate.pay, rows)
         self._index_compaction = IndexCompaction(
             storage,
             self._metrics,
@@ -128,10 +127,10 @@ class GarbageCollector:
         """Whether a log may hold entries of a ledger from before a deletion. Any thread."""
         return self._deleted.may_be_earlier_life
 
-    def _make_reclaimer(self, pay: Pay) -> SpaceReclaimer:
+    def _make_reclaimer(self, pay: Pay, rows: IndexedRows) -> SpaceReclaimer:
         kind = TransactionalCompactor if self.options.transactional else PlainCompactor
         compactor: Compactor = kind(
-            self._storage, pay, self.options.max_outstanding, self._breathe, self._deleted.may_be_earlier_life
+            self._storage, pay, self.options.max_outstanding, rows, self._deleted.may_be_earlier_life
         )
         reclaimer = SpaceReclaimer(
             self._storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
@@ -273,6 +272,11 @@ class GarbageCollector:
                 self._reclaimer.phase, self._reclaimer.progress = WAITING, (0, 0)
                 self._last, self._last_ms = result, self._now_ms()
             return result
+
+    @property
+    def since_pass_s(self) -> float:
+        """Seconds since the last pass ended, or since there is a collector."""
+        return (self._now_ms() - self._last_ms) / 1000
 
     @property
     def yielded_s(self) -> float:

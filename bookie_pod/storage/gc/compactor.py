@@ -17,7 +17,7 @@ Source: reference bookie behaviour, section 6.5; reference on-disk formats, sect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import CompactionLog
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.gc.index_check import find_row_behind, is_there
+from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.location_rows import EntryMove
@@ -71,14 +71,13 @@ class TransactionalCompactor:
         storage: CollectedStorage,
         pay: Pay,
         max_outstanding: int,
-        breathe: Callable[[], None],
+        rows: IndexedRows,
         may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
-        """`breathe` is called now and then in a search of the index."""
         self._storage = storage
         self._pay = pay
         self._max_outstanding = max_outstanding
-        self._breathe = breathe
+        self._rows = rows
         self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
@@ -86,7 +85,7 @@ class TransactionalCompactor:
         target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
         try:
-            for run in live_runs(self._storage, source, self._pay, self._breathe, self._may_be_earlier_life):
+            for run in live_runs(self._storage, source, self._pay, self._rows, self._may_be_earlier_life):
                 self._pay(len(run.entries), run.nbytes)
                 target.append_run(run.ledger_id, run.entries)
                 copied += run.nbytes
@@ -131,7 +130,7 @@ class TransactionalCompactor:
         (the reference does)."""
         if not self._storage.logs.exists(source_id):
             return False
-        left = find_row_behind(self._storage, source_id, 0, closed=True, breathe=self._breathe)
+        left = self._rows.behind_now(source_id, 0, closed=True)
         if left is not None:
             _log.warning(
                 "an interrupted compaction had not copied everything; its source stays",
@@ -188,13 +187,13 @@ class PlainCompactor:
         storage: CollectedStorage,
         pay: Pay,
         max_outstanding: int,
-        breathe: Callable[[], None],
+        rows: IndexedRows,
         may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
         self._storage = storage
         self._pay = pay
         self._max_outstanding = max_outstanding
-        self._breathe = breathe
+        self._rows = rows
         self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
@@ -203,7 +202,7 @@ class PlainCompactor:
         pending: list[EntryMove] = []
         generation = logs.generation
         copied = 0
-        for run in live_runs(self._storage, source, self._pay, self._breathe, self._may_be_earlier_life):
+        for run in live_runs(self._storage, source, self._pay, self._rows, self._may_be_earlier_life):
             self._pay(len(run.entries), run.nbytes)
             places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
             pending += _moves(run, places)
@@ -217,7 +216,7 @@ class PlainCompactor:
     def recover(self, leave: Container[int]) -> Recovered:
         """Logs of the transactional form, from before its switch-off, are finished all the same."""
         transactional = TransactionalCompactor(
-            self._storage, self._pay, self._max_outstanding, self._breathe, self._may_be_earlier_life
+            self._storage, self._pay, self._max_outstanding, self._rows, self._may_be_earlier_life
         )
         return transactional.recover(leave)
 

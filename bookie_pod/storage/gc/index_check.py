@@ -2,6 +2,8 @@
 
 Invariants
 - A row counts as long as nothing proves that the entry was never acknowledged: see `find_row_behind`.
+- One look through the index answers for all logs of a pass (`IndexedRows`): after an unclean stop many are left over.
+  Where it is not enough, or others have changed the index since, the index is looked through for that log alone.
 - Nothing here changes anything.
 
 Threads: the garbage collection thread.
@@ -9,10 +11,13 @@ Threads: the garbage collection thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import EntryDamaged
 
@@ -50,19 +55,95 @@ def find_row(
     breathe: Callable[[], None],
 ) -> IndexedEntry | None:
     """As `find_row_behind`, at the positions that `concerns` holds for."""
+    for ledger_id, entry_id, location in _all_rows(storage, breathe):
+        found, at = split_location(location)
+        if found != log_id or not concerns(at):
+            continue
+        if closed or not storage.index_may_run_ahead or is_there(storage, location, ledger_id, entry_id):
+            return IndexedEntry(ledger_id, entry_id, at)
+    return None
+
+
+def _all_rows(storage: CollectedStorage, breathe: Callable[[], None]) -> Iterator[tuple[int, int, int]]:
+    """(ledger, entry, location) of everything in the index."""
     rows = 0
     for ledger_id in storage.ledger_ids():
         for entry_id, location in storage.rows(ledger_id):
             rows += 1
             if rows % ROWS_PER_BREATH == 0:
                 breathe()
-            found, at = split_location(location)
-            if found != log_id or not concerns(at):
-                continue
-            if closed or not storage.index_may_run_ahead or is_there(storage, location, ledger_id, entry_id):
-                return IndexedEntry(ledger_id, entry_id, at)
+            yield ledger_id, entry_id, location
         breathe()
-    return None
+
+
+class RowsOfLog(NamedTuple):
+    """The rows that point into one log."""
+
+    rows: int
+    positions: int
+    """Their sum."""
+    last: IndexedEntry
+    """The one with the highest position."""
+
+
+class IndexedRows:
+    """The rows of the index by log."""
+
+    def __init__(self, storage: CollectedStorage, breathe: Callable[[], None]) -> None:
+        """`breathe` is called now and then in a look through the index."""
+        self._storage = storage
+        self._breathe = breathe
+        self._known: dict[int, RowsOfLog] | None = None
+
+    def begin_pass(self) -> None:
+        """What was learnt before is too old."""
+        self._known = None
+
+    def behind(self, log_id: int, position: int, *, closed: bool) -> IndexedEntry | None:
+        """As `find_row_behind`, which may leave out what came since the first question of this pass."""
+        found = self._rows().get(log_id)
+        if found is None or found.last.position < position:
+            return None
+        last = found.last
+        stands = self._storage.location_of(last.ledger_id, last.entry_id) == make_location(log_id, last.position)
+        if stands and (closed or not self._storage.index_may_run_ahead):
+            return last
+        return self.behind_now(log_id, position, closed=closed)
+
+    def behind_now(self, log_id: int, position: int, *, closed: bool) -> IndexedEntry | None:
+        """`find_row_behind`."""
+        return find_row_behind(self._storage, log_id, position, closed=closed, breathe=self._breathe)
+
+    def unseen(self, log_id: int, seen: array[int], matched: tuple[int, int]) -> IndexedEntry | None:
+        """A row that points to none of the positions `seen`, which ascend, in a log that was never closed; None: there
+        is none. `matched`: how many of them the index names, and their sum."""
+        found = self._rows().get(log_id)
+        if matched == ((found.rows, found.positions) if found is not None else (0, 0)):
+            return None
+
+        def is_unseen(position: int) -> bool:
+            at = bisect_left(seen, position)
+            return at == len(seen) or seen[at] != position
+
+        return find_row(self._storage, log_id, is_unseen, closed=False, breathe=self._breathe)
+
+    def _rows(self) -> dict[int, RowsOfLog]:
+        if self._known is None:
+            self._known = self._look_through()
+        return self._known
+
+    def _look_through(self) -> dict[int, RowsOfLog]:
+        counts: Counter[int] = Counter()
+        sums: Counter[int] = Counter()
+        last: dict[int, IndexedEntry] = {}
+        for ledger_id, entry_id, location in _all_rows(self._storage, self._breathe):
+            log_id, at = split_location(location)
+            counts[log_id] += 1
+            sums[log_id] += at
+            known = last.get(log_id)
+            if known is None or at > known.position:
+                last[log_id] = IndexedEntry(ledger_id, entry_id, at)
+        return {log_id: RowsOfLog(count, sums[log_id], last[log_id]) for log_id, count in counts.items()}
 
 
 def is_there(storage: CollectedStorage, location: int, ledger_id: int, entry_id: int) -> bool:

@@ -21,7 +21,6 @@ Threads: the garbage collection thread.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -32,7 +31,7 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scanned import Scan
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.gc.index_check import find_row, is_there
+from bookie_pod.storage.gc.index_check import IndexedEntry, IndexedRows, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
 from bookie_protocol.errors import StorageFault
@@ -102,14 +101,14 @@ def live_runs(
     storage: CollectedStorage,
     source: Source,
     pay: Pay,
-    breathe: Callable[[], None],
+    rows: IndexedRows,
     may_be_earlier_life: MayBeEarlierLife,
 ) -> Iterator[Run]:
-    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen.
-    `breathe` is called now and then in a search of the index."""
+    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen."""
     scan = storage.logs.scan(source.log_id)
     counted = LedgerSizesBuilder()
     seen = array("I")
+    indexed = indexed_sum = 0
     for run in _runs(scan, pay):
         counted.add(run.ledger_id, run.nbytes)
         if not source.closed:
@@ -118,6 +117,8 @@ def live_runs(
             continue
         _check_neighbours(storage, source, run)
         live = _living(storage, source, run, may_be_earlier_life)
+        here = [split_location(row)[1] for row, at in zip(live.rows, live.locations, strict=True) if row == at]
+        indexed, indexed_sum = indexed + len(here), indexed_sum + sum(here)
         if live.entries:
             yield live
     if not scan.end.clean and scan.end.position != source.end:
@@ -127,7 +128,7 @@ def live_runs(
             f"entry log {source.log_id:x}.log does not hold the bytes per ledger that it was measured to have"
         )
     if not source.closed:
-        _check_rows(storage, source, seen, breathe)
+        _check_rows(rows.unseen(source.log_id, seen, (indexed, indexed_sum)), source.log_id)
 
 
 def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
@@ -199,16 +200,10 @@ def _near(ids: set[int]) -> set[int]:
     return {entry_id + step for entry_id in ids for step in range(-REACH, REACH + 1)} - ids
 
 
-def _check_rows(storage: CollectedStorage, source: Source, seen: array[int], breathe: Callable[[], None]) -> None:
-    """Every row that points into the log must point to an entry that the scan has seen. `seen` ascends."""
-
-    def unseen(position: int) -> bool:
-        at = bisect_left(seen, position)
-        return at == len(seen) or seen[at] != position
-
-    missed = find_row(storage, source.log_id, unseen, closed=False, breathe=breathe)
+def _check_rows(missed: IndexedEntry | None, log_id: int) -> None:
+    """Every row that points into the log must point to an entry that the scan has seen."""
     if missed is not None:
         raise LogDamaged(
-            f"entry log {source.log_id:x}.log is damaged: entry {missed.entry_id} of ledger {missed.ledger_id} should"
+            f"entry log {log_id:x}.log is damaged: entry {missed.entry_id} of ledger {missed.ledger_id} should"
             f" be at {missed.position}, which a scan steps over"
         )

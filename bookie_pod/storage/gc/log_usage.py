@@ -27,7 +27,7 @@ import structlog
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scanned import LedgersMap
-from bookie_pod.storage.gc.index_check import find_row_behind
+from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.packed_ids import PackedIds
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -76,12 +76,12 @@ class LogUsages:
         ledgers: LedgerCollector,
         *,
         pay_scan: Callable[[int, int], None],
-        breathe: Callable[[], None],
+        rows: IndexedRows,
         quarantined: Mapping[int, str],
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         """`ledgers` tells of a ledger that is not known here whether its entries are garbage. `pay_scan(entries,
-        bytes)` waits before a scan goes on; `breathe()` is called now and then in a search of the index."""
+        bytes)` waits before a scan goes on."""
         self.usages: dict[int, LogUsage] = {}
         self.quarantined: dict[int, str] = dict(quarantined)
         self.ends: dict[int, int] = {}
@@ -97,7 +97,7 @@ class LogUsages:
         self._storage = storage
         self._ledgers = ledgers
         self._pay_scan = pay_scan
-        self._breathe = breathe
+        self._rows = rows
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[int, LedgerSizes] = OrderedDict()
         self._nbytes = 0
@@ -108,6 +108,7 @@ class LogUsages:
     def begin_pass(self, log_ids: Collection[int]) -> None:
         """These are all logs now: forget the others."""
         self.seen_deleted.clear()
+        self._rows.begin_pass()
         self.all_seen = True
         known = set(log_ids)
         for log_id in (
@@ -155,7 +156,7 @@ class LogUsages:
     def _is_indexed(self, log_id: int) -> bool:
         """Whether a row points into a log in which a scan has seen nothing that lives; quarantines the log if so."""
         closed = self.scanned[log_id]
-        found = find_row_behind(self._storage, log_id, 0, closed=closed, breathe=self._breathe)
+        found = self._rows.behind(log_id, 0, closed=closed)
         if found is None:
             return False
         self.quarantine(
@@ -200,7 +201,7 @@ class LogUsages:
     def _is_damaged(self, log_id: int, start: int, found: LedgersMap) -> bool:
         """Whether there was something behind the point where a scan ended; quarantines the log if so."""
         assert found.end is not None
-        behind = find_row_behind(self._storage, log_id, start, closed=found.closed, breathe=self._breathe)
+        behind = self._rows.behind(log_id, start, closed=found.closed)
         if behind is None:
             _log.info("entry log ends before its last byte", log_id=log_id, position=start, detail=found.end.detail)
             return False

@@ -26,6 +26,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
@@ -51,10 +52,6 @@ class ScrubState:
     """Damages that were found and did not fit the register."""
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Scrubber:
     """See the module."""
 
@@ -66,7 +63,7 @@ class Scrubber:
         interval_s: float,
         after_pass: Callable[[Sequence[tuple[ScrubPart, Damage]]], None] | None = None,
         metrics: ScrubMetrics | None = None,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = steady_now_ms,
         random: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -1,7 +1,10 @@
-"""What the throttle counts: every byte that compaction reads or writes, and every entry that it moves, once."""
+"""What the throttle counts: every byte that compaction reads or writes, and every entry that it moves, once; and how
+often the index is looked through."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -75,3 +78,29 @@ def test_a_scan_that_measures_a_log() -> None:
     rig.gc._usages._pay_scan = counted
     rig.gc.run_pass()
     assert (counted.entries, counted.nbytes) == (2 * ENTRIES, 2 * ENTRIES * IN_A_LOG)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "plain"])
+def test_logs_that_an_unclean_stop_left_cost_one_look_through_the_index_together(
+    engine: str, transactional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = GcRig(replace(FAST, transactional=transactional), engine=engine)
+    logs = [rig.write([ledger_id, 10 + ledger_id], 5) for ledger_id in range(6)]
+    for log_id in logs:
+        rig.forget_map(log_id)
+    rig.restart()
+    rig.delete(0, 1, 2, 4, 14, 5, 15)
+    looked: Counter[int] = Counter()
+    part = rig.gc._usages._storage
+    rows = part.rows
+
+    def counting(ledger_id: int) -> Iterator[tuple[int, int]]:
+        looked[ledger_id] += 1
+        return rows(ledger_id)
+
+    monkeypatch.setattr(part, "rows", counting)
+    result = rig.force()
+    assert (result.errors, result.logs_compacted, result.logs_deleted) == ([], 3, 5)
+    assert looked == dict.fromkeys((3, 10, 11, 12, 13), 1)
+    assert all(len(rig.readable(ledger_id)) == 5 for ledger_id in looked)

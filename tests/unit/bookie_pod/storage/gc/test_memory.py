@@ -15,6 +15,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scanned import LedgersMap
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
+from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
@@ -61,7 +62,11 @@ class MillionLedgers:
         storage: Any = self
         collector = LedgerCollector(storage, metadata, lambda: None, self.deleted, FencedAndDeleted(), verify=False)
         self.usages = LogUsages(
-            storage, collector, pay_scan=lambda entries, nbytes: None, breathe=lambda: None, quarantined={}
+            storage,
+            collector,
+            pay_scan=lambda entries, nbytes: None,
+            rows=IndexedRows(storage, lambda: None),
+            quarantined={},
         )
         schedule = CompactionSchedule(FAST.minor, FAST.major)
         self.inspection = Inspection(storage, self.usages, schedule, GcTimes(0, 0), dict)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import inspect
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
 import pytest
 
+from bookie_pod.storage.clock import steady_now_ms
+from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.state_file import NAME
+from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.gc_rig import FAST, GcRig
 
@@ -82,6 +87,17 @@ def test_a_disk_that_takes_no_state_keeps_no_ledger_from_being_deleted() -> None
     assert result.ledgers_deleted == 2
     assert NAME in result.errors[0]
     assert rig.gc.run_pass().errors == []  # nothing is due
+
+
+def test_whoever_sets_the_time_of_day_puts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a machine that was asleep."""
+    for timed in (GarbageCollector, Scrubber):
+        assert inspect.signature(timed).parameters["now_ms"].default is steady_now_ms
+    before, asleep = steady_now_ms(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) + HOUR * 1_000_000
+    assert abs(before - time.time() * 1000) < HOUR
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    monkeypatch.setattr(time, "clock_gettime_ns", {time.CLOCK_BOOTTIME: asleep}.__getitem__)
+    assert HOUR <= steady_now_ms() - before < 2 * HOUR
 
 
 @pytest.mark.parametrize("hours", [1, 30])
