@@ -29,7 +29,7 @@ class FixedDigests:
         self.default = default
         self.digests: dict[int, DigestType | None] = {}
 
-    def digest_type(self, ledger_id: int) -> DigestType | None:
+    def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
         return self.digests.get(ledger_id, self.default)
 
 

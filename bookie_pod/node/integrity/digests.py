@@ -1,7 +1,8 @@
 """The digest types of ledgers, from the metadata service, for the scrubber and for reads.
 
 Invariants
-- A type never changes, so what was learnt is kept, for the `MAX_KNOWN` ledgers asked for last.
+- A ledger's type never changes, so what was learnt is kept, for the `MAX_KNOWN` ledgers asked for last. But ids are
+  used again: whoever wants a `fresh` answer gets one that is `FRESH_S` old at most.
 - A service that does not answer is left alone for `PAUSE_S`: entries are then checked without their digests, and the
   scrubber does not stand still.
 
@@ -26,6 +27,7 @@ _log = structlog.get_logger(__name__)
 
 MAX_KNOWN: Final = 65_536
 PAUSE_S: Final = 30.0
+FRESH_S: Final = 1.0
 
 
 class MetadataDigestTypes:
@@ -37,19 +39,20 @@ class MetadataDigestTypes:
         self._metadata = metadata
         self._pay = pay
         self._clock = clock
-        self._known: OrderedDict[int, DigestType | None] = OrderedDict()
+        self._known: OrderedDict[int, tuple[DigestType | None, float]] = OrderedDict()
+        """With the time of the answer."""
         self._silent_until = 0.0
         self._lock = threading.Lock()
 
-    def digest_type(self, ledger_id: int) -> DigestType | None:
+    def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
         with self._lock:
-            return self._known_or_asked(ledger_id)
+            return self._known_or_asked(ledger_id, self._clock() - FRESH_S if fresh else 0.0)
 
-    def _known_or_asked(self, ledger_id: int) -> DigestType | None:
+    def _known_or_asked(self, ledger_id: int, since: float) -> DigestType | None:
         known = self._known
-        if ledger_id in known:
+        if ledger_id in known and known[ledger_id][1] >= since:
             known.move_to_end(ledger_id)
-            return known[ledger_id]
+            return known[ledger_id][0]
         if self._clock() < self._silent_until:
             return None
         self._pay()
@@ -59,7 +62,9 @@ class MetadataDigestTypes:
             self._silent_until = self._clock() + PAUSE_S
             _log.warning("digests are not checked for a while: the metadata service does not tell", reason=str(error))
             return None
-        known[ledger_id] = metadata.digest_type if metadata is not None else None
+        found = metadata.digest_type if metadata is not None else None
+        known[ledger_id] = found, self._clock()
+        known.move_to_end(ledger_id)
         if len(known) > MAX_KNOWN:
             known.popitem(last=False)
-        return known[ledger_id]
+        return found

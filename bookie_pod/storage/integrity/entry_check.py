@@ -48,15 +48,24 @@ class EntryCheck:
 
     def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
         """What is wrong with the entry; None: nothing that can be seen."""
-        digest_type = self._digests.digest_type(ledger_id)
-        if digest_type is None or digest_type is DigestType.MAC:
-            return None
-        try:
-            digest_manager(digest_type, b"").verify(entry, ledger_id, entry_id)
-        except DigestMismatch as error:
-            return str(error)
-        self._counts.digests += 1
-        return None
+        for fresh in (False, True):
+            digest_type = self._digests.digest_type(ledger_id, fresh=fresh)
+            if digest_type is None or digest_type is DigestType.MAC:
+                return None
+            problem = digest_problem(digest_type, ledger_id, entry_id, entry)
+            if problem is None:
+                self._counts.digests += 1
+                return None
+        return problem
+
+
+def digest_problem(digest_type: DigestType, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+    """What is wrong with an entry of a ledger with this type, not MAC; None: nothing."""
+    try:
+        digest_manager(digest_type, b"").verify(entry, ledger_id, entry_id)
+    except DigestMismatch as error:
+        return str(error)
+    return None
 
 
 def entry_damage(detail: str, ledger_id: int, entry_id: int, location: int) -> Damage:

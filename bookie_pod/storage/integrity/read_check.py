@@ -6,6 +6,8 @@ What memory holds was checked when it was read, or never was on a disk, so it is
 Invariants
 - An entry whose CRC32C is right is sound, without a question: that is the type nearly every ledger has. Only if it is
   not, somebody is asked which type the ledger has.
+- Nothing is called damaged by a type that was learnt before: ids are used again, and the ledger of now may have
+  another one.
 - A reader waits `WAIT_S` at most for that answer. Without one the entry is served unchecked, and nobody is asked for
   `PAUSE_S`: reads need no metadata service. The reader checks the digest too.
 - A ledger of which nobody knows the type is asked about every `PAUSE_S` at most.
@@ -27,13 +29,12 @@ from typing import Final
 import google_crc32c
 
 from bookie_pod.storage.entry_log.interface import Row
-from bookie_pod.storage.integrity.entry_check import entry_damage
+from bookie_pod.storage.integrity.entry_check import digest_problem, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
 from bookie_pod.storage.integrity.scrub_storage import DigestTypes
-from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import ENTRY_HEADER_SIZE
-from bookie_protocol.errors import DigestMismatch
 
 WAIT_S: Final = 1.0
 PAUSE_S: Final = 30.0
@@ -62,20 +63,20 @@ class ReadCheck:
 
     def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
         """What is wrong with the entry, which is reported too; None: nothing that can be seen."""
-        digest = self._others.get(ledger_id)
-        if digest is None:
-            if _is_sound_crc32c(entry):
-                return None
-            digest = self._ask(ledger_id)
-        if digest not in _CHECKED:
+        known = self._others.get(ledger_id)
+        if known is None:
+            sound = _is_sound_crc32c(entry)
+        else:
+            sound = known not in _CHECKED or digest_problem(known, ledger_id, entry_id, entry) is None
+        if sound:
             return None
-        try:
-            digest_manager(digest, b"").verify(entry, ledger_id, entry_id)
-        except DigestMismatch as error:
-            problem = str(error)
+        digest = self._ask(ledger_id)
+        if digest is None or digest not in _CHECKED:
+            return None
+        problem = digest_problem(digest, ledger_id, entry_id, entry)
+        if problem is not None:
             self._found(entry_damage(problem, ledger_id, entry_id, location))
-            return problem
-        return None
+        return problem
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
         """Those of (entry id, entry, location) before the first with a problem, which is reported."""
@@ -94,7 +95,7 @@ class ReadCheck:
                 return None
             if self._asker is None:
                 self._asker = ThreadPoolExecutor(1, "digest-types")
-            answer: Future[DigestType | None] = self._asker.submit(self._digests.digest_type, ledger_id)
+            answer: Future[DigestType | None] = self._asker.submit(self._digests.digest_type, ledger_id, fresh=True)
         try:
             found = answer.result(WAIT_S)
         except WaitTimeout:
@@ -107,9 +108,10 @@ class ReadCheck:
         return found
 
     def _keep(self, ledger_id: int, found: DigestType | None) -> None:
-        if found is DigestType.CRC32C:
-            return
         with self._lock:
+            if found is DigestType.CRC32C:
+                self._others.pop(ledger_id, None)
+                return
             for kept in (self._others, self._unknown_until):
                 if len(kept) >= MAX_KNOWN:
                     kept.clear()

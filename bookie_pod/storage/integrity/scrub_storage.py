@@ -24,9 +24,10 @@ from bookie_protocol.errors import NoLedgerIndex, StorageFault
 class DigestTypes(Protocol):
     """The digest type that a ledger's metadata names."""
 
-    def digest_type(self, ledger_id: int) -> DigestType | None:
+    def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
         """None: unknown, or nobody could tell now. May wait for the metadata service; never raises, but for
-        `ScrubStopped`. Any thread."""
+        `ScrubStopped`. `fresh`: of the ledger that has this id now, for whoever is about to call an entry damaged; what
+        was learnt before may be of an earlier one. Any thread."""
         ...
 
 

@@ -60,3 +60,17 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for ledger_id in (1, 2, 1, 3, 1, 2):
         types.digest_type(ledger_id)
     assert metadata.asked == [1, 2, 3, 2]
+
+
+def test_whoever_is_about_to_call_an_entry_damaged_asks_anew() -> None:
+    """But not for each of many entries."""
+    metadata, now = Metadata(l1=DigestType.CRC32), [100.0]
+    types = MetadataDigestTypes(metadata, lambda: None, lambda: now[0])  # type: ignore[arg-type]
+    assert types.digest_type(1) is DigestType.CRC32
+    metadata.types[1] = DigestType.CRC32C
+    now[0] += 2 * digests.FRESH_S
+    assert types.digest_type(1) is DigestType.CRC32
+    for _ in range(5):
+        assert types.digest_type(1, fresh=True) is DigestType.CRC32C
+    assert types.digest_type(1) is DigestType.CRC32C
+    assert metadata.asked == [1, 1]

@@ -11,6 +11,7 @@ from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.location_rows import KEY as ROW_KEY
 from bookie_pod.storage.index.location_rows import VALUE
 from bookie_pod.storage.integrity import read_check, scrub
+from bookie_pod.storage.integrity.entry_check import EntryCheck, ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub import Scrubber
@@ -112,7 +113,7 @@ class CountedDigests:
         self.silent = False
         self.speak = threading.Event()
 
-    def digest_type(self, ledger_id: int) -> DigestType | None:
+    def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
         self.asked.append(ledger_id)
         if self.silent:
             assert self.speak.wait(60)
@@ -126,6 +127,28 @@ def make(digests: CountedDigests) -> tuple[ReadCheck, list[Damage]]:
 
 def flipped(entry: bytes) -> bytes:
     return entry[:-1] + bytes([entry[-1] ^ 1])
+
+
+@pytest.mark.parametrize(("before", "now"), [("CRC32", "CRC32C"), ("CRC32C", "CRC32"), ("CRC32", "MAC")])
+def test_an_id_that_is_used_again_with_another_digest_is_no_damage(before: str, now: str) -> None:
+    digests = CountedDigests(DigestType[before])
+    check, found = make(digests)
+    assert check.problem(1, 3, 2, signed(3, 2, digest=DigestType[before])) is None
+    digests.digest = DigestType[now]
+    for entry_id in range(3):
+        assert check.problem(1, 3, entry_id, signed(3, entry_id, digest=DigestType[now])) is None
+
+    class Late(CountedDigests):
+        def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
+            return DigestType[now if fresh else before]
+
+    scrubbed = EntryCheck(Late(None), ScrubCounts())
+    assert scrubbed.problem(3, 2, signed(3, 2, digest=DigestType[now])) is None
+    assert found == []
+    if now != "MAC":
+        assert scrubbed.problem(3, 2, flipped(signed(3, 2, digest=DigestType[now])))
+        assert check.problem(1, 3, 2, flipped(signed(3, 2, digest=DigestType[now])))
+        assert len(found) == 1
 
 
 def test_a_sound_entry_asks_nobody() -> None:
@@ -144,8 +167,9 @@ def test_other_types_are_asked_for_once(digest: DigestType) -> None:
     check, found = make(digests)
     for _ in range(3):
         assert check.problem(1, 3, 2, signed(3, 2, digest=digest)) is None
-    assert bool(check.problem(1, 3, 2, flipped(signed(3, 2, digest=digest)))) is (digest is DigestType.CRC32)
     assert digests.asked == [3]
+    assert bool(check.problem(1, 3, 2, flipped(signed(3, 2, digest=digest)))) is (digest is DigestType.CRC32)
+    assert len(digests.asked) == (2 if digest is DigestType.CRC32 else 1), "what is damaged is asked for anew"
     assert len(found) == (digest is DigestType.CRC32)
 
 
