@@ -25,7 +25,7 @@ from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, put_all
 from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuild, LedgerRebuildReport
 from bookie_pod.storage.journal.survey import read_folders
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 
 class _OldLocations:
@@ -78,6 +78,8 @@ class OfflineRebuild:
             return None
         try:
             store = self._readers.open(path, kind)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault as error:
             if kind is self.kind:
                 self.old_unreadable = str(error)
@@ -221,6 +223,8 @@ class OfflineLedgers(OfflineRebuild):
         """Whether the newest rows are gone, or nobody can tell."""
         try:
             IndexSeal(files, ledger_folder).check({self.kind: old})
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault as error:
             self.old_unreadable = str(error)
             return True
@@ -235,5 +239,7 @@ class OfflineLedgers(OfflineRebuild):
         if locations is not None:
             try:
                 yield from _OldLocations(locations).ledger_ids()
+            except ResourcesShort:
+                raise  # nobody can tell just now
             except StorageFault as error:
                 self.unreadable.append(str(error))

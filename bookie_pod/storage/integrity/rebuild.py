@@ -25,7 +25,7 @@ from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import LocationIndex
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 1024
 """Entries or rows looked at in one step."""
@@ -191,6 +191,8 @@ class LocationRebuild:
             return False
         try:
             return self._old.location_of(ledger_id, entry_id) != location
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             return False
 
@@ -221,12 +223,16 @@ class LocationRebuild:
                         self._salvage_row(ledger_id, entry_id, location)
                     if seen % STEP_ENTRIES == 0:
                         yield True
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault as error:
             self.report.old_unreadable = str(error)
 
     def _salvage_row(self, ledger_id: int, entry_id: int, location: int) -> None:
         try:
             self._logs.read(location, ledger_id, entry_id)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             self.report.lost += 1
             return

@@ -34,7 +34,7 @@ from bookie_pod.storage.index.index_file import (
 )
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.integrity.rebuild import STEP_ENTRIES, oldest_first
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OPEN_FILES: Final = 64
 BUILDING: Final = ".building"
@@ -162,6 +162,8 @@ class IndexFilesRebuild:
         """Whether the old file knows that this copy is none of the ledger's."""
         try:
             return self._old.path(ledger_id) is not None and self._old.location_of(ledger_id, entry_id) != location
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             return False
 
@@ -204,12 +206,16 @@ class IndexFilesRebuild:
                     self._salvage_row(ledger_id, entry_id, location)
                 if at % STEP_ENTRIES == 0:
                     yield True
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             return  # the old file cannot be read any further
 
     def _salvage_row(self, ledger_id: int, entry_id: int, location: int) -> None:
         try:
             self._logs.read(location, ledger_id, entry_id)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             return
         self._put(ledger_id, entry_id, [location])
@@ -232,6 +238,8 @@ class IndexFilesRebuild:
         given = self._keys.get(ledger_id, b"")
         try:
             old = self._old.record(ledger_id)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             old = None
         if old is None or (old.limbo and not old.key):

@@ -28,7 +28,7 @@ from bookie_pod.storage.index.ledgers import FLAGS_KEY
 from bookie_pod.storage.index.store import OrderedStore
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 from bookie_protocol.keys import is_unknown_key
 
 _ID: Final = struct.Struct(">q")
@@ -129,6 +129,8 @@ class LedgerRebuild:
                     self.report.old_unreadable = f"ledger {ledger_id}: its record does not parse"
                 yield True
             self._take_flags(self._old)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault as error:
             self.report.old_unreadable = str(error)
 
@@ -194,6 +196,8 @@ class LedgerRebuild:
             return None
         try:
             record = self._old.record(ledger_id)
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault:
             return None
         if record is not None:

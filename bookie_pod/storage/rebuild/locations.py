@@ -34,7 +34,7 @@ from bookie_pod.storage.integrity.rebuild import LocationRebuild
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.rebuild.placing import NewDatabase
 from bookie_pod.storage.rebuild.state import RebuildPhase, RebuildState
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OFFER_ROWS: Final = 256
 """Rows that are offered in one turn of the index's write lock, about 5 ms: flushes wait for it."""
@@ -159,6 +159,8 @@ class LocationsRebuild:
         """The next rows of the index in use. None stays open while the rebuild waits."""
         try:
             return list(islice(self._index.rows(ledger_id, first), OFFER_ROWS))
+        except ResourcesShort:
+            raise  # nobody can tell just now
         except StorageFault as error:
             self._state.unreadable = self._state.unreadable or str(error)
             return []

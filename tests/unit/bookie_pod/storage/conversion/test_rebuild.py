@@ -24,7 +24,7 @@ from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_pod.storage.integrity.rebuild import RebuildReport, oldest_first
 from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild, IndexFilesReport
 from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuildReport
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
 
@@ -138,6 +138,23 @@ def test_rows_behind_damage_are_kept_from_the_old_index(tmp_path: Path) -> None:
     assert (report.damaged_logs, report.salvaged, report.lost) == (1, 29, 1)
     assert report.damages[0].position == position - 4
     del rows[1, 20]
+    assert _all_rows(layout) == rows
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted"])
+def test_what_the_machine_lacks_is_no_loss(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose entry cannot be read for want of a descriptor would be dropped, and its entry denied."""
+    layout = write_disk(engine, tmp_path, {1: 50})
+    rows = _all_rows(layout)
+    log_id, position = split_location(rows[1, 20])
+    _damage(_current(layout) / f"{log_id:x}.log", position - 4)
+
+    def short(*_: object) -> bytes:
+        raise ResourcesShort("too many open files")
+
+    with monkeypatch.context() as patched, pytest.raises(ResourcesShort):
+        patched.setattr(StoredLogs, "read", short)
+        _rebuild_locations(layout) if engine == "db" else _rebuild_files(layout, {1})
     assert _all_rows(layout) == rows
 
 

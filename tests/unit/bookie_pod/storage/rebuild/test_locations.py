@@ -15,6 +15,7 @@ from bookie_protocol.errors import (
     LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
+    ResourcesShort,
     StorageFault,
 )
 from tests.support.gc_rig import MAJOR, MINOR
@@ -238,6 +239,21 @@ def test_a_disk_that_refuses_the_new_index_leaves_the_old_one(where: str) -> Non
     rig.between = lambda: None
     rig.rebuild(**LOCATIONS)
     assert len(rig.rows()) == 31
+
+
+def test_an_index_that_cannot_be_read_for_want_of_descriptors_is_used_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = RebuildRig()
+    rig.write([1], 30)
+    rig.spoil([((1, 3), 0)])
+    rows = rig.rows()
+
+    def short(*_: object) -> None:
+        raise ResourcesShort("too many open files")
+
+    with monkeypatch.context() as patched, pytest.raises(ResourcesShort):
+        patched.setattr(rig.directory.locations, "rows", short)
+        rig.rebuild(**LOCATIONS)
+    assert rig.rows() == rows
 
 
 def test_a_flush_is_not_failed_by_the_new_index() -> None:
