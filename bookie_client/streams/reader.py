@@ -128,7 +128,7 @@ class StreamReader:
         try:
             ledger = await self._open(manifest, span.ledger)
         except StreamPositionGone:
-            if span.last is None and span.first == 0:
+            if span.last is None and span.first == 0 and not await self._is_listed(span.ledger):
                 return  # dropped, empty, since the manifest was read; the next one tells
             raise
         async with ledger:
@@ -137,9 +137,14 @@ class StreamReader:
                     async for entry in entries:
                         yield entry
             except NoSuchLedger as error:
-                if span.last is None and ledger.last_add_confirmed < span.first:
+                empty = span.last is None and ledger.last_add_confirmed < span.first
+                if empty and not await self._is_listed(span.ledger):
                     return
                 raise self._gone(span.ledger) from error
+
+    async def _is_listed(self, ledger: StreamLedger) -> bool:
+        """Now. A stream drops a ledger from its list before it deletes it: one that is listed was deleted by others."""
+        return ledger.ledger_id in (await self._store.read(self.name)).manifest
 
     async def _open(self, manifest: Manifest, ledger: StreamLedger) -> LedgerReader:
         try:

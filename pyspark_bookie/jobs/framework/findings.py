@@ -6,7 +6,9 @@ Any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.errors import PodkeeperError
@@ -32,18 +34,30 @@ class LedgerFinding:
     detail: str = ""
 
 
+AT_ONCE: Final = 16
+"""Files that are read at the same time: each takes an object store some milliseconds."""
+
+
 def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[T], list[LedgerFinding]]:
     """What `read` gives of each ledger, and a finding for each that it raised for: one damaged file does not keep the
-    others from being taken."""
+    others from being taken. `read` is called by several threads."""
     there: list[T] = []
+    taken: dict[int, T] = {}
     found: list[LedgerFinding] = []
-    for ledger_id in ledger_ids:
+
+    def attempt(ledger_id: int) -> None:
         try:
-            there.append(read(ledger_id))
+            taken[ledger_id] = read(ledger_id)
         except (PodkeeperError, OSError) as error:
             told = task_error(error)
             found.append(LedgerFinding(ledger_id, told.code, told.message))
-    return there, found
+
+    left = iter(ledger_ids)
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="reading") as threads:
+        while some := list(islice(left, AT_ONCE * 64)):
+            list(threads.map(attempt, some))
+            there += [taken.pop(each) for each in some if each in taken]
+    return there, sorted(found, key=lambda each: each.ledger_id)
 
 
 def not_at_source(ledger_ids: Iterable[int]) -> list[LedgerFinding]:

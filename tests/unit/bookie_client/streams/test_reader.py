@@ -1,14 +1,14 @@
 """Reading a stream: ranges and tails over its ledgers."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings
 from bookie_client.streams.ledgers import StreamLedgers
 from bookie_client.streams.reader import position_after
-from bookie_protocol.errors import BadRequest, NoSuchStream, StreamPositionGone, Unauthorized
+from bookie_protocol.errors import BadRequest, NoSuchStream, PodkeeperError, StreamPositionGone, Unauthorized
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import tasks_of_handles
 from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
@@ -206,6 +206,22 @@ async def test_an_empty_ledger_that_goes_meanwhile_ends_no_tail(streams, dropped
     await follower.sees(numbers(0, 3))
     await follower.stop()
     await first.close()
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_tail_ends_when_somebody_deletes_the_open_ledger_alone(streams, client, follows):
+    """The stream lists it for ever: there is nothing to wait for."""
+    writer = streams.writer("s")
+    await writer.start()
+    opened = (await streams.manifest("s")).open_ledger.ledger_id
+    follower = Follower(streams, "earliest") if follows else None
+    await asyncio.sleep(0.05 if follows else 0)
+    await client.delete(opened)
+    follower = follower or Follower(streams, "earliest")
+    async with asyncio.timeout(20):
+        assert isinstance(await follower.ends(), StreamPositionGone)
+    with suppress(PodkeeperError):
+        await writer.close()
 
 
 async def test_an_empty_ledger_that_goes_meanwhile_is_no_end(streams, dropped_meanwhile):
