@@ -2,7 +2,8 @@
 
     daemon = AutoRecovery(service.session, {"auditor": auditor.run, "replication worker": worker.run}, progress)
     await daemon.start()
-    reason = await daemon.watch()      # the session with the metadata service does not come back: use another one
+    reason = await daemon.watch()      # the session with the metadata service does not come back: use another one;
+                                       # or `dead` tells that a part is not kept any more
     await daemon.stop()
 
 Unlike the reference's it does not end with its session, nor leave a process behind that does nothing: parts begin again
@@ -76,7 +77,7 @@ class AutoRecovery:
         self._session.close()
 
     async def watch(self) -> str:
-        """Look after the parts until the session is beyond hope; returns why."""
+        """Look after the parts until the session is beyond hope, or a part is `dead`; returns why."""
         told: str | None = None
         while True:
             complaint = self.complaint()
@@ -86,21 +87,29 @@ class AutoRecovery:
                 else:
                     _log.info("auto-recovery works again")
             told = complaint
+            if (dead := self.dead()) is not None:
+                return dead
             if self._session.away() >= self._reopen_after:
                 return f"no connection to the metadata service for {self._session.away():.0f} s"
             await asyncio.sleep(self._interval)
 
     def complaint(self) -> str | None:
         """What is wrong in one line, for probes; None: nothing."""
-        for part, task in zip(self._parts, self._tasks, strict=False):
-            if task.done():
-                return f"the {part.name} is dead: {_why(task)}"
+        if (dead := self.dead()) is not None:
+            return dead
         for part in self._parts:
             if (complaint := part.complaint()) is not None:
                 return complaint
         idle = self._worker.clock() - self._worker.moved_at
         if self._worker.is_busy() and idle >= STUCK_S:
             return f"the replication worker is stuck: it works on ledgers without progress for {idle:.0f} s"
+        return None
+
+    def dead(self) -> str | None:
+        """Which part nobody begins again, and why; None: all are kept. It takes another process to bring it back."""
+        for part, task in zip(self._parts, self._tasks, strict=False):
+            if task.done():
+                return f"the {part.name} is dead: {_why(task)}"
         return None
 
     def status(self) -> AutoRecoveryStatus:

@@ -55,6 +55,10 @@ class RunningAutoRecovery:
         """What is wrong in one line; None: nothing."""
         return self._daemon.complaint()
 
+    def dead(self) -> str | None:
+        """What only another process brings back; None: nothing."""
+        return self._daemon.dead()
+
     def status(self) -> AutoRecoveryStatus:
         """What this process does."""
         return self._daemon.status()
@@ -69,7 +73,7 @@ class RunningAutoRecovery:
         return self._auditor.status()
 
     async def watch(self) -> str:
-        """Until the session with the metadata service does not come back; returns why."""
+        """Until the session with the metadata service does not come back, or a part is `dead`; returns why."""
         return await self._daemon.watch()
 
     async def stop(self) -> None:

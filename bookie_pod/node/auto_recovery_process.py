@@ -38,6 +38,7 @@ from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.session_renewal import SessionNotRenewed, others_get_sessions
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.until_signal import run_until_signal
+from bookie_pod.node.watch import PartEnded
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
@@ -65,7 +66,7 @@ class AutoRecoveryProcess:
         self._stopping = False
 
     async def run(self) -> None:
-        """Until cancelled, or until the session cannot be renewed. Raises `StartupError`."""
+        """Until cancelled, the session cannot be renewed, or a part of it is dead. Raises `StartupError`."""
         try:
             with as_start_errors(self._config):
                 await self._start()
@@ -105,6 +106,8 @@ class AutoRecoveryProcess:
         assert self._metadata is not None
         while True:
             reason = await self._running.watch()
+            if self._running.dead() is not None:
+                raise PartEnded(reason)
             if await others_get_sessions(self._config, self._metadata):
                 raise SessionNotRenewed(reason)
             await asyncio.sleep(session_renewal.PROBE_PAUSE_S)

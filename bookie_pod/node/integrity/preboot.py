@@ -22,7 +22,9 @@ Source: reference bookie behaviour, sections 7 and 8.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -37,10 +39,13 @@ from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, StorageFau
 from bookie_protocol.keys import is_unknown_key, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 
 _log = structlog.get_logger(__name__)
 
 READS_AT_ONCE: Final = 100
+TELL_EVERY_S: Final = 10.0
+"""With millions of ledgers it takes minutes: seconds between two lines that say how far it is."""
 
 
 async def ledgers_of(
@@ -48,15 +53,23 @@ async def ledgers_of(
 ) -> AsyncIterator[LedgerMetadata]:
     """Metadata of every ledger that names this bookie, ascending; of those that cannot be understood `on_damaged` is
     told. Raises MetadataError."""
+    count, tell_at = 0, time.monotonic() + TELL_EVERY_S
+    async with aclosing(read_ahead(_ids(store), lambda each: _read(store, each), READS_AT_ONCE)) as answers:
+        async for ledger_id, metadata in answers:
+            count += 1
+            if time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + TELL_EVERY_S
+                _log.info("reading the metadata of all ledgers", read=count, at_ledger=ledger_id)
+            if isinstance(metadata, MetadataDamaged):
+                on_damaged(ledger_id, metadata)
+            elif metadata is not None and bookie_id in metadata.all_bookies():
+                yield metadata
+
+
+async def _ids(store: LedgerStore) -> AsyncGenerator[int, None]:
     async for span in store.ranges():
-        for at in range(0, len(span.ids), READS_AT_ONCE):
-            some = span.ids[at : at + READS_AT_ONCE]
-            answers = await asyncio.gather(*(_read(store, ledger_id) for ledger_id in some))
-            for ledger_id, metadata in zip(some, answers, strict=True):
-                if isinstance(metadata, MetadataDamaged):
-                    on_damaged(ledger_id, metadata)
-                elif metadata is not None and bookie_id in metadata.all_bookies():
-                    yield metadata
+        for ledger_id in span.ids:
+            yield ledger_id
 
 
 async def newest_ledger(store: LedgerStore) -> int:
@@ -72,13 +85,13 @@ def key_of(metadata: LedgerMetadata) -> bytes:
     return master_key(metadata.password) if metadata.password is not None else b""
 
 
-async def _read(store: LedgerStore, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
+async def _read(store: LedgerStore, ledger_id: int) -> tuple[int, LedgerMetadata | MetadataDamaged | None]:
     try:
-        return (await store.read(ledger_id)).value
+        return ledger_id, (await store.read(ledger_id)).value
     except MetadataNotFound:
-        return None
+        return ledger_id, None
     except MetadataDamaged as error:
-        return error
+        return ledger_id, error
 
 
 async def run_preboot_check(storage: LedgerStorage, store: LedgerStore, bookie_id: str, reason: str) -> int:

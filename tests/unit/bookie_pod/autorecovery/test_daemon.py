@@ -149,3 +149,11 @@ async def test_a_stuck_worker_is_told(session: DriverSession, part: Part) -> Non
     await asyncio.sleep(0.25)
     assert daemon.complaint() is None, "nothing is to be done"
     await daemon.stop()
+
+
+async def test_a_part_that_nobody_keeps_any_more_ends_the_watch(daemon: AutoRecovery, part: Part) -> None:
+    await until(lambda: part.running == 1)
+    assert daemon.dead() is None
+    daemon._tasks[0].cancel()
+    async with asyncio.timeout(10):
+        assert await daemon.watch() == daemon.dead() == daemon.complaint() == "the auditor is dead: it was cancelled"

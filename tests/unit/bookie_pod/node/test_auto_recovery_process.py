@@ -15,6 +15,7 @@ from bookie_pod.node import auto_recovery_process, session_renewal
 from bookie_pod.node.auto_recovery_process import AutoRecoveryProcess, name_of_process
 from bookie_pod.node.cookies import Cookie, format_cookie
 from bookie_pod.node.session_renewal import SessionNotRenewed
+from bookie_pod.node.watch import PartEnded
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
@@ -42,10 +43,15 @@ OF_THE_CLUSTER = {
 
 
 class Watched:
-    """In place of what runs: its session does not come back."""
+    """In place of what runs: its session does not come back, or a part of it does not."""
+
+    gone: str | None = None
 
     async def watch(self) -> str:
-        return "no connection to the metadata service for 61 s"
+        return self.gone or "no connection to the metadata service for 61 s"
+
+    def dead(self) -> str | None:
+        return self.gone
 
 
 class Session:
@@ -90,6 +96,14 @@ async def test_it_ends_when_others_get_a_session_and_it_does_not(monkeypatch: py
         await process._watch()
     assert caught.value.exit_code is ExitCode.METADATA_SESSION_EXPIRED
     assert opened.closed
+
+
+async def test_it_ends_when_nobody_begins_a_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no probe looks at it, it would do nothing for ever."""
+    process = process_with(monkeypatch, Service(SessionState.CONNECTED), None)
+    process._running.gone = "the auditor is dead: it was cancelled"  # type: ignore[union-attr]
+    with pytest.raises(PartEnded, match="the auditor is dead"):
+        await process._watch()
 
 
 @pytest.mark.parametrize("case", ["nobody gets one", "it came back meanwhile"])
