@@ -12,8 +12,9 @@ from bookie_protocol.metadata_service.options import SaslLogin
 from bookie_protocol.metadata_service.uri import open_metadata_service
 
 
-async def open_metadata(config: MetadataConfig, uri: str) -> MetadataService:
-    """Connect to `uri` with the time-outs, limits and credentials of `config`.
+async def open_metadata(config: MetadataConfig, uri: str, *, make_store: bool = False) -> MetadataService:
+    """Connect to `uri` with the time-outs, limits and credentials of `config`. `make_store`: as in
+    `MetadataServiceOptions`.
 
     Raises `InvalidConfiguration`, `MetadataUnavailable`.
     """
@@ -32,6 +33,7 @@ async def open_metadata(config: MetadataConfig, uri: str) -> MetadataService:
         sasl=sasl,
         secure=config.zk_enable_security,
         requests_per_second=config.zk_request_rate_limit,
+        make_store=make_store,
     )
 
 

@@ -46,8 +46,8 @@ class SaslLogin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServiceOptions:
-    """Only `timeout`, `requests_per_second`, `max_node_bytes` and `ledger_metadata_version` mean something to embedded
-    stores."""
+    """Only `timeout`, `requests_per_second`, `max_node_bytes`, `ledger_metadata_version` and `make_store` mean anything
+    to embedded stores."""
 
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     """Seconds: time-out of the session, and of every call that names none (`zkTimeout`)."""
@@ -62,6 +62,8 @@ class MetadataServiceOptions:
     """What is written at once, at most; as `jute.maxbuffer` of the ZooKeeper servers, who hang up on what is larger."""
     ledger_metadata_version: int = CURRENT_FORMAT_VERSION
     """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
+    make_store: bool = True
+    """Whether a folder that holds no embedded store becomes one; otherwise `InvalidConfiguration`."""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:

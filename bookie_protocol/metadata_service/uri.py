@@ -118,6 +118,7 @@ async def open_metadata_service(
     secure: bool = False,
     requests_per_second: float = 0.0,
     ledger_metadata_version: int = -1,
+    make_store: bool = True,
 ) -> MetadataService:
     """Connect; the keywords are those of `MetadataServiceOptions`.
 
@@ -131,6 +132,7 @@ async def open_metadata_service(
         secure=secure,
         requests_per_second=requests_per_second,
         ledger_metadata_version=ledger_metadata_version,
+        make_store=make_store,
     )
     return await connect_metadata_service(uri, options)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataNotEmpty, MetadataNotFound
+from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
@@ -205,7 +206,7 @@ async def test_wherever_it_was_ended_it_can_be_repeated(
                 case "init":
                     await service.cluster.initialize(instance_id=instance)
                 case "format":
-                    await service.cluster.format()
+                    await service.cluster.format(instance_id=instance)
                 case _:
                     await service.cluster.nuke(instance_id=instance, with_ledgers=True)
 
@@ -217,6 +218,11 @@ async def test_wherever_it_was_ended_it_can_be_repeated(
             except* _Ended:
                 ended = True
         admin.cluster._settled = other.cluster._settled = None
+        if step == "format":
+            with suppress(MetadataDamaged):  # no bookie starts
+                is_old = await other.cluster.instance_id() == instance
+                assert (await listed(other) == [7]) is is_old, "half done, and nobody is told"
+                assert is_old is ended
         if await other.cluster.exists():
             assert await other.cluster.layout() in ((layout, None) if step == "nuke" else (layout,))
         if ended:

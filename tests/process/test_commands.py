@@ -129,7 +129,8 @@ def test_list_and_delete(bookie):
     code, _, err = bookie("ledger", "delete", *ledgers[:2], "--yes")
     assert (code, err) == (
         11,
-        f"bookie: ledgers {ledgers[0]}, {ledgers[1]} do not exist; all others that were named are deleted\n",
+        f"bookie: ledger {ledgers[0]} does not exist; ledger {ledgers[1]} does not exist; all others that were named"
+        " are deleted\n",
     )
 
 

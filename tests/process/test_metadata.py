@@ -61,7 +61,9 @@ def test_a_bookie_that_logs_in_owns_its_znodes(tmp_path: Path, scheme: str) -> N
             found = json.loads(whoami.stdout)
             assert (found["bookie_id"], found["registered"], found["cookie"]) == ("b-1", "writable", "matches")
             assert found["instance_id_matches"]
-            refused = ServeProcess.command("cluster", "format", uri, "--confirm", "--config", str(file))
+            refused = ServeProcess.command(
+                "cluster", "format", uri, "--confirm", "--config", str(file), "--instance-id", found["instance_id"]
+            )
             assert refused.returncode != 0
             assert "bookie b-1 is registered; stop it first" in refused.stderr
             assert bookie.stop() == 0

@@ -70,7 +70,14 @@ def init(
     with --if-absent: so may it be repeated, by a Job of Kubernetes for example.
     """
     try:
-        made = _run(uri, file, timeout, lambda service: service.cluster.initialize(instance_id=instance_id), wait=wait)
+        made = _run(
+            uri,
+            file,
+            timeout,
+            lambda service: service.cluster.initialize(instance_id=instance_id),
+            wait=wait,
+            make_store=True,
+        )
     except MetadataExists:
         if if_absent:
             return _tell_of_existing(uri, file, timeout, as_json)
@@ -93,24 +100,40 @@ def _tell_of_existing(uri: str, file: str | None, timeout: float | None, as_json
 
 @cluster.command("format")
 @_uri
+@click.option("--instance-id", help="The cluster's instance id.")
 @_confirm
-@click.option("--force", is_flag=True, help="Even while bookies are registered.")
+@click.option("--force", is_flag=True, help="Also without an instance id, and while bookies are registered.")
 @_config
 @_timeout
 @_json
-def format_(uri: str, confirm: bool, force: bool, file: str | None, timeout: float | None, as_json: bool) -> int:
+def format_(
+    uri: str,
+    instance_id: str | None,
+    confirm: bool,
+    force: bool,
+    file: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
     """Erase the metadata of every ledger of the cluster at URI, and all cookies. The data is lost.
 
     Marks of under-replicated ledgers and the generation of ledger ids go too; the cluster gets a new instance id, so
     that bookies with old data refuse to start. The settings of auto-recovery stay. Refuses while bookies are
-    registered. Where there is no cluster, one is made.
+    registered, or if --instance-id is not the cluster's. Where there is no cluster, one is made. No bookie starts in a
+    cluster in which this was interrupted, until it is repeated.
     """
     if not confirm:
         raise InvalidConfiguration(
             f"formatting {uri} erases the metadata of all its ledgers, and with it their data; repeat with --confirm"
         )
-    instance_id = _run(uri, file, timeout, lambda service: service.cluster.format(force=force))
-    _tell(as_json, f"cluster at {uri} formatted; new instance id {instance_id}", uri=uri, instance_id=instance_id)
+
+    async def work(service: MetadataService) -> str:
+        if instance_id is None and not force and await service.cluster.exists():
+            raise InvalidConfiguration(f"formatting {uri} needs its --instance-id, or --force; nothing was changed")
+        return await service.cluster.format(instance_id=instance_id, force=force)
+
+    new = _run(uri, file, timeout, work, make_store=True)
+    _tell(as_json, f"cluster at {uri} formatted; new instance id {new}", uri=uri, instance_id=new)
     return ExitCode.OK
 
 
@@ -159,8 +182,10 @@ def _run(
     work: Callable[[MetadataService], Coroutine[Any, Any, T]],
     *,
     wait: float = 0,
+    make_store: bool = False,
 ) -> T:
-    """Connect, do the work, disconnect. `wait`: seconds for which a connection is tried again."""
+    """Connect, do the work, disconnect. `wait`: seconds for which a connection is tried again. `make_store`: as in
+    `MetadataServiceOptions`."""
     import asyncio
     from dataclasses import replace
 
@@ -176,7 +201,7 @@ def _run(
         config = replace(config, zk_timeout_ms=round(timeout * 1000))
 
     async def connected() -> T:
-        service = await _connect(config, uri, wait)
+        service = await _connect(config, uri, wait, make_store)
         try:
             return await work(service)
         finally:
@@ -188,7 +213,7 @@ def _run(
         raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
 
 
-async def _connect(config: MetadataConfig, uri: str, wait: float) -> MetadataService:
+async def _connect(config: MetadataConfig, uri: str, wait: float, make_store: bool) -> MetadataService:
     import asyncio
 
     from bookie_pod.node.metadata import open_metadata
@@ -199,7 +224,7 @@ async def _connect(config: MetadataConfig, uri: str, wait: float) -> MetadataSer
     try:
         while True:
             try:
-                return await open_metadata(config, uri)
+                return await open_metadata(config, uri, make_store=make_store)
             except MetadataUnavailable:
                 if loop.time() >= deadline:
                     raise

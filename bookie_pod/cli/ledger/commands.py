@@ -206,17 +206,18 @@ def recover(connection: Connection, ledger_id: int, digest: str, password_file: 
 
 @ledger.command()
 @click.argument("ledger_ids", type=click.IntRange(min=0), metavar="LEDGER...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also those that a stream lists, or whose metadata cannot be read.")
 @YES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each ledger as soon as it is deleted.")
 @connects
-def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool, as_json: bool) -> int:
+def delete(connection: Connection, ledger_ids: tuple[int, ...], force: bool, yes: bool, as_json: bool) -> int:
     """Delete ledgers. Their entries cannot be read any more, and bookies give the space back."""
     question = f"Delete {'ledger' if len(ledger_ids) == 1 else 'ledgers'} {', '.join(map(str, ledger_ids))}?"
     if not yes and not confirmed("delete", "deletes", question):
         return CommandExit.USAGE
     from bookie_pod.cli.ledger.showing import delete_ledgers
 
-    connection.run(lambda cluster: delete_ledgers(cluster, ledger_ids, as_json=as_json))
+    connection.run(lambda cluster: delete_ledgers(cluster, ledger_ids, force=force, as_json=as_json))
     return CommandExit.OK
 
 

@@ -11,11 +11,12 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
+from bookie_client.streams.store import ManifestStore
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger, PodkeeperError, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _COLUMNS: Final = ("ledger_id", "state", "entries", "bytes", "ensemble_size", "write_quorum", "ack_quorum", "digest")
@@ -78,28 +79,41 @@ async def recover_ledger(cluster: Cluster, ledger_id: int, password: bytes, dige
     _show(metadata, as_json)
 
 
-async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int], *, as_json: bool) -> None:
-    """Delete them in order; as JSON each is printed when it is gone. Raises `NoSuchLedger` at the end if some
-    do not exist, so that a command that was interrupted can be given again."""
-    missing = []
+async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int], *, force: bool, as_json: bool) -> None:
+    """Delete them in order; as JSON each is printed when it is gone. What stays is told at the end, so that one keeps
+    none of the others, and a command that was interrupted can be given again: raises `NoSuchLedger` for those that do
+    not exist, and, without `force`, `MetadataDamaged` for those that cannot be read and `Refused` for those that a
+    stream lists."""
+    listing = {} if force else await ManifestStore(cluster.service).listing(set(ledger_ids))
+    left: dict[type[PodkeeperError], list[str]] = {Refused: [], MetadataDamaged: [], NoSuchLedger: []}
     with Bar("deleting", len(ledger_ids)) as bar:
         for ledger_id in ledger_ids:
+            streams = ", ".join(sorted(listing.get(ledger_id, ())))
             try:
-                await cluster.client.metadata(ledger_id)
-            except NoSuchLedger:
-                missing.append(ledger_id)
+                if streams:
+                    raise Refused(f"ledger {ledger_id} belongs to stream {streams}")
+                await _check_known(cluster, ledger_id, force)
+            except (NoSuchLedger, MetadataDamaged, Refused) as error:
+                kind = next(each for each in left if isinstance(error, each))
+                left[kind].append(f"ledger {ledger_id} does not exist" if kind is NoSuchLedger else str(error))
             else:
                 await cluster.client.delete(ledger_id)
                 if as_json:
                     click.echo(json.dumps({"ledger_id": ledger_id, "deleted": True}))
             bar.advance(1)
-    if missing:
-        raise NoSuchLedger(f"{_listed('ledger', missing)} not exist; all others that were named are deleted")
+    for kind, reasons in left.items():
+        if reasons:
+            told = "; ".join(reason for each in left.values() for reason in each)
+            way = "" if kind is NoSuchLedger else " (--force deletes them all the same)"
+            raise kind(f"{told}; all others that were named are deleted{way}")
 
 
-def _listed(what: str, missing: Sequence[object]) -> str:
-    named = ", ".join(map(str, missing))
-    return f"{what} {named} does" if len(missing) == 1 else f"{what}s {named} do"
+async def _check_known(cluster: Cluster, ledger_id: int, force: bool) -> None:
+    try:
+        await cluster.client.metadata(ledger_id)
+    except MetadataDamaged:
+        if not force:
+            raise
 
 
 def _show(metadata: LedgerMetadata, as_json: bool) -> None:

@@ -185,17 +185,22 @@ def tail(connection: Connection, name: str, start: str, output: str, format_: st
 @click.option("--before", metavar=_POSITION, help="Remove what comes before; `latest`: all closed ledgers.")
 @click.option("--retention", is_flag=True, help="Remove what the stream's settings no longer keep.")
 @click.option("--force", is_flag=True, help="Also what a cursor has not passed.")
+@YES
 @AS_JSON
 @connects
 def truncate(
-    connection: Connection, name: str, before: str | None, retention: bool, force: bool, as_json: bool
-) -> None:
+    connection: Connection, name: str, before: str | None, retention: bool, force: bool, yes: bool, as_json: bool
+) -> int:
     """Make the beginning of STREAM unreadable, and print the ledgers that were deleted."""
     if (before is None) == (not retention):
         raise click.UsageError("truncate needs either --before POSITION or --retention")
+    question = f"Delete what stream {name} holds before {before}?"
+    if before is not None and not yes and not confirmed("truncate", "deletes", question):
+        return CommandExit.USAGE
     from bookie_pod.cli.stream.showing import truncate_stream
 
     connection.run(lambda cluster: truncate_stream(cluster, name, before, force=force, as_json=as_json))
+    return CommandExit.OK
 
 
 @stream.command()

@@ -76,5 +76,5 @@ async def open_owned(uri: MetadataServiceUri, options: MetadataServiceOptions) -
     """Open the store in the URI's folder, for this process alone; closing the service closes the store."""
     if uri.folder is None:
         raise InvalidConfiguration("an owned metadata store needs a folder")
-    owner = await EmbeddedOwner.open(uri.folder)
+    owner = await EmbeddedOwner.open(uri.folder, make_store=options.make_store)
     return await connect_local(owner, options.timeout, root=uri.root, owned=True, options=options)

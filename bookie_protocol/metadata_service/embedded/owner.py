@@ -91,9 +91,10 @@ class EmbeddedOwner:
         self._reaper = lasting_task(self._reap(), "ends of metadata sessions")
 
     @staticmethod
-    async def open(folder: str) -> EmbeddedOwner:
-        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened."""
-        return EmbeddedOwner(*await asyncio.to_thread(_open, folder))
+    async def open(folder: str, *, make_store: bool = True) -> EmbeddedOwner:
+        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened, `InvalidConfiguration`
+        if there is none and it is not to be made."""
+        return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store))
 
     async def close(self) -> None:
         """Close the store. Sessions stay in it until they expire after the next open."""
@@ -260,9 +261,9 @@ class EmbeddedOwner:
             return messages.ExecuteReply(outcome=_outcome(error))
 
 
-def _open(folder: str) -> tuple[NodeStore, list[SessionRecord]]:
+def _open(folder: str, make_store: bool) -> tuple[NodeStore, list[SessionRecord]]:
     """Open a store and end the sessions that nobody can hold any more; returns it with those that stand."""
-    store = NodeStore(folder)
+    store = NodeStore(folder, make=make_store)
     try:
         standing = []
         for record in store.sessions():

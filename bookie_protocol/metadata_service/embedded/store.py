@@ -34,6 +34,7 @@ from typing import Final, TypeVar
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from bookie_protocol.errors import (
+    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -67,9 +68,10 @@ class Change(Enum):
 
 
 class NodeStore:
-    """Open a folder; `MetadataUnavailable` if another process has it, or if it is no such store."""
+    """Open a folder; `MetadataUnavailable` if another process has it, or if it is no such store. `make`: a folder that
+    is empty or missing becomes one, otherwise it is `InvalidConfiguration`."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, make: bool = True) -> None:
         self._folder = folder
         self.broken: str | None = None
         """Why the store refuses everything; None: it does not."""
@@ -83,6 +85,11 @@ class NodeStore:
         options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
+        if not make and not os.path.exists(os.path.join(folder, "CURRENT")):
+            raise InvalidConfiguration(
+                f"there is no metadata store in {folder}: correct metadataServiceUri, or make one with `bookie cluster"
+                " init`"
+            )
         try:
             os.makedirs(folder, exist_ok=True)
             names = sorted(os.listdir(folder))

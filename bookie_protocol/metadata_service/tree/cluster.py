@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Final
 
 from bookie_protocol.errors import (
     InvalidConfiguration,
@@ -26,6 +27,9 @@ from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, decode_layout, encode_layout
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+
+FORMATTING: Final = "formatting "
+"""Stands before the instance id while a cluster is being formatted."""
 
 
 class TreeCluster:
@@ -44,6 +48,15 @@ class TreeCluster:
         return await self._tree.exists(self._root, timeout=timeout) is not None
 
     async def instance_id(self, *, timeout: float | None = None) -> str | None:
+        stored = await self._stored_instance_id(timeout)
+        if stored is not None and stored.startswith(FORMATTING):
+            raise MetadataDamaged(
+                f"the cluster at {self._root} is being formatted, or that was interrupted: wait for it, or repeat"
+                " `bookie cluster format`"
+            )
+        return stored
+
+    async def _stored_instance_id(self, timeout: float | None) -> str | None:
         path = f"{self._root}/{paths.INSTANCE_ID}"
         try:
             node = await self._tree.get(path, timeout=timeout)

@@ -3,10 +3,11 @@
 Invariants
 - Everything that speaks against the step is looked at before the first change.
 - Both delete the parents of the registrations first: a bookie that came meanwhile stops them, with nothing lost.
-- Formatting then replaces the instance id: from there on no bookie with old data gets past its cookie check. It looks
-  for bookies once more before it erases anything, and a bookie looks at the instance id once more when it has
-  registered: of two that meet, one sees the other.
-- Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated.
+- Formatting then marks the instance id: from there on no bookie starts, with old data or without, until all of it is
+  done. It looks for bookies once more before it erases anything, and a bookie looks at the instance id once more when
+  it has registered: of two that meet, one sees the other.
+- Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated
+  with the same instance id.
 
 Threads: event loop only.
 
@@ -22,7 +23,7 @@ from typing import Final
 from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
 from bookie_protocol.metadata_service.interface import ANY_VERSION, LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.cluster import FORMATTING, TreeCluster
 from bookie_protocol.metadata_service.tree.erasing import erase
 from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, encode_layout
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
@@ -49,14 +50,16 @@ _LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT)
 class TreeClusterLifeCycle(TreeCluster):
     """Implements `ClusterMetadata`."""
 
-    async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
+    async def format(self, *, instance_id: str | None = None, force: bool = False, timeout: float | None = None) -> str:
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
+        before = await self._known_instance_id(timeout)
+        self._check_instance_id(instance_id, before)
         if not force:
             await self._check_no_bookies("formatted", timeout)
             await self._delete_registration_parents("formatted", timeout)
         layout = await self._layout_to_keep(timeout)
-        instance_id = await self._replace_instance_id(force, timeout)
+        await self._mark(before, force, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
@@ -67,16 +70,15 @@ class TreeClusterLifeCycle(TreeCluster):
         await self._replace(paths.LAYOUT, encode_layout(layout), timeout)
         self._settled = layout
         await self._make_registration_parents(timeout)
-        return instance_id
+        new = str(uuid.uuid4())
+        await self._replace(paths.INSTANCE_ID, new.encode(), timeout)
+        return new
 
     async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
-        stored = await self.instance_id(timeout=timeout)
+        stored = await self._known_instance_id(timeout)
         left = set((await self._tree.children(self._root, timeout=timeout)).names)
-        if instance_id is not None and instance_id != stored and (stored is not None or not left <= {paths.LAYOUT}):
-            raise InvalidConfiguration(
-                f"the cluster at {self._root} has instance id {stored or '(none)'}, not {instance_id}; nothing was "
-                "changed"
-            )
+        if stored is not None or not left <= {paths.LAYOUT}:
+            self._check_instance_id(instance_id, stored)
         await self._check_no_bookies("removed", timeout)
         await self._check_known(timeout)
         if not with_ledgers:
@@ -91,6 +93,17 @@ class TreeClusterLifeCycle(TreeCluster):
         self._settled = None
 
     # --- what speaks against it -------------------------------------------------------------------------------
+
+    async def _known_instance_id(self, timeout: float | None) -> str | None:
+        """Also of a cluster that is being formatted, from before that."""
+        stored = await self._stored_instance_id(timeout)
+        return None if stored is None else stored.removeprefix(FORMATTING) or None
+
+    def _check_instance_id(self, wanted: str | None, stored: str | None) -> None:
+        if wanted is not None and wanted != stored:
+            raise InvalidConfiguration(
+                f"the cluster at {self._root} has instance id {stored or '(none)'}, not {wanted}; nothing was changed"
+            )
 
     async def _check_no_bookies(self, step: str, timeout: float | None) -> None:
         found: set[str] = set()
@@ -156,23 +169,17 @@ class TreeClusterLifeCycle(TreeCluster):
         for path in self._registration_parents():
             await self._tree.ensure(path, timeout=timeout)
 
-    async def _replace_instance_id(self, force: bool, timeout: float | None) -> str:
-        """The new one. It is the old one again if a bookie has come."""
-        path = f"{self._root}/{paths.INSTANCE_ID}"
-        try:
-            before = (await self._tree.get(path, timeout=timeout)).data
-        except MetadataNotFound:
-            before = b""
-        instance_id = str(uuid.uuid4())
-        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+    async def _mark(self, before: str | None, force: bool, timeout: float | None) -> None:
+        """Taken back if a bookie has come."""
+        stored = await self._stored_instance_id(timeout)
+        await self._replace(paths.INSTANCE_ID, f"{FORMATTING}{before or ''}".encode(), timeout)
         if not force:
             try:
                 await self._check_no_bookies("formatted", timeout)
             except MetadataNotEmpty:
-                await self._replace(paths.INSTANCE_ID, before, timeout)
+                await self._replace(paths.INSTANCE_ID, (stored or "").encode(), timeout)
                 await self._make_registration_parents(timeout)
                 raise
-        return instance_id
 
     async def _replace(self, name: str, data: bytes, timeout: float | None) -> None:
         path = f"{self._root}/{name}"

@@ -81,7 +81,11 @@ def test_format(uri: str, capsys: Capture) -> None:
     assert run(["cluster", "format", uri]) == 1
     assert "repeat with --confirm" in refusal(capsys)
     assert with_service(uri, lambda service: service.ledgers.read(3)).value.ledger_id == 3
-    assert run(["cluster", "format", uri, "--confirm", "--json"]) == 0
+    for given, message in (([], "needs its --instance-id, or --force"), (["--instance-id", "x"], "not x; nothing was")):
+        assert run(["cluster", "format", uri, "--confirm", *given]) == 1
+        assert message in refusal(capsys)
+    assert with_service(uri, lambda service: service.ledgers.read(3)).value.ledger_id == 3
+    assert run(["cluster", "format", uri, "--confirm", "--json", "--instance-id", before]) == 0
     after = json.loads(capsys.readouterr().out)["instance_id"]
     assert with_service(uri, lambda service: service.cluster.instance_id()) == after != before
 
@@ -181,7 +185,7 @@ def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path
         "instance_id_matches": True,
     }
 
-    assert run(["cluster", "format", uri, "--confirm", "--json"]) == 0
+    assert run(["cluster", "format", uri, "--confirm", "--json", "--instance-id", instance]) == 0
     new = json.loads(capsys.readouterr().out)["instance_id"]
     assert run(configured) == 1
     printed = capsys.readouterr()

@@ -103,6 +103,7 @@ def test_exit_codes_tell_what_a_script_does_next(error, code):
         (["ledger", "read", "x"], "'x' is not a valid integer"),
         (["ledger", "write", "--property", "novalue", "-m", "/x"], "--property novalue: must look like name=value"),
         (["ledger", "delete", "1"], "there is no terminal: give --yes"),
+        (["stream", "truncate", "s", "--before", "1:0"], "there is no terminal: give --yes"),
         (["standalone"], "Missing option '--data'"),
     ],
 )

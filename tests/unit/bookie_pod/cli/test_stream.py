@@ -36,7 +36,7 @@ def test_a_seal_as_json(stream: str, capsys: Capture) -> None:
 def test_a_truncation_at_a_position_that_never_was_is_told(
     stream: str, capsys: Capture, as_json: tuple[str, ...]
 ) -> None:
-    assert run(["stream", "truncate", stream, "--before", "99:5", *as_json]) == 0
+    assert run(["stream", "truncate", stream, "--before", "99:5", "--yes", *as_json]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
@@ -47,7 +47,7 @@ def test_a_truncation_at_a_position_that_never_was_is_told(
 
 @pytest.mark.parametrize("where", [("--before", "latest"), ("--before", "earliest"), ("--retention",)])
 def test_other_truncations_warn_of_nothing(stream: str, capsys: Capture, where: tuple[str, ...]) -> None:
-    assert run(["stream", "truncate", stream, *where]) == 0
+    assert run(["stream", "truncate", stream, *where, *([] if where == ("--retention",) else ["--yes"])]) == 0
     assert capsys.readouterr() == ("", "")
 
 

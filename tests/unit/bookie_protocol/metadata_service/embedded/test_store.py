@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.errors import (
+    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -248,6 +249,16 @@ async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypat
     with pytest.raises(MetadataUnavailable, match="restart its owner"):
         await thread.post(lambda s: s.exists("/a"))
     await thread.stop()
+
+
+def test_whoever_does_not_mean_to_makes_no_store(tmp_path: Path) -> None:
+    """A URI that names another folder than it should, given to a command that only reads."""
+    for folder in (tmp_path / "missing" / "deep", tmp_path / "missing", tmp_path):
+        with pytest.raises(InvalidConfiguration, match=r"there is no metadata store in .* `bookie cluster init`"):
+            NodeStore(str(folder), make=False)
+    assert list(tmp_path.iterdir()) == []
+    NodeStore(str(tmp_path)).close()
+    NodeStore(str(tmp_path), make=False).close()
 
 
 def test_a_folder_with_somebodys_files_becomes_no_store(tmp_path: Path) -> None:
