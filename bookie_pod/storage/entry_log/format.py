@@ -153,10 +153,6 @@ def map_checksum(pointer: bytes, ledgers_map: bytes, before: int = 0) -> int:
     return int(google_crc32c.extend(google_crc32c.extend(before, pointer), ledgers_map))
 
 
-NO_MAP = bytes(MAP_POINTER.size + MAP_CHECK.size)
-"""In the place of a map's pointer: the log has none."""
-
-
 def encode_map_pointer(offset: int, ledger_count: int, ledgers_map: bytes) -> bytes:
     """What closing a log writes at `MAP_POINTER_OFFSET`: where the map is, and its check sum."""
     pointer = MAP_POINTER.pack(offset, ledger_count)

@@ -62,7 +62,7 @@ class RotatedLogs:
                 log.close()
 
     def give_up(self, logs: Iterable[LogWriter]) -> None:
-        """What a sync did not vouch for is appended again elsewhere: cut them there and close them. So a disk on which
+        """What no sync has vouched for is appended again elsewhere: cut them there and close them. So a disk on which
         each try fails is not filled by what the tries leave."""
         for log in logs:
             log.take_back()

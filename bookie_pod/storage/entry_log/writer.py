@@ -24,7 +24,6 @@ from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.format import (
     HEADER_SIZE,
     MAP_POINTER_OFFSET,
-    NO_MAP,
     SIZE,
     SIZE_BYTES,
     encode_header,
@@ -158,13 +157,9 @@ class LogWriter:
         self._write_failed = False
 
     def take_back(self) -> None:
-        """Remove what was promised to nobody, and the map. Best effort: what stays is garbage that a scan counts."""
-        if self._has_map:
-            try:
-                self._write_map_pointer(NO_MAP)
-            except OSError as error:
-                logger.warning("cannot take back the map of an entry log", path=self.file.path, error=str(error))
-        self.cut(self.kept_to)
+        """Remove what was promised to nobody. A log that has its map stays whole: after a crash a map that is named and
+        gone would be damage."""
+        self.cut(self.written_to if self._has_map else self.kept_to)
 
     def sync(self, files: Files) -> None:
         """Make what was handed over durable, and the file's name the first time. `OSError`."""

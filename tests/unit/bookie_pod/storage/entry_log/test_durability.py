@@ -170,34 +170,49 @@ def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: Memory
     assert files.open_files == 0
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_what_is_appended_again_is_taken_back_in_every_log(files: MemoryFiles, direct: bool) -> None:
-    """Of three logs the last one fails: those before it are synced, and hold what comes again all the same."""
-    logger = open_logger(files, log_size_limit=10_000, direct=direct)
+@pytest.mark.parametrize("direct_io", [False, True])
+def test_what_is_appended_again_is_taken_back_in_every_log(files: MemoryFiles, direct_io: bool) -> None:
+    """Of several logs the last one fails: those before it are synced, and hold what comes again all the same."""
+    logger = open_logger(files, log_size_limit=10_000, direct_io=direct_io)
     kept = logger.append_run(7, [0], [entry(7, 0)])
     logger.sync()
-    size = files.size(f"{FOLDER}/0.log")
     ids, entries = run(7, 250, first=1)
     logger.append_run(7, ids, entries)
-    assert logger.log_ids() == [0, 1, 2, 3]
-    files.faults.fail("datasync", path="3.log", times=1)
+    last = logger.log_ids()[-1]
+    assert last > 1
+    files.faults.fail("datasync", path=f"{last:x}.log", times=1)
     with pytest.raises(StorageFault):
         logger.sync()
     logger.abandon_unsynced()
-    assert (logger.log_ids(), files.size(f"{FOLDER}/0.log")) == ([0], size)
+    assert logger.log_ids() == [0]
     assert logger.is_flushed(0)
     again = logger.append_run(7, ids, entries)
     logger.sync()
     for after in _surviving(files):
-        reopened = open_logger(after, direct=direct)
-        assert reopened.log_ids() == [0, 4, 5, 6]
+        reopened = open_logger(after, direct_io=direct_io)
+        assert min(reopened.log_ids()[1:]) == last + 1
         assert reopened.read(kept[0], 7, 0) == entry(7, 0)
         assert [reopened.read(at, 7, i) for at, i in zip(again, ids, strict=True)] == entries
-        found = reopened.ledgers_map(0)
-        assert (found.closed, found.complete, found.ledgers) == (False, True, {7: 104})
+        assert reopened.ledgers_map(0).complete
         reopened.close()
     logger.close()
     assert files.open_files == 0
+
+
+def test_of_a_log_that_goes_on_what_a_sync_has_seen_stays(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    kept = logger.append_run(7, [0], [entry(7, 0)])
+    logger.sync()
+    logger.append_run(7, [1], [entry(7, 1)])
+    files.faults.fail("datasync", times=1)
+    with pytest.raises(StorageFault):
+        logger.sync()
+    logger.abandon_unsynced()
+    assert files.size(f"{FOLDER}/0.log") == 1024 + 104
+    found = logger.ledgers_map(0)
+    assert (found.closed, found.complete, found.ledgers) == (False, True, {7: 104})
+    assert logger.read(kept[0], 7, 0) == entry(7, 0)
+    logger.close()
 
 
 def test_others_see_that_locations_became_void(files: MemoryFiles) -> None:
