@@ -23,7 +23,7 @@ from tests.support.small_bookie import SMALL_BOOKIE
 async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bookie]:
     """Started in a new cluster, with an HTTP server; stopped at the end."""
     config = _config(work, settings)
-    service = await open_metadata(config.metadata, str(config.metadata.service_uri))
+    service = await open_metadata(config.metadata, str(config.metadata.service_uri), make_store=True)
     await service.cluster.initialize()
     await service.close()
     async with _started(config) as bookie:

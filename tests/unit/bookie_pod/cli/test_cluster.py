@@ -123,7 +123,7 @@ def test_a_wait_ends(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "RETRY_S", 0.01)
     tries: list[str] = []
 
-    async def open_metadata(config: object, uri: str) -> MetadataService:
+    async def open_metadata(config: object, uri: str, *, make_store: bool) -> MetadataService:
         tries.append(uri)
         raise MetadataUnavailable("connection refused")
 
@@ -154,7 +154,7 @@ def configured(uri: str, tmp_path: Path) -> list[str]:
 
 def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path) -> None:
     assert run(configured) != 0
-    assert "there is no cluster" in refusal(capsys)
+    assert "there is no metadata store" in refusal(capsys)
     instance = init(uri, capsys)
     assert run(configured) == 0
     printed = capsys.readouterr().out

@@ -102,7 +102,7 @@ class Replaced:
 
     async def replace(self, bookie: Bookie) -> None:
         """What an operator does with one that is stopped: empty disks, and no cookie."""
-        service = await open_metadata(bookie.config.metadata, str(bookie.config.metadata.service_uri))
+        service = await open_metadata(bookie.config.metadata, str(bookie.config.metadata.service_uri), make_store=True)
         await service.cookies.delete("old-id")
         await service.close()
         for name in ("journal", "ledgers"):

@@ -59,7 +59,7 @@ async def test_a_bookie_whose_port_is_taken_is_never_registered(
             f"{enabled}Port": str(taken),
         },
     )
-    service = await open_metadata(config.metadata, f"file://{tmp_path}/metadata")
+    service = await open_metadata(config.metadata, f"file://{tmp_path}/metadata", make_store=True)
     await service.cluster.initialize()
     await service.close()
 
