@@ -63,6 +63,8 @@ class Channel:
         self._retry_at = 0.0
         self._delay = 0.0
         self._error: PodkeeperError | None = None
+        self.connection_number = 0
+        """Which of the pool's connections is this channel's, or was its last one; 0: there was none yet."""
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each, whenever a connection that stood is gone: the bookie may have been restarted."""
 
@@ -197,6 +199,8 @@ class Channel:
             self._attempt_failed(BookieUnavailable(f"bookie {self.bookie_id} is not ready: it closed the connection"))
             return
         self._connection, self._error, self._delay = connection, None, 0.0
+        self._pool.connections += 1
+        self.connection_number = self._pool.connections
         self._record.connected(connection)
         waiting, self._waiting = self._waiting, []
         for each in waiting:

@@ -56,6 +56,8 @@ class ChannelPool:
         self.read_ticks = ceil(options.read_timeout / self.ticker.seconds) + 1
         self.silence_ticks = SILENT_TIMEOUTS * max(self.add_ticks, self.read_ticks)
         self.is_closed = False
+        self.connections = 0
+        """So many were made so far, to any bookie."""
         self._channels: dict[tuple[str, int, int], Channel] = {}
 
     def channel(

@@ -34,9 +34,10 @@ class AdvancedLedgerWriter(WriteHandle):
         digest: DigestManager,
         master_key: bytes,
         *,
+        connections: int,
         deferred_sync: bool = False,
     ) -> None:
-        super().__init__(context, metadata, digest, master_key, deferred_sync=deferred_sync)
+        super().__init__(context, metadata, digest, master_key, connections=connections, deferred_sync=deferred_sync)
         options = context.options
         self._order = ReorderBuffer(self.ledger_id, options.write_window_entries, options.write_window_bytes)
         self._turns: dict[int, asyncio.Future[None]] = {}

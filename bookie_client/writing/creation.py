@@ -28,9 +28,17 @@ Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
 async def create_writer(context: ClientContext, handle: type[Writer], new: NewLedger) -> Writer:
     """Create a ledger and its writer's handle. Raises as `create_ledger`."""
+    connections = context.pool.connections
     stored = await create_ledger(context, new)
     digest = digest_manager(new.digest, new.password)
-    return handle(context, stored, digest, master_key(new.password), deferred_sync=new.deferred_sync)
+    return handle(
+        context,
+        stored,
+        digest,
+        master_key(new.password),
+        connections=connections,
+        deferred_sync=new.deferred_sync,
+    )
 
 
 async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[LedgerMetadata]:

@@ -35,17 +35,19 @@ def replace_bookies(
     )
 
 
-def change_needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:
-    """Whether a failed bookie is still in the last ensemble.
-
-    Raises `LedgerClosed` or `LedgerFenced` when somebody else is recovering the ledger or has done so.
-    """
+def check_open(metadata: LedgerMetadata) -> None:
+    """Raises `LedgerClosed` or `LedgerFenced` when somebody else is recovering the ledger or has done so."""
     if metadata.state is LedgerState.CLOSED:
         raise LedgerClosed(
             f"ledger {metadata.ledger_id} was closed by another client at entry {metadata.last_entry_id}"
         )
     if metadata.state is LedgerState.IN_RECOVERY:
         raise LedgerFenced(f"ledger {metadata.ledger_id} is being recovered by another client")
+
+
+def change_needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:
+    """Whether a failed bookie is still in the last ensemble. Raises as `check_open`."""
+    check_open(metadata)
     return any(metadata.last_ensemble[position] == bookie for position, bookie in failed.items())
 
 

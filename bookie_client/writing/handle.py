@@ -24,7 +24,14 @@ from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.writing.ensemble_change import change_needed, close_needed, replace_bookies, with_new_ensemble
+from bookie_client.writing.doubt import Doubt
+from bookie_client.writing.ensemble_change import (
+    change_needed,
+    check_open,
+    close_needed,
+    replace_bookies,
+    with_new_ensemble,
+)
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.force import UnsyncedWatch, force_ledger
@@ -50,8 +57,10 @@ class WriteHandle:
         digest: DigestManager,
         master_key: bytes,
         *,
+        connections: int,
         deferred_sync: bool = False,
     ) -> None:
+        """`connections`: so many had the pool made before the ledger was created."""
         value = metadata.value
         options = context.options
         self.ledger_id = value.ledger_id
@@ -62,8 +71,15 @@ class WriteHandle:
             context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )
         encoder = context.pool.dialect.add_encoder(self.ledger_id, master_key, deferred_sync=deferred_sync)
+        self._doubt = Doubt(context.pool, self._look, connections, options.degraded_retry_interval)
         self._pipeline = AddPipeline(
-            context, self._state, digest, encoder, self._change_ensemble, on_failure=self._appending_failed
+            context,
+            self._state,
+            digest,
+            encoder,
+            self._change_ensemble,
+            on_failure=self._appending_failed,
+            doubt=self._doubt,
         )
         self._reader = OwnEntries(context, lambda: self._metadata, digest)
         self._closing: asyncio.Task[None] | None = None
@@ -248,13 +264,21 @@ class WriteHandle:
     def _refuse_held(self, error: PodkeeperError) -> None:
         """Fail what was given to this handle and not sent yet."""
 
-    # --- ensemble change ------------------------------------------------------------------------------------
+    # --- the metadata ---------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Raises what ends the writing if the ledger is not this writer's any more."""
+        stored = await self._context.ledgers.read(self.ledger_id, fresh=True)
+        check_open(stored.value)
+        if stored.value.creation_token != self.metadata.creation_token:
+            raise LedgerClosed(f"ledger {self.ledger_id} was deleted, and another client made one of this id")
 
     async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         context = self._context
         lac = self._state.lac
         quorums = self._state.quorums
         spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed)
+        connections, before = context.pool.connections, self._metadata
 
         def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:
             return replace_bookies(
@@ -270,6 +294,8 @@ class WriteHandle:
             needed,
             lambda metadata: with_new_ensemble(metadata, lac, replaced(metadata)),
         )
+        if self._metadata is not before:  # stored, in a ledger that is open
+            self._doubt.seen_open(connections)
         return self.metadata.last_ensemble
 
 

@@ -13,7 +13,7 @@ Source: reference client protocol, sections 5 and 6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder
@@ -108,12 +108,19 @@ class Outbox:
         """The bytes of an add that was encoded before."""
         return b"".join((add.head, add.body, self._tail))
 
-    def follow_ensemble(self) -> None:
-        """Adds go to the ensemble that the state names now."""
-        if self._ensemble != self._state.ensemble:
-            self._ensemble = self._state.ensemble
-            ledger_id, pool = self._state.ledger_id, self._context.pool
-            self._channels = [pool.channel(bookie, ledger_id) for bookie in self._ensemble]
+    @property
+    def channels(self) -> Sequence[Channel]:
+        """The ways to the ensemble that adds go to."""
+        return self._channels
+
+    def follow_ensemble(self) -> bool:
+        """Adds go to the ensemble that the state names now; whether that is another one."""
+        if self._ensemble == self._state.ensemble:
+            return False
+        self._ensemble = self._state.ensemble
+        ledger_id, pool = self._state.ledger_id, self._context.pool
+        self._channels = [pool.channel(bookie, ledger_id) for bookie in self._ensemble]
+        return True
 
     def _flush_turn(self) -> None:
         self._flush_due = False

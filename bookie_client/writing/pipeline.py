@@ -4,6 +4,7 @@ Invariants
 - Adds end in the order of their entry ids, each once.
 - Acknowledgements of one turn of the event loop are delivered together, and before anything that the same turn
   brought against the ledger takes effect.
+- What comes over a connection that is new is delivered once the ledger was seen open after that (`Doubt`).
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
 - At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
@@ -29,6 +30,7 @@ from bookie_client.reading.background import defect_found, fail_on_defect
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.change_runner import ChangeRunner, EnsembleChange
+from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.intake import AddIntake
 from bookie_client.writing.mending import mend
 from bookie_client.writing.outbox import Outbox
@@ -53,8 +55,10 @@ class AddPipeline:
         change: EnsembleChange,
         *,
         on_failure: Callable[[PodkeeperError], None] | None = None,
+        doubt: Doubt | None = None,
     ) -> None:
-        """`on_failure` is called once, after the pending adds were told."""
+        """`on_failure` is called once, after the pending adds were told. A recovery has no `doubt`: what others do to
+        the ledger meanwhile decides itself when it is closed."""
         self.ledger_id = state.ledger_id
         self.state = state
         self._context = context
@@ -65,6 +69,10 @@ class AddPipeline:
         self._idle = asyncio.Event()
         self._idle.set()
         self._outbox = Outbox(context, state, digest, encoder, self._idle, self._after_sending, self._broke)
+        self._pool = context.pool
+        self._doubt = doubt
+        self._looking = False
+        self._follow_ensemble()
         self._changes = ChangeRunner(state, change, options.degraded_retry_interval)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
@@ -156,7 +164,8 @@ class AddPipeline:
             told(self.state.failure)
         if outcome.change is not None:
             self._spawn(self._run_change(outcome.change), "ensemble change")
-        self._outbox.follow_ensemble()
+        if self._outbox.follow_ensemble():
+            self._follow_ensemble()
         for add, position in outcome.resend:
             self._outbox.send_again(add, position)
         if outcome.deliver:
@@ -181,6 +190,12 @@ class AddPipeline:
             self._deliver()
 
     def _deliver(self) -> None:
+        doubt = self._doubt
+        if doubt is not None and doubt.settled != self._pool.connections and doubt.arises():
+            if not self._looking and self.state.is_deliverable:
+                self._looking = True
+                self._spawn(self._look(doubt), "look at the metadata")
+            return
         adds = self.state.deliver()
         if not adds:
             return
@@ -207,6 +222,20 @@ class AddPipeline:
         self._window.release(len(adds), nbytes, lingering)
         if self.state.idle:
             self._idle.set()
+
+    def _follow_ensemble(self) -> None:
+        if self._doubt is not None:
+            self._doubt.follow(self._outbox.channels)
+
+    async def _look(self, doubt: Doubt) -> None:
+        try:
+            await doubt.settle()
+        except PodkeeperError as error:
+            self.abandon(error)
+            return
+        finally:
+            self._looking = False
+        self._deliver()
 
     def _fail(self, add: PendingAdd, error: PodkeeperError) -> None:
         add.lingering = add.waiting > 0

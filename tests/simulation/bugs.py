@@ -29,6 +29,7 @@ from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.recovery.rewrite import Rewriter, _Rewrites
 from bookie_client.writing import handle
 from bookie_client.writing.add_state import AddState
+from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import replace_bookies
 from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.handle import WriteHandle
@@ -50,9 +51,11 @@ from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
 from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
 from tests.simulation.focus import (
     answers_come_again,
+    bookies_are_replaced_in_turn,
     bookies_die_of_fences,
     bookies_fail_as_recovery_begins,
     bookies_lose_their_power,
+    bookies_stall,
     deferred_sync_and_restarts,
     many_recoveries,
 )
@@ -211,6 +214,10 @@ def _acknowledge_what_is_given_up_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BookieConnection, "_give_up", give_up)
 
 
+def _count_whoever_acknowledges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubt, "arises", lambda self: False)
+
+
 def _adaptive_time_outs_never_come(patch: pytest.MonkeyPatch) -> None:
     def shift(self: Lateness, *measured: object) -> int:
         return self._ticker.now
@@ -300,7 +307,15 @@ BUGS = (
         "acknowledge what an adaptive time-out gives up early",
         _acknowledge_what_is_given_up_early,
         ("S5", "S4", "S3"),
-        100,
+        20,
+        bookies_stall,
+    ),
+    Bug(
+        "a writer counts a replaced bookie",
+        _count_whoever_acknowledges,
+        ("S3",),
+        20,
+        bookies_are_replaced_in_turn,
     ),
     Bug(
         "adaptive time-outs that never come",

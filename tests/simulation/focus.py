@@ -47,6 +47,33 @@ def bookies_die_of_fences(scenario: Scenario) -> Scenario:
     return replace(scenario, ledgers=ledgers, faults=faults)
 
 
+def bookies_are_replaced_in_turn(scenario: Scenario) -> Scenario:
+    """As a ledger is recovered all bookies become others under their ids, one after the other, while its writer pauses
+    or is at work."""
+    pauses = (0.6, 0.05)
+    ledgers = tuple(
+        replace(plan, kind="plain", recoverers=2, entries=20, pause=pauses[number % 2])
+        for number, plan in enumerate(scenario.ledgers)
+    )
+    bookies = scenario.quorums[0]
+    faults = tuple(
+        FaultPlan("new under its id", None, "negative", 1 + 4 * number, 0.02 + 0.03 * each)
+        for number in range(8)
+        for each in range(bookies)
+    )
+    return replace(scenario, bookies=bookies, ledgers=ledgers, faults=faults)
+
+
+def bookies_stall(scenario: Scenario) -> Scenario:
+    """Far longer than the time-outs that their answers of late suggest."""
+    ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 100) for plan in scenario.ledgers)
+    client = replace(
+        scenario.client, adaptive_timeouts=True, min_adaptive_timeout=0.02, max_adaptive_timeout=0.5, add_timeout=1.0
+    )
+    disk = replace(scenario.disk, stall_chance=0.1, stall_seconds=1.0)
+    return replace(scenario, quorums=(3, 3, 2), ledgers=ledgers, client=client, disk=disk)
+
+
 def answers_come_again(scenario: Scenario) -> Scenario:
     """Those of every bookie, while writers are at work and something else goes wrong too."""
     ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)

@@ -6,8 +6,11 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.bugs import BUGS
+from tests.simulation.focus import bookies_are_replaced_in_turn
 from tests.simulation.planted import Bug, assert_found
+from tests.support.simulation.run import run
 from tests.support.simulation.runner import run_seed, run_seeds
+from tests.support.simulation.scenario import draw
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -44,6 +47,12 @@ def test_the_command_runs_seeds_and_shows_one(capsys, monkeypatch):
 
 def test_without_a_bug_the_same_seeds_hold():
     assert [seed for seed in range(10) if run_seed(seed).failed] == []
+
+
+def test_writers_whose_bookies_are_replaced_in_turn_lose_nothing():
+    results = [run(bookies_are_replaced_in_turn(draw(seed))) for seed in range(20)]
+    assert [one.violations for one in results if one.failed] == []
+    assert sum(one.counts.get("append LedgerClosed", 0) for one in results)
 
 
 def test_what_bookies_admit_as_a_run_of_adds_is_stored_too():

@@ -1,7 +1,7 @@
 """A bookie of the virtual cluster: the real request handling and registration, on a virtual disk and network.
 
 A `VirtualBookie` outlives its processes. `start` begins one from what the disk holds; `kill`, `power_off`,
-`lose_disk` and `replace_disk` end it in their ways.
+`lose_disk`, `replace_disk` and `be_another` end it in their ways.
 """
 
 from __future__ import annotations
@@ -134,6 +134,13 @@ class VirtualBookie:
             if any(self.bookie_id in version.metadata.all_bookies() for version in ledger.versions):
                 self.doubtful[ledger.ledger_id] = None
 
+    def be_another(self) -> None:
+        """The bookie ends, and another one comes under its id that was healed since and does not know what this one had
+        fenced, as one of the reference's."""
+        self.kill()
+        self.disk = self.disk.without_fences()
+        self._history.emptied(self.bookie_id)
+
     def empty_disk(self) -> None:
         """The bookie ends, and is held back until it may come back with an empty disk, of which it knows nothing: it
         denies what it had."""
@@ -157,6 +164,13 @@ class VirtualBookie:
         self.disk.drop(ledger_id)
         if self._process is not None:
             self._process.storage.drop_entries(ledger_id)
+
+    def collect(self, ledger_id: int) -> None:
+        """The ledger was deleted: nothing of it stays, but that it was fenced."""
+        self.trace(self.host, f"ledger {ledger_id}: it is collected")
+        self.disk.forget(ledger_id)
+        if self._process is not None:
+            self._process.collect(ledger_id)
 
     def had(self, ledger_id: int, entry_id: int) -> bool:
         """Whether a disk that was lost held the entry."""

@@ -39,6 +39,17 @@ class Disk:
             del self.entries[ledger_id, entry_id]
         self.records = [body for body in self.records if not _is_entry_of(ledger_id, body)]
 
+    def forget(self, ledger_id: int) -> None:
+        """Everything of a ledger."""
+        self.drop(ledger_id)
+        self.records = [body for body in self.records if IDS.unpack_from(body)[0] != ledger_id]
+
+    def without_fences(self) -> Disk:
+        """What healing brings to a bookie that is new under this one's id: everything but what it had promised."""
+        other = Disk()
+        other.append([body for body in self.records if kind_of(IDS.unpack_from(body)[1]) is not RecordKind.FENCE])
+        return other
+
     def replay(self, sink: ReplayIntoStorage) -> None:
         """As the journal's replay does."""
         for body in self.records:

@@ -29,6 +29,7 @@ class Faults:
         self._seen: dict[str, int] = {}
         self._planned: dict[tuple[str, int], list[FaultPlan]] = {}
         self._started = self._mended = False
+        self._replaced = 0
         self._strikes: dict[str, Callable[[str], None]] = {
             "kill": self._kill,
             "power": self._power,
@@ -46,8 +47,10 @@ class Faults:
             "kill writer": lambda host: self._kill_client("writer"),
             "kill recoverer": lambda host: self._kill_client("recoverer"),
             "recover": self._recover,
+            "sleep": self._sleep,
             "lost disk": self._lost_disk,
             "replaced disk": self._replaced_disk,
+            "new under its id": self._new_under_its_id,
             "bad reads": self._bad_reads,
             "flush": self._flush,
         }
@@ -170,6 +173,15 @@ class Faults:
             self._world.trace(bookie.host, "gets an empty disk")
             bookie.replace_disk()
             self._later(0.5, bookie.start)
+
+    def _new_under_its_id(self, host: str) -> None:
+        """The bookies of the cluster, each in its turn."""
+        self._replaced = (self._replaced + 1) % len(self._world.bookies)
+        bookie = self._world.bookies[self._replaced]
+        if bookie.is_running:
+            self._world.trace(bookie.host, "is replaced under its id")
+            bookie.be_another()
+            bookie.start()
 
     def _bad_reads(self, host: str) -> None:
         bookie = self._running(host)
@@ -305,3 +317,21 @@ class Faults:
 
     def _recover(self, host: str) -> None:
         self._world.add_recoverer()
+
+    # --- steps that take long -------------------------------------------------------------------------------
+
+    def _anybody(self, host: str) -> Actor | None:
+        """Whoever caused the event; if it was a bookie, somebody who may be about to change metadata."""
+        actors = self._clients()
+        here = [actor for actor in actors if actor.host.host == host]
+        return self._random.choice(here or actors) if actors else None
+
+    def _sleep(self, host: str) -> None:
+        """A process hears and says nothing for longer than its session, as a rule."""
+        actor = self._anybody(host)
+        if actor is not None:
+            self._cut_off(actor.host.host, 1.5 * self._world.metadata.options.session_timeout)
+
+    def _cut_off(self, alone: str, mean_seconds: float) -> None:
+        others = [bookie.host for bookie in self._world.bookies] + [HOST]
+        self._block([pair for other in others for pair in ((alone, other), (other, alone))], mean_seconds)

@@ -47,7 +47,9 @@ class BookieProcess:
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
         self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
         fenced = FencedAndDeleted(clock=loop.time)
-        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, fenced_and_deleted=fenced)
+        self._ledgers = ledgers = Ledgers(
+            self.storage, 1, journaled_keys=replay.journaled_keys, fenced_and_deleted=fenced
+        )
         operations = _ObservedOperations(ledgers, [self.journal])
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled
@@ -75,6 +77,12 @@ class BookieProcess:
         """The bookie may have held entries of this ledger, and may have fenced it."""
         record = self.storage.ledger(ledger_id) or LedgerRecord(b"")
         self.storage.set_ledger(ledger_id, replace(record, fenced=True, limbo=True))
+
+    def collect(self, ledger_id: int) -> None:
+        """As garbage collection does."""
+        record = self.storage.ledger(ledger_id)
+        self.storage.delete_ledger(ledger_id)
+        self._ledgers.forget(ledger_id, record is not None and record.fenced)
 
     def stop(self) -> None:
         """Nothing of this process has any effect any more."""

@@ -15,7 +15,6 @@ from tests.support.simulation.faults import Faults
 from tests.support.simulation.healing import copies
 from tests.support.simulation.healing.drainer import Drainer
 from tests.support.simulation.healing.judge import HEALERS
-from tests.support.simulation.session import HOST
 
 if TYPE_CHECKING:
     from tests.support.simulation.actors import Actor
@@ -41,7 +40,6 @@ class HealingFaults(Faults):
             "stop healer": self._stop_healer,
             "freeze healer": self._freeze_healer,
             "hold": self._hold,
-            "sleep": self._sleep,
             "kill drainer": self._kill_drainer,
             "expire drainer": self._expire_drainer,
             "second drainer": self._second_drainer,
@@ -137,17 +135,7 @@ class HealingFaults(Faults):
             return
         self._cut_off(healer.host.host, 2.0)
 
-    def _cut_off(self, alone: str, mean_seconds: float) -> None:
-        others = [bookie.host for bookie in self._world.bookies] + [HOST]
-        self._block([pair for other in others for pair in ((alone, other), (other, alone))], mean_seconds)
-
     # --- steps that take long -------------------------------------------------------------------------------
-
-    def _anybody(self, host: str) -> Actor | None:
-        """Whoever caused the event; if it was a bookie, somebody who may be about to change metadata."""
-        actors = self._clients()
-        here = [actor for actor in actors if actor.host.host == host]
-        return self._random.choice(here or actors) if actors else None
 
     def _hold(self, host: str) -> None:
         """A request to the metadata service takes its whole time-out, or longer; the session lives on.
@@ -159,12 +147,6 @@ class HealingFaults(Faults):
             timeout = self._world.metadata.options.session_timeout
             longest = 1.5 if actor.name.startswith(HEALERS) else 0.8
             self._world.metadata.hold(actor.host.host, timeout * (0.2 + (longest - 0.2) * self._random.random()))
-
-    def _sleep(self, host: str) -> None:
-        """A process hears and says nothing for longer than its session, as a rule."""
-        actor = self._anybody(host)
-        if actor is not None:
-            self._cut_off(actor.host.host, 1.5 * self._world.metadata.options.session_timeout)
 
     # --- decommissions --------------------------------------------------------------------------------------
 
