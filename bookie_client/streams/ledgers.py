@@ -15,6 +15,7 @@ from bookie_client.logs import get_logger
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY, StreamSettings
 from bookie_client.streams.ownership import LedgerEnd
+from bookie_client.streams.publishing import check_stays
 from bookie_client.streams.together import together
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
@@ -54,6 +55,10 @@ class StreamLedgers:
             _log.error("the open ledger of a stream was deleted: it leaves the list", stream=name, ledger=ledger_id)
             return LedgerEnd(ledger_id, 0, 0)
         return end_of(metadata)
+
+    async def check_stays(self, ledger_id: int) -> None:
+        """Raises `NoSuchLedger` for a ledger that was deleted, or is about to be; `MetadataUnavailable`."""
+        check_stays(await self.client.metadata(ledger_id))
 
     async def of_others(self, name: str, ledger_ids: Iterable[int]) -> set[int]:
         """Those of these ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""

@@ -34,6 +34,8 @@ STREAM_KEY: Final = "podkeeper/stream"
 """Custom metadata that names the stream of a ledger."""
 WRITER_KEY: Final = "podkeeper/writer"
 """Custom metadata that names the `StreamWriter` that created a ledger."""
+GOING_KEY: Final = "podkeeper/going"
+"""Custom metadata of a ledger that is about to be deleted because nobody counts on it: no stream takes it any more."""
 
 
 def check_stream_name(name: str) -> str:

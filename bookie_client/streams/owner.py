@@ -69,12 +69,16 @@ class StreamOwner:
             raise
 
     async def record(self, end: LedgerEnd | None, next_id: int | None = None) -> Manifest:
-        """Store that the open ledger ended, and that the next one is open. Raises `StreamFenced`."""
+        """Store that the open ledger ended, and that the next one is open. Raises `StreamFenced`, and `NoSuchLedger`
+        when somebody has taken the next one for an orphan meanwhile."""
 
-        def change(manifest: Manifest) -> Manifest | None:
-            return moved_on(manifest, self.token, end, next_id, self._now_ms())
+        async def decide(manifest: Manifest) -> Manifest | None:
+            changed = moved_on(manifest, self.token, end, next_id, self._now_ms())
+            if changed is not None and next_id is not None:  # in each round: a deletion has made this one lose the last
+                await self._ledgers.check_stays(next_id)
+            return changed
 
-        return (await self._store.update(self.name, change))[0]
+        return (await self._store.update_by(self.name, decide))[0]
 
     async def finish(self, ledger: LedgerWriter, manifest: Manifest) -> LedgerEnd:
         """Close a ledger behind what was acknowledged, or find where somebody else has closed it."""

@@ -6,8 +6,11 @@ Invariants
   entries, or double them, without a word.
 - A ledger is one stream's: the one that its custom metadata name. Who deletes ledgers asks there. One that names none
   is given to the stream before it is listed, by a change of its metadata, so that a deletion under way fails.
+- Who deletes a ledger that no stream has says so in its metadata (`going`), then changes the stream that it names, then
+  looks at the lists for the last time. Who lists a ledger reads the stream before it looks at the ledger: if it read
+  the stream before that change, it loses its compare-and-set; if behind it, it finds that the ledger goes.
 
-`published` is pure; `own_ledgers` belongs to the event loop.
+`published` and `check_stays` are pure; the others belong to the event loop.
 
 Source: reference Spark notes, section 3.
 """
@@ -23,17 +26,20 @@ from typing import Final
 from bookie_client.client import Client
 from bookie_client.streams.encoding import with_ordinals
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamPosition, Transaction, Txn
+from bookie_client.streams.model import GOING_KEY, STREAM_KEY, PublishedLedger, StreamPosition, Transaction, Txn
 from bookie_client.streams.removal import with_retired
 from bookie_client.streams.together import together
 from bookie_protocol.errors import (
     BadRequest,
+    MetadataError,
     MetadataVersionConflict,
+    NoSuchLedger,
     Refused,
     StreamInUse,
     StreamTransactionConflict,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.versioned import Versioned
 
 MAX_TRANSACTIONS: Final = 500
 """Applications whose last batch a stream remembers."""
@@ -127,6 +133,32 @@ async def own_ledgers(client: Client, stream: str, ledgers: Sequence[PublishedLe
     await together([partial(_own_ledger, client, stream, ledger) for ledger in ledgers])
 
 
+async def going(client: Client, stored: Versioned[LedgerMetadata]) -> Versioned[LedgerMetadata]:
+    """Say of a ledger in this version that it is about to be deleted; returns the version to delete. One whose metadata
+    have no room for that stays as it is. Raises `MetadataVersionConflict`, `MetadataNotFound`,
+    `MetadataUnavailable`."""
+    metadata = stored.value
+    if GOING_KEY in metadata.custom_metadata or metadata.format_version < WITH_CUSTOM_METADATA:
+        return stored
+    marked = replace(metadata, custom_metadata={**metadata.custom_metadata, GOING_KEY: b""})
+    return await client.metadata_service.ledgers.write(marked, stored.version)
+
+
+async def staying(client: Client, stored: Versioned[LedgerMetadata]) -> None:
+    """Take back what `going` said. Somebody counts on the ledger, so it does not matter if that cannot be done."""
+    custom = {key: value for key, value in stored.value.custom_metadata.items() if key != GOING_KEY}
+    with suppress(MetadataError):
+        await client.metadata_service.ledgers.write(replace(stored.value, custom_metadata=custom), stored.version)
+
+
+def check_stays(metadata: LedgerMetadata) -> None:
+    """Raises `NoSuchLedger` for a ledger that is about to be deleted."""
+    if GOING_KEY in metadata.custom_metadata:
+        raise NoSuchLedger(
+            f"ledger {metadata.ledger_id} is being deleted, because no stream had it: write a new one, or copy it"
+        )
+
+
 # --- inside ---------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +213,7 @@ async def _own_ledger(client: Client, stream: str, ledger: PublishedLedger) -> N
     for _ in range(_TRIES):
         stored = await client.stored_metadata(ledger.ledger_id)
         _check(stored.value, ledger)
+        check_stays(stored.value)
         custom = stored.value.custom_metadata
         owner = custom.get(STREAM_KEY)
         if owner == stream.encode():

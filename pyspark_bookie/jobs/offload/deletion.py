@@ -14,7 +14,7 @@ Invariants
   minutes, and again behind it. All streams are asked, whatever the ledger says of itself; those that list nothing of
   the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change;
   each time where metadata have no room for a name. Whoever was about to list it in the stream that it names fails:
-  that stream is changed before it is looked at last.
+  its metadata say that it goes, and that stream is changed, before it is looked at last.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
 
 One thread.
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.cursors import StreamCursors
 from bookie_client.streams.model import STREAM_KEY
-from bookie_client.streams.publishing import WITH_CUSTOM_METADATA
+from bookie_client.streams.publishing import WITH_CUSTOM_METADATA, going, staying
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
@@ -137,11 +137,13 @@ class Deleter:
             if obstacle is not None:
                 return obstacle
             self._prove(record)
-            self._overtake(found.value)
-            if (obstacle := self.obstacle(record)) is not None:
-                return obstacle
             try:
-                self._delete_version(record.ledger_id, found.version)
+                marked = self._client.run(partial(going, stored=found))
+                self._overtake(found.value)
+                if (obstacle := self.obstacle(record)) is not None:
+                    self._client.run(partial(staying, stored=marked))
+                    return obstacle
+                self._delete_version(record.ledger_id, marked.version)
             except MetadataVersionConflict:
                 continue
             return DeletionFate.DELETED

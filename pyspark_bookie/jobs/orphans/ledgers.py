@@ -3,7 +3,8 @@
 Invariants
 - Only a ledger that its owner does not list, and that is old enough by its own metadata, is an orphan; one whose age
   nobody knows is left alone.
-- Before a ledger is removed the owner's list is read once more, and it is removed only in the version that was judged.
+- Before a ledger is removed its metadata say so, then the owner's list is read once more, and it is removed only in the
+  version that was judged (`bookie_client.streams.publishing`).
 
 Event loop only.
 """
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_client.client import Client
+from bookie_client.streams.publishing import going, staying
 from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.orphans.finding import Fate, Orphan
 from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, MANAGED_LEDGERS, SINK_ATTEMPTS, STREAM_LEDGERS
@@ -72,7 +75,7 @@ async def search_ledgers(client: Client, search: Search, unit: Unit) -> Searched
             continue
         fate, detail = Fate.FOUND, ownership.detail
         if search.remove:
-            fate, detail = await _remove(client, owners, metadata, stored.version, detail)
+            fate, detail = await _remove(client, owners, stored, detail)
         nbytes = size_of(metadata).replica_bytes
         result.orphans.append(
             Orphan(kind, str(metadata.ledger_id), ownership.name, nbytes, metadata.ctime, fate, detail)
@@ -89,15 +92,16 @@ def kind_of(ownership: Ownership) -> str:
     return SINK_ATTEMPTS if ownership.by_sink else STREAM_LEDGERS
 
 
-async def _remove(
-    client: Client, owners: Owners, metadata: LedgerMetadata, version: int, detail: str
-) -> tuple[Fate, str]:
+async def _remove(client: Client, owners: Owners, stored: Versioned[LedgerMetadata], detail: str) -> tuple[Fate, str]:
+    metadata = stored.value
     try:
+        marked = await going(client, stored)
         await owners.forget(metadata)
         now = await owners.of(metadata)
         if now.standing is not Standing.ORPHAN:
+            await staying(client, marked)
             return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
-        await client.metadata_service.ledgers.delete(metadata.ledger_id, version)
+        await client.metadata_service.ledgers.delete(metadata.ledger_id, marked.version)
     except MetadataError as error:
         return Fate.KEPT, f"it was not removed: {error}"
     return Fate.REMOVED, detail

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY
+from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import (
     BadRequest,
@@ -74,7 +75,8 @@ class TransferSettings:
 
 
 class Transferrer:
-    """`client` is that of the cluster that gets the ledgers. `records` and `new_uuid` are there for tests."""
+    """`client` is that of the cluster that gets the ledgers. `ledger_ids`: of the bundle. `records` and `new_uuid` are
+    there for tests."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Transferrer:
         source: OpenSource,
         settings: TransferSettings,
         *,
+        ledger_ids: Collection[int] = (),
         records: JobRecords[TransferRecord] | None = None,
         new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -90,6 +93,8 @@ class Transferrer:
         self._settings = settings
         self._records = records or transfer_records(client)
         self._new_uuid = new_uuid
+        self._ledger_ids = ledger_ids
+        self._listed: dict[int, frozenset[str]] = {}
         path = settings.password_file
         self._new_password = None if path is None else read_secret("--new-password-file", path)
 
@@ -152,8 +157,9 @@ class Transferrer:
         settings, shape = self._settings, ledger.shape
         custom = {key: value for key, value in shape.custom_metadata.items() if key not in _STREAM_TAGS}
         custom[TRANSFER_KEY] = record.tag
-        if settings.stream is not None:
-            custom |= {"application": APPLICATION.encode(), STREAM_KEY: settings.stream.encode()}
+        stream = settings.stream or (self._listing(record.target_id) if settings.keep_ids else None)
+        if stream is not None:
+            custom |= {"application": APPLICATION.encode(), STREAM_KEY: stream.encode()}
         counter = Counter()
         with self._client.create(
             ensemble=settings.ensemble or shape.ensemble_size,
@@ -230,6 +236,15 @@ class Transferrer:
             if self._metadata(ledger_id) is None:
                 return ledger_id
         raise LedgerIdsExhausted("the cluster gives only ids of ledgers that exist")
+
+    def _listing(self, ledger_id: int) -> str | None:
+        """The stream that lists the ledger, which comes back to it: no other one may take it. A stream lists nothing
+        that does not exist, so that all are asked once for the bundle."""
+        if ledger_id not in self._listed:
+            among = {ledger_id, *self._ledger_ids}
+            found = self._client.run(lambda client: ManifestStore(client.metadata_service).listing(among))
+            self._listed = {each: found.get(each, frozenset()) for each in among}
+        return min(self._listed[ledger_id], default=None)
 
     def _password(self, ledger: LedgerAtSource) -> bytes:
         return self._new_password if self._new_password is not None else (ledger.password or b"")

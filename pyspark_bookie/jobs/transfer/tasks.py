@@ -41,7 +41,7 @@ class TransferOutcome:
 def transfer_bundle(bundle: TransferBundle, environment: TaskEnvironment) -> tuple[TransferOutcome, ...]:
     """Transfer one ledger after the other into the cluster of the environment."""
     source = bundle.source.open(environment.throttle())
-    transferrer = Transferrer(environment.client(), source, bundle.settings)
+    transferrer = Transferrer(environment.client(), source, bundle.settings, ledger_ids=bundle.ledger_ids)
     ledgers = zip(bundle.ledger_ids, bundle.uuids, bundle.lives, strict=True)
     return tuple(_transfer(transferrer, *ledger) for ledger in ledgers)
 

@@ -225,6 +225,27 @@ def test_a_publication_that_slept_while_the_ledger_was_deleted_fails(shelf: Ledg
         shelf.run(lambda _: store.replace(stored, changed))
 
 
+@pytest.mark.parametrize("custom", [{}, {"podkeeper/stream": b"orders"}])
+def test_a_publication_that_begins_behind_the_last_look_fails_too(
+    shelf: LedgerShelf, target: str, custom: dict[str, bytes]
+) -> None:
+    """It has read the stream as it is, and comes in front of the deletion."""
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    shelf.put(7, PAYLOADS, custom=custom)
+    offloader(shelf, target).offload(7)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    delete = deleter._delete_version
+
+    def deleting(ledger_id: int, version: int) -> None:
+        with pytest.raises(NoSuchLedger, match="is being deleted"):
+            shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(7, 2, 9)]))
+        delete(ledger_id, version)
+
+    deleter._delete_version = deleting  # type: ignore[method-assign]
+    assert deleter.delete(7) is DeletionFate.DELETED
+    assert listed(shelf) == []
+
+
 def test_a_ledger_that_cannot_name_its_stream_stays_if_it_was_published_meanwhile(
     shelf: LedgerShelf, target: str
 ) -> None:

@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 
 from bookie_client.streams import Streams
-from bookie_client.streams.model import APPLICATION, STREAM_KEY, PublishedLedger, StreamSettings
-from bookie_client.streams.publishing import own_ledgers, published
+from bookie_client.streams.ledgers import StreamLedgers
+from bookie_client.streams.model import APPLICATION, GOING_KEY, STREAM_KEY, PublishedLedger, StreamSettings
+from bookie_client.streams.publishing import going, own_ledgers, published
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
+from pyspark_bookie.jobs.orphans import ledgers
 from pyspark_bookie.jobs.orphans.finding import Fate, table_of
 from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS
 from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
@@ -109,6 +111,47 @@ async def test_a_publication_that_slept_while_its_ledger_was_removed_fails(model
             await Streams(client).publish("orders", ledgers)
 
 
+async def test_a_publication_that_begins_behind_the_last_look_fails_too(models, monkeypatch):
+    """It has read the stream as it is, and comes in front of the deletion."""
+    await models.add("a", "b")
+    async with models.client() as client:
+        streams = Streams(client)
+        await streams.create("orders", SETTINGS)
+        attempt = await of_stream(client, "orders", **SINK)
+        ledgers, delete = client.metadata_service.ledgers, client.metadata_service.ledgers.delete
+
+        async def deleting(ledger_id, version):
+            with pytest.raises(NoSuchLedger, match="is being deleted"):
+                await streams.publish("orders", [PublishedLedger(attempt, 1, len(b"payload"))])
+            await delete(ledger_id, version)
+
+        monkeypatch.setattr(ledgers, "delete", deleting)
+        assert (await searched(client, search(remove=True))).orphans[0].fate is Fate.REMOVED
+        assert (await streams.manifest("orders")).ledgers == ()
+
+
+async def test_a_writer_does_not_list_a_ledger_that_was_taken_for_an_orphan(models, monkeypatch):
+    await models.add("a", "b")
+    async with models.client() as client:
+        streams = Streams(client)
+        await streams.create("orders", SETTINGS)
+        create, removed = StreamLedgers.create, []
+
+        async def sleeping(self, *arguments):
+            made = await create(self, *arguments)
+            if not removed:
+                removed.extend((await searched(client, search(remove=True))).orphans)
+            return made
+
+        monkeypatch.setattr(StreamLedgers, "create", sleeping)
+        with pytest.raises(NoSuchLedger):
+            await streams.writer("orders").start()
+        assert [each.fate for each in removed] == [Fate.REMOVED]
+        async with streams.writer("orders") as writer:
+            await writer.append(b"kept")
+        assert [each.entries for each in (await streams.manifest("orders")).ledgers] == [1]
+
+
 async def test_what_is_young_or_of_unknown_age_is_left_alone(models):
     await models.add("a", "b")
     async with models.client() as client:
@@ -145,20 +188,16 @@ async def test_a_ledger_that_was_published_at_the_last_moment_is_kept(models, mo
         streams = Streams(client)
         await streams.create("orders", SETTINGS)
         attempt = await of_stream(client, "orders", **SINK)
-        of = Owners.of
-        asked = 0
 
-        async def publishing(self, metadata):
-            nonlocal asked
-            asked += 1
-            if asked == 2:
-                await streams.publish("orders", [PublishedLedger(attempt, 1, metadata.length)])
-            return await of(self, metadata)
+        async def publishing(client, stored):
+            await streams.publish("orders", [PublishedLedger(attempt, 1, stored.value.length)])
+            return await going(client, stored)
 
-        monkeypatch.setattr(Owners, "of", publishing)
+        monkeypatch.setattr(ledgers, "going", publishing)
         (orphan,) = (await searched(client, search(remove=True))).orphans
         assert orphan.fate is Fate.KEPT
         assert (await client.metadata(attempt)).length
+        assert GOING_KEY not in (await client.metadata(attempt)).custom_metadata
 
 
 async def test_segments_that_nobody_names(models):

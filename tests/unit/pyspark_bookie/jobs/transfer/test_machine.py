@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, Refused, Unauthorized
+from bookie_client.streams import PublishedLedger, Streams, StreamSettings
+from bookie_protocol.errors import BadRequest, EntryDamaged, LedgerNotClosed, NoSuchLedger, Refused, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.records import TakenOver
@@ -178,6 +179,20 @@ def test_quorums_and_stream_of_the_new_ledgers(source: LedgerShelf, target: Ledg
     metadata = target.metadata(record.target_id)
     assert (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size) == (3, 3, 2)
     assert metadata.custom_metadata["podkeeper/stream"] == b"new"
+
+
+def test_a_ledger_that_comes_back_is_its_streams(source: LedgerShelf, target: LedgerShelf) -> None:
+    """A stream lists it, whose readers have found it in the archive so far."""
+    for each in ("orders", "others"):
+        target.run(lambda client, name=each: Streams(client).create(name, StreamSettings()))  # type: ignore[misc]
+    target.put(7, PAYLOADS)
+    ledgers = [PublishedLedger(7, len(PAYLOADS), sum(map(len, PAYLOADS)))]
+    target.run(lambda client: Streams(client).publish("orders", ledgers))
+    target.delete(7)
+    source.put(7, PAYLOADS)
+    assert transferrer(source, target, keep_ids=True).transfer(7)[0] is TransferFate.MADE
+    with pytest.raises(BadRequest, match="is stream orders's"):
+        target.run(lambda client: Streams(client).publish("others", ledgers))
 
 
 def test_what_was_made_for_one_stream_is_refused_to_another(source: LedgerShelf, target: LedgerShelf) -> None:
