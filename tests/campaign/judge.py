@@ -10,7 +10,7 @@ In order
 5. a bookie at rest holds nothing: no request, no waiter, no memory of a client.
 
 Whatever was done to its disks, a bookie that had an entry never says that it has none, and neither does one that was
-needed for an acknowledgement.
+needed for an acknowledgement, as long as what was done is damage that it can see.
 
 Event loop only.
 """
@@ -117,6 +117,7 @@ class Judge:
             ledger.destroyed.clear()
         for bookie in self._world.bookies.values():
             bookie.excuse = bookie.damaged = ""
+            bookie.must_tell = False
         history.counts["seconds of judging"] += int(history.clock - began)
 
     # --- 1 --------------------------------------------------------------------------------------------------------
@@ -243,7 +244,8 @@ class Judge:
         """It says that it has no such entry, of which the metadata say that it has one."""
         had = bookie in self._sound.get(ledger.ledger_id, ())
         _, write_quorum, ack_quorum = ledger.quorums
-        acknowledged = ack_quorum == write_quorum and entry_id <= ledger.acked and bookie not in ledger.destroyed
+        counts = bookie not in ledger.destroyed or self._world.bookies[bookie].must_tell
+        acknowledged = ack_quorum == write_quorum and entry_id <= ledger.acked and counts
         if (had or acknowledged) and (ledger.ledger_id, bookie) not in self._told:
             self._told.add((ledger.ledger_id, bookie))
             why = "had" if had else "acknowledged"

@@ -106,6 +106,8 @@ class Bookie:
     """Why its process may end by itself; empty: it may not."""
     damaged: str = ""
     """What was done to its files since they were last seen to be sound."""
+    must_tell: bool = False
+    """That is nothing but damage which it can see: what it was sure of before it does not deny."""
     failed_starts: int = 0
     most_kb: int = 0
     """The largest resident set that was seen."""
@@ -384,9 +386,11 @@ class World:
         self.history.counts["unsynced writes torn"] += total.torn
         return total
 
-    async def destroys(self, bookie: Bookie, what: str) -> None:
+    async def destroys(self, bookie: Bookie, what: str, *, is_seen: bool = False) -> None:
         """Before something is done to a bookie that is not running, which may destroy any of its copies: note which
-        ledgers have copies there. Where that cannot be told for sure, as of those that are being written, they have."""
+        ledgers have copies there. Where that cannot be told for sure, as of those that are being written, they have.
+        `is_seen`: it is damage that no bookie takes for anything else."""
+        bookie.must_tell = is_seen and (bookie.must_tell or not bookie.damaged)
         bookie.damaged = what
         unsure = {each.ledger_id: each for each in self.history.live()}
         try:

@@ -50,28 +50,35 @@ async def bits_flip(kind: str, world: World, bookie: Bookie, random: Random) -> 
         await world.start_bookie(bookie)
         return "no such file"
     path = random.choice(files)
-    await world.destroys(bookie, f"{path.name}, flipped bits")
     data = bytearray(path.read_bytes())
+    groups = _groups(data) if kind == "journals" else []
+    await world.destroys(bookie, f"{path.name}, flipped bits", is_seen=len(groups) > 1)
     flips = random.choice((1, 1, 1, 3))
     for _ in range(flips):
-        data[_place(data, kind, random)] ^= 1 << random.randrange(8)
+        data[_place(data, groups, random)] ^= 1 << random.randrange(8)
     path.write_bytes(data)
     await world.start_bookie(bookie)
     return f"{flips} bits of {path.relative_to(bookie.folder)}"
 
 
-def _place(data: bytearray, kind: str, random: Random) -> int:
-    """Where a bit flips: anywhere in what is used of the file; of a journal half of the time in one of the last words
-    that decide where a replay goes next, those in front of the checks of its groups."""
-    used = len(data.rstrip(b"\0")) or len(data)
-    if kind == "journals" and random.random() < 0.5:
-        checks, at = [], data.rfind(CHECKS_MAGIC)
-        while at >= PADDING_HEAD.size and len(checks) < 200:
-            checks.append(at)
-            at = data.rfind(CHECKS_MAGIC, 0, at)
-        if checks:
-            return random.choice(checks) - random.randint(1, PADDING_HEAD.size // 2)
-    return random.randrange(used)
+def _groups(data: bytearray) -> list[int]:
+    """Where the checks of the last groups of a journal stand, the newest first."""
+    checks, at = [], data.rfind(CHECKS_MAGIC)
+    while at >= PADDING_HEAD.size and len(checks) < 200:
+        checks.append(at)
+        at = data.rfind(CHECKS_MAGIC, 0, at)
+    return checks
+
+
+def _place(data: bytearray, groups: list[int], random: Random) -> int:
+    """Where a bit flips: anywhere in what is used of the file. Of a journal in front of its last group, of which nobody
+    can tell damage from a write that did not end; half of the time in one of the last words that decide where a replay
+    goes next, those in front of the checks of its groups."""
+    if len(groups) < 2:
+        return random.randrange(len(data.rstrip(b"\0")) or len(data))
+    if random.random() < 0.5:
+        return random.choice(groups[1:]) - random.randint(1, PADDING_HEAD.size // 2)
+    return random.randrange(groups[1])
 
 
 async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
