@@ -18,7 +18,7 @@ _DIGESTS = "\n".join(
         f"for seed in {SEEDS!r}:",
         "    print(run_seed(seed, keep_trace=True).trace.digest())",
         f"for seed in {HEALING_SEEDS!r}:",
-        "    print(run_seed(seed, keep_trace=True, healing=True).trace.digest())",
+        "    print(run_seed(seed, keep_trace=True, of='healing').trace.digest())",
     )
 )
 

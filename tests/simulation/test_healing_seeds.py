@@ -21,7 +21,7 @@ JOBS = os.cpu_count() or 1
 @pytest.mark.parametrize("first", range(0, NORMAL, NORMAL // PARTS))
 def test_everything_heals(first):
     seeds = range(first, first + NORMAL // PARTS)
-    reports = list(run_seeds(seeds, healing=True))
+    reports = list(run_seeds(seeds, of="healing"))
     failures = [one.failure for one in reports if one.failure is not None]
     assert not failures, "\n\n".join(failures[:3])
     counts = sum((Counter(one.counts) for one in reports), Counter[str]())
@@ -34,6 +34,6 @@ def test_everything_heals(first):
 @pytest.mark.parametrize("first", range(NORMAL, LONG, 980))
 def test_everything_heals_for_many_more(first):
     seeds = f"{first}:{first + 980}"
-    command = [sys.executable, "-m", "tests.simulation", "--healing", "--seeds", seeds, "--jobs", str(JOBS)]
+    command = [sys.executable, "-m", "tests.simulation", "--of", "healing", "--seeds", seeds, "--jobs", str(JOBS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]

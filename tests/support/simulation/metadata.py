@@ -41,7 +41,7 @@ NEW_NODE: Final = -2
 class MetadataServer:
     """The service itself. `on_write` hears every applied write: (host, path, data, the version that it named), before
     its answer leaves; `on_delete` of every node that went: (host, path, record), the host is empty at the end of a
-    session."""
+    session; `on_list` of every list of children: (host, path)."""
 
     def __init__(self, network: Network, random: Random, trace: Trace, options: MetadataOptions) -> None:
         self.network = network
@@ -52,6 +52,7 @@ class MetadataServer:
         self.nodes.on_change = self._changed
         self.on_write: Callable[[str, str, bytes, int], None] = lambda host, path, data, version: None
         self.on_delete: Callable[[str, str, NodeRecord], None] = lambda host, path, record: None
+        self.on_list: Callable[[str, str], None] = lambda host, path: None
         self.up = True
         self.lose_answers = 0
         """So many of the next writes are applied and their answers lost."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import TYPE_CHECKING
 
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType
@@ -16,6 +17,9 @@ from tests.support.simulation.disk import DiskOptions
 from tests.support.simulation.healing.plan import HealingPlan
 from tests.support.simulation.metadata import MetadataOptions
 from tests.support.simulation.network import NetworkOptions
+
+if TYPE_CHECKING:
+    from tests.support.simulation.streams.plan import StreamPlan
 
 QUORUMS = (
     (1, 1, 1),
@@ -146,6 +150,8 @@ class Scenario:
     client: ClientOptions = field(repr=False)
     healing: HealingPlan | None = None
     """Who restores lost copies; None: nobody does."""
+    streams: StreamPlan | None = None
+    """Who works on streams, instead of `ledgers`; None: nobody does."""
 
     def __str__(self) -> str:
         kinds = sorted({fault.kind for fault in self.faults})
@@ -163,6 +169,7 @@ class Scenario:
             f"ledgers: {ledgers}; v{client.protocol_version}, time-outs {time_outs}, "
             f"faults: {len(self.faults)} of {', '.join(kinds) or 'no kind'}"
             + (f"; {self.healing}" if self.healing is not None else "")
+            + (f"; {self.streams}" if self.streams is not None else "")
         )
 
 

@@ -189,6 +189,7 @@ class VirtualTree:
             change = self._view()
             children = self._server.nodes.children(path, change)
             self._watch(path, watch, change)
+            self._server.on_list(self.host, path)
             return children
 
         return await self._call(read, timeout, writes=False)
