@@ -46,6 +46,7 @@ _NAMES: Final = frozenset(
 _CLIENT_NAMES: Final = frozenset(
     {
         "addEntryTimeoutSec",
+        "bookieConnectionErrorQuarantineEnabled",
         "bookieErrorThresholdPerInterval",
         "bookieFailureHistoryExpirationMSec",
         "bookieHealthCheckEnabled",

@@ -48,6 +48,13 @@ class NetworkConfig:
     """Turn Nagle's algorithm off on client connections."""
     sock_keepalive: bool = key("serverSockKeepalive", True)
     """Send TCP keep-alives on client connections."""
+    tcp_keep_idle_seconds: int = key("serverTcpKeepIdle", -1, at_least=-1, at_most=32_767)
+    """Seconds without traffic after which the first keep-alive is sent on a client connection. 0 or less: as the system
+    has it."""
+    tcp_keep_interval_seconds: int = key("serverTcpKeepIntvl", -1, at_least=-1, at_most=32_767)
+    """Seconds between two keep-alives that are not answered. 0 or less: as the system has it."""
+    tcp_keep_count: int = key("serverTcpKeepCnt", -1, at_least=-1, at_most=127)
+    """Keep-alives without an answer after which a client connection is given up. 0 or less: as the system has it."""
     tcp_linger_seconds: int = key("serverTcpLinger", 0, at_least=-1, at_most=65535, no_effect=True)
     """SO_LINGER of client connections, in seconds. Has no effect here: connections close in the background, because
     a close that waits would hold up every other connection."""

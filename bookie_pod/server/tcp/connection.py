@@ -135,6 +135,13 @@ class Connection(asyncio.Protocol):
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keepalive))
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
+            for option, value in (
+                (socket.TCP_KEEPIDLE, options.keep_idle_s),
+                (socket.TCP_KEEPINTVL, options.keep_interval_s),
+                (socket.TCP_KEEPCNT, options.keep_count),
+            ):
+                if value > 0:
+                    raw.setsockopt(socket.IPPROTO_TCP, option, value)
         self.context.connections.add(self)
 
     def secured(self, transport: asyncio.Transport) -> None:

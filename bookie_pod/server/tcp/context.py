@@ -54,6 +54,11 @@ class TcpOptions:
     """Bytes of unsent answers at which a connection's requests are left unread (`serverWriteBufferHighWaterMark`)."""
     no_delay: bool = True
     keepalive: bool = True
+    keep_idle_s: int = -1
+    keep_interval_s: int = -1
+    keep_count: int = -1
+    """When keep-alives are sent (`serverTcpKeepIdle`, `serverTcpKeepIntvl`), and how many are waited for
+    (`serverTcpKeepCnt`); 0 or less: as the system has it."""
     max_adds_in_progress: int = 0
     """Adds admitted and not yet answered, over all connections; 0 = no limit (`maxAddsInProgressLimit`)."""
     max_reads_in_progress: int = 0

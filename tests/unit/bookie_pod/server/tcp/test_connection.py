@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import EntryDamaged
 from tests.support.frames import (
@@ -25,7 +28,7 @@ from tests.support.frames import (
     v3_status,
     v3_write_lac,
 )
-from tests.support.server_rig import HeldJournal, ServerRig, answers
+from tests.support.server_rig import HeldJournal, PaperTransport, ServerRig, answers
 
 
 async def test_adds_of_one_read_are_one_batch_and_their_answers_one_write(rig: ServerRig) -> None:
@@ -176,3 +179,27 @@ async def test_every_operation_is_observed_once(rig: ServerRig, monkeypatch: pyt
         ("read_lac", True),
         ("write_lac", True),
     ]
+
+
+class WithSocket(PaperTransport):
+    """Over a real socket, of which nothing is read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self.sock = sock
+
+    def get_extra_info(self, name: str) -> object:
+        return self.sock if name == "socket" else super().get_extra_info(name)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_keep_alives_are_sent_as_told_or_as_the_system_has_it(told: bool) -> None:
+    rig = ServerRig(TcpOptions(keep_idle_s=70, keep_interval_s=11, keep_count=4) if told else TcpOptions())
+    options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+    with socket.socket() as sock, socket.socket() as untouched:
+        conn = Connection(rig.context)
+        conn.connection_made(WithSocket(sock))  # type: ignore[arg-type]
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        found = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+        assert found == ([70, 11, 4] if told else [untouched.getsockopt(socket.IPPROTO_TCP, each) for each in options])
+    rig.close()
