@@ -101,7 +101,7 @@ class DbStorageConfig:
     )
     """Read cache in MiB, divided by the number of ledger directories."""
     read_ahead_batch_size: int = key("dbStorage_readAheadCacheBatchSize", 100, at_least=0, at_most=INT_MAX)
-    """Entries read ahead after a read that no cache could answer. 0: no read-ahead."""
+    """Entries that are read ahead of a reader that goes through a ledger, at most. 0: no read-ahead."""
     read_ahead_batch_bytes: int = key("dbStorage_readAheadCacheBatchBytesSize", -1, at_least=-1)
     """Bytes read ahead at most. -1: no limit of this kind."""
     max_throttle_time_ms: int = key("dbStorage_maxThrottleTimeMs", 10_000, at_least=0, at_most=INT_MAX)

@@ -129,7 +129,9 @@ class LogReads:
                 return self._rows(location, ledger_id, entry_id, wanted, self._window_bytes)
             window = max(wanted, self._windows.window(ledger_id, entry_id))
             rows = self._rows(location, ledger_id, entry_id, window, self._window_bytes)
-            self._windows.done(ledger_id, rows[-1][0] + 1, window)
+            last = rows[-1][0]
+            gaps = len(rows) == 1 or last - entry_id >= len(rows)  # one alone does not tell
+            self._windows.done(ledger_id, last + 1, window, gaps=gaps)
             self._cache.put(ledger_id, [row[:2] for row in rows], generation)
             return rows
 

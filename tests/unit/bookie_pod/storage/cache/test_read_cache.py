@@ -77,16 +77,26 @@ def test_bounds_hold_and_only_true_copies_are_served(rng: random.Random) -> None
 
 def test_windows_grow_only_with_sequential_misses() -> None:
     windows = ReadAheadWindows(100)
-    assert windows.window(1, 0) == FIRST_WINDOW
+    assert windows.window(1, 0) == 0
+    windows.done(1, 1, 0)
+    assert windows.window(1, 1) == FIRST_WINDOW
     windows.done(1, 5, FIRST_WINDOW)
-    assert windows.window(1, 5 + NEAR) == FIRST_WINDOW  # a jump
-    assert windows.window(1, 4) == FIRST_WINDOW  # back
-    assert windows.window(1, 4 + NEAR) == FIRST_WINDOW * GROWTH  # the stream goes on, behind what others hold
+    assert windows.window(1, 7) == 0  # a jump
+    assert windows.window(1, 5) == FIRST_WINDOW * GROWTH  # the stream goes on
     windows.done(1, 22, FIRST_WINDOW * GROWTH)
-    assert windows.window(2, 22) == FIRST_WINDOW  # another ledger
+    assert windows.window(2, 22) == 0  # another ledger
     wide = windows.window(1, 22)
     windows.done(1, 90, wide)
     assert windows.window(1, 90) == 100
+
+
+def test_of_a_striped_ledger_a_stream_goes_on_behind_what_others_hold() -> None:
+    windows = ReadAheadWindows(100)
+    windows.done(1, 5, FIRST_WINDOW, gaps=True)
+    assert windows.window(1, 5 + NEAR) == 0  # a jump
+    assert windows.window(1, 4) == 0  # back
+    assert windows.window(1, 4 + NEAR) == FIRST_WINDOW * GROWTH
+    assert windows.window(1, 5) == 0  # it was taken
 
 
 def test_windows_can_be_off_and_are_bounded() -> None:
@@ -95,5 +105,5 @@ def test_windows_can_be_off_and_are_bounded() -> None:
     windows = ReadAheadWindows(100)
     for ledger_id in range(MAX_STREAMS + 1):
         windows.done(ledger_id, 5, FIRST_WINDOW)
-    assert windows.window(0, 5) == FIRST_WINDOW  # forgotten
+    assert windows.window(0, 5) == 0  # forgotten
     assert windows.window(1, 5) == FIRST_WINDOW * GROWTH

@@ -61,10 +61,11 @@ def test_a19_every_level_answers_and_is_counted() -> None:
     assert levels[ReadLevel.ENTRY_LOG] == 1
     assert storage.read(1, 3) == entry(1, 3)
     assert levels[ReadLevel.READ_CACHE] == 1
-    assert storage.read(1, 4) == entry(1, 4)  # read ahead
+    assert storage.read(1, 4) == entry(1, 4)
+    assert storage.read(1, 5) == entry(1, 5)  # read ahead
     assert levels[ReadLevel.READ_CACHE] == 2
-    assert levels[ReadLevel.ENTRY_LOG] == 1
-    assert bookie.metrics.log_reads == 1
+    assert levels[ReadLevel.ENTRY_LOG] == 2
+    assert bookie.metrics.log_reads == 2
     storage.close()
 
 

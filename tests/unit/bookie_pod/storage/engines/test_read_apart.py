@@ -48,7 +48,7 @@ def test_a_run_costs_one_look_up_and_nothing_is_read_ahead_of_it() -> None:
     assert bookie.metrics.read_ahead_entries == [99]
     # What comes next does not count as a stream, either.
     storage.read(1, 110)
-    assert bookie.metrics.read_ahead_entries == [99, 4]
+    assert bookie.metrics.read_ahead_entries == [99]
     storage.close()
 
 

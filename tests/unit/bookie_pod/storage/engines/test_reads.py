@@ -30,32 +30,33 @@ def test_a_sequential_reader_goes_to_disk_ever_less_often() -> None:
     bookie = _flushed(1000)
     storage = bookie.open()
     assert [storage.read(1, n) for n in range(1000)] == [entry(1, n) for n in range(1000)]
-    # 1 + 4 entries, then 1 + 16, 1 + 64, and 1 + 100 from there on
+    # 1 entry, then 1 + 4, 1 + 16, 1 + 64, and 1 + 100 from there on
     assert bookie.metrics.read_ahead_entries[:4] == [4, 16, 64, 100]
-    assert bookie.metrics.log_reads == 3 + -(-(1000 - 5 - 17 - 65) // 101)
+    assert bookie.metrics.log_reads == 4 + -(-(1000 - 1 - 5 - 17 - 65) // 101)
     storage.close()
 
 
-def test_a_random_reader_reads_little_ahead() -> None:
+def test_a_random_reader_reads_nothing_ahead() -> None:
     bookie = _flushed(1000)
     storage = bookie.open()
     for n in range(0, 1000, 37):
         assert storage.read(1, n) == entry(1, n)
-    assert set(bookie.metrics.read_ahead_entries[:-1]) == {4}
+    assert bookie.metrics.read_ahead_entries == []
     storage.close()
 
 
 def test_read_ahead_stops_at_the_next_ledger_and_at_its_bytes() -> None:
     bookie = _flushed(3)
     storage = bookie.open()
-    assert storage.read(1, 1) == entry(1, 1)
+    assert [storage.read(1, n) for n in range(2)] == [entry(1, n) for n in range(2)]
     assert bookie.metrics.read_ahead_entries == [1]
     storage.close()
     bookie = MemoryBookie(options=small_options(read_cache_bytes=2000))
     storage = bookie.open()
     put(storage, *(entry(1, n, 400) for n in range(10)))
     storage.flush()
-    storage.read(1, 0)
+    for n in range(2):
+        storage.read(1, n)
     assert bookie.metrics.read_ahead_entries == [2]  # half of the read cache
     storage.close()
 
@@ -154,7 +155,7 @@ def test_what_is_read_ahead_has_a_limit_in_bytes_of_its_own() -> None:
     bookie = _flushed(100)
     bookie.options = replace(bookie.options, read_ahead_bytes=3 * 40)
     storage = bookie.open()
-    assert storage.read(1, 0) == entry(1, 0)
+    assert [storage.read(1, n) for n in range(2)] == [entry(1, n) for n in range(2)]
     assert bookie.metrics.read_ahead_entries == [3]
     storage.close()
 
@@ -221,4 +222,15 @@ def test_an_older_copy_that_lies_behind_is_not_taken_for_the_entry() -> None:
     put(storage, entry(1, 5, mark=b"n"))
     storage.flush()
     assert list(storage.read_each(1, (4, 5, 6))) == [entry(1, 4), entry(1, 5, mark=b"n"), entry(1, 6)]
+    storage.close()
+
+
+def test_reading_ahead_goes_on_over_what_other_bookies_hold() -> None:
+    bookie = MemoryBookie(options=small_options())
+    storage = bookie.open()
+    ids = [each for each in range(900) if each % 3]
+    put(storage, *(entry(1, each) for each in ids))
+    storage.flush()
+    assert [storage.read(1, each) for each in ids] == [entry(1, each) for each in ids]
+    assert bookie.metrics.log_reads <= 3 + -(-600 // 101) + 1
     storage.close()
