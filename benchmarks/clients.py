@@ -37,6 +37,7 @@ class Load:
     ledgers: int
     write_quorum: int
     window: int
+    ensemble: int | None = None  # unless it is the write quorum
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ class Load:
     def options(self) -> list[str]:
         return [
             *("--size", str(self.size), "--ledgers", str(self.ledgers), "--window", str(self.window)),
-            *("--ensemble", str(self.write_quorum), "--write-quorum", str(self.write_quorum)),
+            *("--ensemble", str(self.ensemble or self.write_quorum), "--write-quorum", str(self.write_quorum)),
             *("--ack-quorum", str(self.write_quorum // 2 + 1), "--protocol", "v3"),
         ]
 
@@ -58,7 +59,7 @@ FULL = [
     for quorum in (1, 3)
     for window in (100, 2000)
 ]
-STAGES = ("appends", "tails", "reads")
+STAGES = ("appends", "tails", "reads", "striped")
 QUICK = [Load(1024, 1, 1, 2000), Load(1024, 1, 3, 2000), Load(128, 1, 1, 2000)]
 
 
@@ -126,6 +127,18 @@ class Comparison:
                 result = self.run(kind, *read, "--in-place")
             self._note(kind, f"batch read {size} B, payloads in place", result)
 
+    def striped(self, size: int) -> None:
+        """What striping costs our client: the same scan of two ledgers, each entry on two bookies."""
+        for name, ensemble in (("E 2, Qw 2", 2), ("E 3, Qw 2", 3)):
+            file = self._environment.directory / f"striped-{ensemble}-{time.monotonic_ns()}"
+            load = Load(size, 1, 2, 2000, ensemble)
+            self.run(OURS, "add", *load.options(), "--warmup", "0", "--duration", "1", "--ledger-file", str(file))
+            result = self.run(
+                *(OURS, "read", "--protocol", "v3", *self._time, "--ledger-file", str(file)),
+                *("--batch", "1000", "--window", "4"),
+            )
+            self._note(OURS, f"scan {size} B, {name}", result)
+
     def tails(self, write_quorum: int) -> None:
         """From the append of an entry until a reader that follows the ledger has it, at a modest rate."""
         load = Load(1024, 1, write_quorum, 2000)
@@ -167,8 +180,9 @@ def main(quick: bool, rounds: int, only: tuple[str, ...], parent: Path | None, o
             attempt(load.name, partial(Comparison.appends, load=load))
         for quorum in (1, 3) if "tails" in stages else ():
             attempt("tail", partial(Comparison.tails, write_quorum=quorum))
-        for size in ((1024,) if quick else (1024, 128)) if "reads" in stages else ():
-            attempt("reads", partial(Comparison.reads, size=size))
+        for stage in (Comparison.reads, Comparison.striped):
+            for size in ((1024,) if quick else (1024, 128)) if stage.__name__ in stages else ():
+                attempt(stage.__name__, partial(stage, size=size))
     session.report(samples, out)
 
 

@@ -20,13 +20,16 @@ from benchmarks.stages import Stages
 
 
 def compare(plan: Plan, parent: Path | None, log: Any) -> Samples:
-    """Runs all stages, the kinds in turn: ours, Java, ours, Java, ..."""
+    """Runs all stages, the kinds in turn: ours, Java, ours, Java, ..., and beside them what limits both."""
     samples = Samples()
     with Environment(parent) as environment:
         stages = Stages(environment, plan, samples, log)
         for _ in range(plan.rounds):
             for kind in (OURS, JAVA):
                 stages.throughput_and_reads(kind)
+            for kind in (OURS, JAVA):
+                stages.random_from_disk(kind)
+            stages.ceiling()
         for _ in range(plan.latency_rounds):
             for kind in (OURS, JAVA):
                 stages.latency(kind)
@@ -36,7 +39,7 @@ def compare(plan: Plan, parent: Path | None, log: Any) -> Samples:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="About four minutes instead of a quarter of an hour or more.")
+@click.option("--quick", is_flag=True, help="About six minutes instead of twenty or more.")
 @click.option("--rounds", type=click.IntRange(1, 20), help="Rounds of every stage, instead of the plan's number.")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)

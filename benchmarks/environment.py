@@ -19,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.samples import CEILING
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
-from tests.support.java import BOOKKEEPER_OPTIONS, MavenProject, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, NETTY_OPTIONS, MavenProject, find_java
 from tests.support.java_bookie import initialise_cluster, java_bookie
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -100,7 +101,8 @@ class Environment:
     def bookie(
         self, kind: str, settings: Mapping[str, str] | None = None, memory_mb: int | None = None
     ) -> BookieProcess:
-        """A bookie on directories of its own, not started. `kind` is one of `KINDS`. `memory_mb`: heap, and direct
+        """A bookie on directories of its own, not started. `kind` is one of `KINDS`, or `CEILING`: what answers clients
+        of version 2 at once (`StubBookie`). `memory_mb`: heap, and direct
         memory, of a Java bookie, in place of the stock sizes."""
         port = free_port()
         work = self.directory / f"{kind}-{port}"
@@ -122,10 +124,16 @@ class Environment:
             )
         elif kind == "ours":
             bookie = podkeeper_bookie(configuration, work, address)
+        elif kind == CEILING:
+            bookie = BookieProcess(kind, configuration, work, address, self._stub)
         else:
-            raise ValueError(f"no bookie of kind {kind!r}; known: {', '.join(KINDS)}")
+            raise ValueError(f"no bookie of kind {kind!r}; known: {', '.join((*KINDS, CEILING))}")
         self._bookies.append(bookie)
         return bookie
+
+    def _stub(self, file: Path, _: Mapping[str, str]) -> list[str]:
+        options = ["-Xms1g", "-Xmx1g", *NETTY_OPTIONS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+        return [find_java(), *options, "-cp", self.class_path, "dev.podkeeper.bench.StubBookie", str(file)]
 
     def drive(self, bookie: BookieProcess, *arguments: str) -> dict[str, Any]:
         """Runs the driver against this cluster and reports the CPU time and memory of `bookie`."""

@@ -35,6 +35,7 @@ class Plan:
     read_size: int = 1024
     cached_entries: int = 100_000  # fits into half of the write cache
     cold_entries: int = 100_000
+    missed_entries: int = 400_000  # many times what the caches hold where misses are measured
     replay_entries: int = 150_000  # journaled, not yet flushed, when the bookie is killed
 
 
@@ -60,5 +61,6 @@ QUICK = Plan(
     latency=(Point("v2", 1024), Point("v3", 1024)),
     cached_entries=60_000,
     cold_entries=60_000,
+    missed_entries=200_000,
     replay_entries=100_000,
 )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 OURS, JAVA = "ours", "java"
+CEILING = "ceiling"
+"""What the same client reaches where nothing but client and machine limits it."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Samples:
     failures: list[str] = field(default_factory=list)
 
     def add(self, kind: str, name: str, unit: str, better: str, value: float) -> None:
-        self.values.setdefault(Metric(name, unit, better), {OURS: [], JAVA: []})[kind].append(value)
+        self.values.setdefault(Metric(name, unit, better), {OURS: [], JAVA: [], CEILING: []})[kind].append(value)
 
     def median(self, kind: str, name: str) -> float | None:
         """The median of a metric, None if it was not measured."""
@@ -38,7 +40,7 @@ class Samples:
     def rows(self) -> Iterator[Row]:
         """One row per metric."""
         for metric, by_kind in self.values.items():
-            yield Row(metric, by_kind[OURS], by_kind[JAVA])
+            yield Row(metric, by_kind[OURS], by_kind[JAVA], by_kind[CEILING])
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,17 @@ class Row:
     metric: Metric
     ours: list[float]
     java: list[float]
+    ceiling: list[float] = field(default_factory=list)
 
     def ratio(self) -> float | None:
         """Median of ours over median of Java's; None if either is missing or nothing."""
         if not self.ours or not self.java or median(self.java) == 0:
             return None
         return median(self.ours) / median(self.java)
+
+    def of_ceiling(self) -> float | None:
+        """Median of ours over that of the ceiling."""
+        return median(self.ours) / median(self.ceiling) if self.ours and self.ceiling else None
 
     def spread(self) -> tuple[float, float] | None:
         """Least and greatest ratio of one round."""
@@ -79,14 +86,25 @@ class Row:
             self.winner(),
         )
 
+    def ceiling_cells(self) -> tuple[str, ...]:
+        ratio = self.of_ceiling()
+        return _figures(self.ceiling), "-" if ratio is None else f"{ratio:.2f}"
+
 
 _HEADINGS = ("metric", OURS, JAVA, "ours / java", "by round", "better")
+_CEILING_HEADINGS = (CEILING, f"ours / {CEILING}")
 
 
 def markdown(samples: Samples) -> str:
-    """The table: medians, the ratio of the medians, its spread over the rounds."""
-    lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|" + "---:|" * (len(_HEADINGS) - 2) + "---|"]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in samples.rows()]
+    """The table: medians, the ratio of the medians, its spread over the rounds; and the ceiling, if it was measured."""
+    rows = list(samples.rows())
+    headings, cells = _HEADINGS, [row.cells() for row in rows]
+    if any(row.ceiling for row in rows):
+        headings += _CEILING_HEADINGS
+        cells = [(*each, *row.ceiling_cells()) for each, row in zip(cells, rows, strict=True)]
+    marks = ["---" if heading in ("metric", "better") else "---:" for heading in headings]
+    lines = ["| " + " | ".join(line) + " |" for line in (headings, *cells)]
+    lines.insert(1, f"|{'|'.join(marks)}|")
     if samples.failures:
         lines += ["", "Failed:", "", *(f"- {each}" for each in samples.failures)]
     return "\n".join(lines) + "\n"
@@ -101,6 +119,7 @@ def as_json(samples: Samples) -> list[dict[str, object]]:
             "better": row.metric.better,
             OURS: row.ours,
             JAVA: row.java,
+            CEILING: row.ceiling,
             "ratio": row.ratio(),
             "ratio_by_round": row.spread(),
         }

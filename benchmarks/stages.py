@@ -10,16 +10,22 @@ One thread runs them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.disk import plain_writer
 from benchmarks.environment import DriverError, Environment
 from benchmarks.plan import Plan, Point
-from benchmarks.samples import Samples
+from benchmarks.samples import CEILING, Samples
 from tests.support.bookie_process import BookieProcess
 
 NEVER_FLUSH = {"flushInterval": "3600000"}
+SMALL_CACHES = {
+    "dbStorage_writeCacheMaxSizeMb": "32",
+    "dbStorage_readAheadCacheMaxSizeMb": "16",
+    "dbStorage_rocksDB_blockCacheSize": str(4 * 1024 * 1024),
+}
 _HALF = 0.5
 _PACED_WARMUP = 3  # seconds; the client's JVM must keep up with the schedule when the measured time begins
 _PACED_WINDOW = 8000  # adds in flight at most: the Java bookie refuses adds when more than 10,000 wait for it
@@ -46,6 +52,14 @@ class Stages:
         """Peak rates, CPU, memory, reads from caches and from disk."""
         self._with_bookie(kind, "throughput", {}, self._throughput_and_reads)
 
+    def ceiling(self) -> None:
+        """What the same client reaches against what answers at once, and what the disk gives a plain writer."""
+        self._with_bookie(CEILING, "ceiling", {}, self._ceiling)
+
+    def random_from_disk(self, kind: str) -> None:
+        """Single reads at random over more than the caches hold."""
+        self._with_bookie(kind, "misses", SMALL_CACHES, self._random_from_disk)
+
     def latency(self, kind: str) -> None:
         """Latency at half of the slower kind's peak. After `throughput_and_reads` of both kinds."""
         self._with_bookie(kind, "latency", {}, self._latency)
@@ -59,7 +73,22 @@ class Stages:
     def _throughput_and_reads(self, kind: str, bookie: BookieProcess) -> None:
         self._samples.add(kind, "start, empty", "s", "less", bookie.start())
         self._warm_up(bookie)
-        for point in self._plan.throughput:
+        result = self._adds(kind, bookie, self._plan.throughput)
+        self._samples.add(kind, "resident memory, peak", "MB", "less", result["bookie_peak_rss_mb"])
+        result = self._reads_from_memory(kind, bookie)
+        self._samples.add(kind, "resident memory, after", "MB", "less", result["bookie_rss_mb"])
+        self._reads_from_disk(kind, bookie)
+
+    def _ceiling(self, kind: str, bookie: BookieProcess) -> None:
+        bookie.start()
+        self._adds(kind, bookie, [point for point in self._plan.throughput if point.protocol == "v2"])
+        self._reads_from_memory(kind, bookie)
+        for name, unit, value in plain_writer(bookie.work):
+            self._samples.add(kind, name, unit, "more", value)
+
+    def _adds(self, kind: str, bookie: BookieProcess, points: Iterable[Point]) -> dict[str, Any]:
+        """The result of the last one."""
+        for point in points:
             result = self._add(bookie, point, self._plan.duration)
             name = throughput_name(point)
             self._samples.add(kind, name, "entries/s", "more", result["entries_per_second"])
@@ -67,16 +96,15 @@ class Stages:
                 kind, f"{name}, bookie CPU", "s per million entries", "less", result["bookie_cpu_us_per_entry"]
             )
             self._samples.add(kind, f"{name}, p99 at peak", "ms", "less", result["p99_ms"])
-        self._samples.add(kind, "resident memory, peak", "MB", "less", result["bookie_peak_rss_mb"])
-        self._reads_from_memory(kind, bookie)
-        self._reads_from_disk(kind, bookie)
+        return result
 
-    def _reads_from_memory(self, kind: str, bookie: BookieProcess) -> None:
+    def _reads_from_memory(self, kind: str, bookie: BookieProcess) -> dict[str, Any]:
+        """The result of the last one."""
         file = self._prefill(bookie, "cached", self._plan.cached_entries)
         for what in ("single", "batch"):
             result = self._read(bookie, file, what, ["--order", "random", "--duration", str(self._plan.duration)])
             self._read_samples(kind, f"read {what}, cached", result)
-        self._samples.add(kind, "resident memory, after", "MB", "less", result["bookie_rss_mb"])
+        return result
 
     def _reads_from_disk(self, kind: str, bookie: BookieProcess) -> None:
         files = {what: self._prefill(bookie, what, self._plan.cold_entries) for what in ("single", "batch")}
@@ -86,6 +114,15 @@ class Stages:
         for what, file in files.items():
             result = self._read(bookie, file, what, ["--passes", "1", "--warmup", "0", "--duration", "60"])
             self._read_samples(kind, f"read {what}, cold", result)
+
+    def _random_from_disk(self, kind: str, bookie: BookieProcess) -> None:
+        bookie.start()
+        file = self._prefill(bookie, "misses", self._plan.missed_entries)
+        bookie.stop()
+        _drop_from_page_cache(bookie.work)
+        bookie.start()
+        how = ["--order", "random", "--duration", str(self._plan.duration)]
+        self._read_samples(kind, "read single, random misses", self._read(bookie, file, "single", how))
 
     def _latency(self, kind: str, bookie: BookieProcess) -> None:
         bookie.start()
@@ -144,6 +181,7 @@ class Stages:
             *("add", "--protocol", point.protocol, "--size", str(point.size), "--duration", str(duration)),
             *("--warmup", str(self._plan.warmup), "--window", str(self._plan.window), *more),
         )
+        _check_measured(result)
         self._log(f"  add {point.name}: {result['entries_per_second']:,.0f}/s, p99 {result['p99_ms']:.1f} ms")
         return result
 
@@ -166,12 +204,18 @@ class Stages:
         )
 
     def _read_samples(self, kind: str, name: str, result: dict[str, Any]) -> None:
+        _check_measured(result)
         self._log(f"  {name}: {result['entries_per_second']:,.0f}/s, p99 {result['p99_ms']:.1f} ms")
         self._samples.add(kind, name, "entries/s", "more", result["entries_per_second"])
         self._samples.add(kind, f"{name}, p99", "ms", "less", result["p99_ms"])
         self._samples.add(
             kind, f"{name}, bookie CPU", "s per million entries", "less", result["bookie_cpu_us_per_entry"]
         )
+
+
+def _check_measured(result: dict[str, Any]) -> None:
+    if not result["entries"]:
+        raise DriverError(f"{result['command']}: nothing was answered in {result['seconds']:.1f} s")
 
 
 def _drop_from_page_cache(directory: Path) -> None:
