@@ -260,6 +260,14 @@ class ResourcesShort(StorageFault):
     """The machine has no descriptors, memory or room left just now: this says nothing about what is stored."""
 
 
+class DirectoryFault(StorageFault):
+    """The disk of one directory refuses what is written to it; those of others may go on."""
+
+    def __init__(self, message: str, directory: str) -> None:
+        super().__init__(message)
+        self.directory = directory
+
+
 class StorageFailed(StorageFault):
     """The storage cannot go on in this process: it must end, and the next start replays the journals."""
 

@@ -39,7 +39,6 @@ def _idle(config: BookieConfig) -> Iterator[str]:
     else:
         yield from (name for name in _names(DbStorageConfig) if name not in _OF_EVERY_ENGINE)
         yield from _names(RocksDbConfig)
-        yield "isolateFailedLedgerDirectories"
         if not per_ledger:
             yield "flushInterval"
     if not per_ledger:

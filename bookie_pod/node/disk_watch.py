@@ -15,7 +15,6 @@ from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide
 from bookie_pod.storage.disks import DiskMonitor
-from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import StorageFault
@@ -46,7 +45,7 @@ def start_disk_watch(
 
     engine = storage.storage
     on_failed: Callable[[str, StorageFault], None] | None = None
-    if config.disks.isolate_failed_ledger_directories and isinstance(engine, DbLedgerStorage):
+    if config.disks.isolate_failed_ledger_directories:
 
         def fail_directory(folder: str, failure: StorageFault) -> None:
             engine.fail_directory(folders.index(folder), failure)
@@ -74,8 +73,7 @@ def start_disk_watch(
         except StorageFault as error:
             fail(StorageFault(f"ledger directory {directories.ledger[index]}: {error}"))
 
-    if isinstance(engine, DbLedgerStorage):
-        engine.on_directory_failure(tasks.on_loop(writes_fail))
+    engine.on_directory_failure(tasks.on_loop(writes_fail))
     mode.on_disks(monitor.check())
     monitor.start()
     metrics.bind_directories(

@@ -126,7 +126,11 @@ def _memtable_options(config: BookieConfig) -> MemTableOptions:
             version=own.file_info_format_version,
             min_usable_bytes=config.disks.min_usable_for_index_file_bytes,
         ),
-        entry_log=replace(_entry_log_options(config), direct_io=False),  # a choice of DbLedgerStorage
+        entry_log=replace(
+            _entry_log_options(config),
+            direct_io=False,  # a choice of DbLedgerStorage
+            isolates=config.disks.isolate_failed_ledger_directories and len(config.directories.ledger) > 1,
+        ),
     )
 
 

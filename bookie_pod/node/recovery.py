@@ -1,7 +1,8 @@
 """The start-up step between opening the storage and serving: replay every journal, flush, move the marks.
 
-Invariant: the marks move only after the storage is flushed. If the disks are full the bookie serves what it holds, the
-marks stay, and the next start replays the same records again; any other failure ends the start.
+Invariant: the marks move only after the storage is flushed. If the disks are full the bookie serves what it holds,
+read-only until it is flushed, the marks stay, and a next start replays the same records again; any other failure ends
+the start.
 
 Threads: the start-up thread.
 
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.node.replay import SHORT, ReplayIntoStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal
-from bookie_protocol.errors import NoWritableDirectory
+from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ class ReplayedJournals:
     marks: list[MarkFiles]
     ends: list[LogMark]
     keys: set[int]
+    unflushed: StorageFault | None = None
+    """Why some of it waits in memory for room on the disks."""
 
 
 def replay_journals(
@@ -68,13 +71,15 @@ def replay_journals(
     sink.log_summary(count)
     for mark_files, end in zip(marks, ends, strict=True):
         mark_files.goes_on_from(end.began)
+    unflushed: StorageFault | None = None
     try:
         storage.flush()
         for mark_files, end in zip(marks, ends, strict=True):
             mark_files.write(end.mark, ledger_folders)
-    except NoWritableDirectory as error:
+    except SHORT as error:
+        unflushed = error
         _log.error("marks stay where they are; the next start replays the same again", reason=str(error))
-    return ReplayedJournals(marks, [end.after for end in ends], sink.journaled_keys)
+    return ReplayedJournals(marks, [end.after for end in ends], sink.journaled_keys, unflushed)
 
 
 class _Progress:

@@ -7,6 +7,7 @@ Invariants
 - A key that contradicts the one that is known concerns its ledger alone: what follows with the other key is left out,
   and the ledger is in limbo, so that nothing is denied until it was healed.
 - Fences are not checked.
+- On a full disk what is replayed stays in memory, as far as that reaches.
 
 Threads: the start-up thread; the event loop serves nobody meanwhile.
 
@@ -23,10 +24,19 @@ import structlog
 
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_protocol.errors import BadRequest, PodkeeperError, StorageFault, Unauthorized
+from bookie_protocol.errors import (
+    BadRequest,
+    NoWritableDirectory,
+    PodkeeperError,
+    ResourcesShort,
+    StorageFault,
+    Unauthorized,
+)
 
 _log = structlog.get_logger(__name__)
 
+SHORT: Final = (NoWritableDirectory, ResourcesShort)
+"""Faults of a flush that no disk is to blame for: what it was to write waits in memory, and in the journals."""
 CANCEL_CHECK_ENTRIES: Final = 256
 """Between two looks at whether the start was cancelled."""
 
@@ -109,7 +119,17 @@ class ReplayIntoStorage:
         if not self.entries % CANCEL_CHECK_ENTRIES and self._cancelled():
             raise ReplayCancelled("replay was interrupted")
         if self._storage.account(ledger_id, len(entry), 1):
+            self._flush(ledger_id)
+
+    def _flush(self, ledger_id: int) -> None:
+        try:
             self._storage.flush()
+        except SHORT as error:
+            if self._storage.is_full(ledger_id):
+                raise StorageFault(
+                    f"the journals hold more than memory takes, and it cannot be flushed: {error}; free some room on"
+                    " the ledger disks and start again"
+                ) from error
 
     def log_summary(self, journals: int) -> None:
         _log.info(

@@ -19,6 +19,7 @@ from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import ReplayedJournals, replay_journals
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.reserve import give_up_reserves
 
 
 class StorageStart:
@@ -36,6 +37,8 @@ class StorageStart:
         """The right engine on the directories, or a refusal. Raises StartupError, StorageFault."""
 
         def open_it() -> None:
+            directories = self._config.directories
+            give_up_reserves(self._files, options.current_folders((*directories.ledger, *directories.index)))
             finish_rebuilds(self._config, self._files)
             self.side = open_storage_side(self._config, self._files, self._on_loop, self._registry)
 

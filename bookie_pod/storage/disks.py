@@ -17,6 +17,7 @@ Invariants
 - Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
   While a ledger directory has failed, a full one counts as a full ledger directory: the journal is not trimmed then.
 - A ledger directory whose writes fail is told of by the engine (`give_up`): no look at it can find that out.
+- Where there is room, a little of it is held for a start on a full disk (`reserve`).
 
 Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
 there.
@@ -36,6 +37,7 @@ import structlog
 
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage, Files
+from bookie_pod.storage.reserve import StartReserves
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -103,6 +105,7 @@ class DiskMonitor:
         them."""
         self._files = files
         self._options = options
+        self._reserves = StartReserves(files)
         self._kinds = [tuple(kind) for kind in (directories, index_directories) if kind]
         self._ledger_directories = frozenset(directories)
         self._states = {directory: self._remembered(directory) for directory in (*directories, *index_directories)}
@@ -212,6 +215,8 @@ class DiskMonitor:
             if new is not old:
                 _log.warning("disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
                 self._remember(directory, new)
+            if new is DiskState.WRITABLE:
+                self._reserves.hold(directory, usage, self._options.warn)
             self._report(directory, new)
 
     def _remembered(self, directory: str) -> DiskState:

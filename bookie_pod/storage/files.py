@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from bookie_protocol.errors import ResourcesShort, StorageFault
+from bookie_protocol.errors import DirectoryFault, ResourcesShort, StorageFault
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -55,6 +55,12 @@ def storage_fault(what: str, error: OSError) -> StorageFault:
     """
     kind = ResourcesShort if error.errno in _SHORT else StorageFault
     return kind(f"{what}: {error}")
+
+
+def directory_fault(what: str, error: OSError, directory: str) -> StorageFault:
+    """As `storage_fault`, of a write below one of the directories: `DirectoryFault` if it is that disk's fault."""
+    fault = storage_fault(what, error)
+    return fault if isinstance(fault, ResourcesShort) else DirectoryFault(str(fault), directory)
 
 
 def storage_fault_of_library(what: str, error: Exception | str) -> StorageFault:

@@ -4,12 +4,14 @@ that was acknowledged and not deleted is lost."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from bookie_client.blocking import BlockingClient
+from bookie_pod.storage.reserve import NAME
 from bookie_protocol.errors import PodkeeperError, V2Code
 from tests.support.collected_bookie import CollectedBookie, payload
 from tests.support.frames import entry, v2_add, v2_code
@@ -65,6 +67,14 @@ class Written:
                     writer.close()
         except PodkeeperError:
             return
+
+    def add(self, client: BlockingClient, entries: int) -> None:
+        """One ledger, as far as the bookie takes it."""
+        with suppress(PodkeeperError), client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            self.acknowledged[writer.ledger_id] = 0
+            for number in range(entries):
+                assert writer.append(payload(writer.ledger_id, number, self.size)) == number
+                self.acknowledged[writer.ledger_id] = number + 1
 
     def recover(self, client: BlockingClient) -> None:
         """Writers that the full disk has ended have left ledgers open; a read-only bookie takes recovery adds."""
@@ -171,3 +181,46 @@ def test_a_bookie_of_defaults_makes_room_of_half_dead_logs_by_itself(
         with BlockingClient(bookie.uri) as client:
             written.check(client)
         assert bookie.quarantined() == {}
+
+
+ENGINES = ("DbLedgerStorage", "SortedLedgerStorage", "InterleavedLedgerStorage")
+
+
+@pytest.mark.parametrize("megabytes", [64])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.timeout(300)
+def test_a_bookie_starts_on_a_disk_that_somebody_else_has_filled(
+    tmp_path: Path, metadata: MetadataProcess, disk: SmallDisk, engine: str
+) -> None:
+    """It reads everything, what only the journal has too, takes nothing, and collects until it is writable again."""
+    package = "org.apache.bookkeeper.bookie." + ("storage.ldb." if engine.startswith("Db") else "")
+    settings = {
+        **SETTINGS,
+        "ledgerDirectories": str(disk.path / "ledgers"),
+        "ledgerStorageClass": package + engine,
+        "zkTimeout": "3000",
+    }
+    reserve = disk.path / "ledgers" / "current" / NAME
+    with CollectedBookie(tmp_path / "b", metadata.uri(), settings) as bookie:
+        bookie.start()
+        until_true(reserve.exists, PATIENCE_S)
+        written = Written(60_000)
+        with BlockingClient(bookie.uri) as client:
+            for _ in range(30):
+                written.add(client, 16)
+            ballast = disk.fill()
+            written.add(client, 5)  # nobody has looked at the disk yet, or it goes on in memory
+        bookie.kill()
+        with suppress(OSError):  # it has given nothing back
+            disk.fill(at=ballast.with_name("more"))
+        bookie.start()
+        assert not reserve.exists()
+        assert not takes_writes(bookie)
+        with BlockingClient(bookie.uri) as client:
+            written.recover(client)
+            written.check(client)
+            written.delete(client, sorted(written.acknowledged)[:25])
+            until_true(lambda: takes_writes(bookie), PATIENCE_S)
+            written.check(client)
+        until_true(reserve.exists, PATIENCE_S)
+        assert reserve.stat().st_blocks * 512 >= reserve.stat().st_size > 500_000

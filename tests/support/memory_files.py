@@ -114,8 +114,11 @@ class MemoryFile:
     def allocate(self, offset: int, length: int) -> None:
         with self._files._operation("allocate", self._path):
             self._check(writing=True)
-            if len(self._inode.data) < offset + length:
-                self._inode.truncate(offset + length)
+            end = offset + length
+            self._files._reserve(self._path, max(0, end - max(self._inode.allocated, self._inode.reserved)))
+            if len(self._inode.data) < end:
+                self._inode.truncate(end)
+            self._inode.reserved = max(self._inode.reserved, end)
 
     def truncate(self, size: int) -> None:
         with self._files._operation("truncate", self._path):

@@ -39,6 +39,8 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[_Write | _Truncate] = field(default_factory=list)
     pages: set[int] = field(default_factory=set)
+    reserved: int = 0
+    """Bytes from the beginning that have their room, written or not."""
     modified_ms: int = 0
     settled_changes: int = 0
 
@@ -47,12 +49,14 @@ class Inode:
 
     @property
     def allocated(self) -> int:
-        """Bytes that the file takes on the volume: pages ever written, holes are free."""
-        return len(self.pages) * PAGE
+        """Bytes that the file takes on the volume: pages ever written or reserved, holes are free."""
+        reserved = self.reserved // PAGE
+        return (reserved + sum(page >= reserved for page in self.pages)) * PAGE
 
     def growth(self, length: int, offset: int) -> int:
         """Bytes that a write would add to `allocated`."""
-        return sum(PAGE for page in _pages(length, offset) if page not in self.pages)
+        reserved = self.reserved // PAGE
+        return sum(PAGE for page in _pages(length, offset) if page not in self.pages and page >= reserved)
 
     def data_from(self, offset: int) -> tuple[int, int] | None:
         """The first range at or behind `offset` that was written, in whole pages."""
@@ -102,7 +106,7 @@ class Inode:
 
     def settled(self) -> Inode:
         """A copy in which everything is durable."""
-        copy = Inode(self.now_ms, bytearray(self.data), bytearray(self.data), [], set(self.pages))
+        copy = Inode(self.now_ms, bytearray(self.data), bytearray(self.data), [], set(self.pages), self.reserved)
         copy.modified_ms = self.modified_ms
         return copy
 

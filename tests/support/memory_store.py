@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 
+from bookie_pod.storage.files import storage_fault_of_library
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 from tests.support.memory_faults import Faults, Operation
@@ -104,7 +105,7 @@ class MemoryStore:
         try:
             self._faults.before(Operation(name, self._path))
         except OSError as error:
-            raise StorageFault(f"store {self._path}: {error}") from error
+            raise storage_fault_of_library(f"store {self._path}", error) from error
         if not self.is_open:
             raise StorageFault(f"store {self._path} is closed")
 

@@ -31,13 +31,14 @@ def memtable_options(
     open_files: int = 100,
     per_ledger: bool = False,
     version: int = 1,
+    isolates: bool = False,
 ) -> MemTableOptions:
     return MemTableOptions(
         memtable_bytes=memtable_bytes,
         cache=LedgerCacheOptions(
             page_bytes=page_bytes, page_limit=page_limit, open_files=open_files, version=version, min_usable_bytes=0
         ),
-        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False, per_ledger=per_ledger),
+        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False, per_ledger=per_ledger, isolates=isolates),
     )
 
 

@@ -222,9 +222,9 @@ class SmallDisk:
         path.mkdir(parents=True, exist_ok=True)
         self._mount("-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path))
 
-    def fill(self, *, leave: int = 0) -> Path:
+    def fill(self, *, leave: int = 0, at: Path | None = None) -> Path:
         """Take all space but `leave` bytes with one file; remove it to have the space back."""
-        ballast = self.path / "ballast"
+        ballast = at or self.path / "ballast"
         with ballast.open("wb") as out:
             for tries_left in reversed(range(20)):  # a bookie may take some of the space at that very moment
                 space = os.statvfs(self.path)

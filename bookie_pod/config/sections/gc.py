@@ -109,9 +109,10 @@ class DisksConfig:
     persist_status: bool = key("persistBookieStatusEnabled", False)
     """Remember read-only mode across restarts in a file `BOOKIE_STATUS`."""
     isolate_failed_ledger_directories: bool = key("isolateFailedLedgerDirectories", False, own=True)
-    """DbLedgerStorage with several ledger directories: when the disk of one fails, go on with the others instead of
-    shutting down. Ledgers of the failed one are refused with an error, never denied. Until the bookie is restarted
-    the journal is not trimmed, so plan that soon."""
+    """With several ledger directories: when the disk of one fails, go on with the others instead of shutting down. With
+    DbLedgerStorage the ledgers of the failed one are refused with an error, never denied; with the other engines they
+    go on elsewhere, and what cannot be read is an error. Until the bookie is restarted the journal is not trimmed, so
+    plan that soon."""
     min_usable_for_index_file_bytes: int = key("minUsableSizeForIndexFileCreation", 104_857_600, at_least=0)
     """Free bytes that a full index directory must have for a new index file during replay."""
     min_usable_for_entry_log_bytes: int = key(

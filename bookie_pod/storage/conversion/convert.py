@@ -24,6 +24,7 @@ from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
+from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.location_rows import KEY, LocationRun
@@ -215,6 +216,7 @@ class ToIndexFiles(Conversion):
         self.report.backup = f"{StoreKind.LEDGERS.value}{suffix} and {StoreKind.LOCATIONS.value}{suffix}"
         for tree in _top_folders(self._files, self._folder):
             remove_tree(self._files, f"{self._folder}/{tree}")  # empty, or this would not have been opened
+        drop_seals(self._files, [self._folder])
         moves: list[Move] = [
             (f"{FILES_FOLDER}{BUILDING_SUFFIX}/{tree}", tree) for tree in _top_folders(self._files, self._tree())
         ]

@@ -4,7 +4,8 @@ Invariants
 - At most one requested flush waits. One that failed is repeated by itself after `RETRY_SECONDS`; a checkpoint does
   not wait for that.
 - A failure of the disks is told as `NoWritableDirectory`, which makes the bookie read-only; `StorageFailed` and
-  faults of our own are told as they are, and stop it.
+  faults of our own are told as they are, and stop it. So is the fault of one directory, which changes nothing: when it
+  comes again and again, the engine gives that directory up.
 - Nothing runs after `close` returned.
 
 Threads: `request` and `begun` on the event loop; `run` from background threads; the work on the storage thread.
@@ -23,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFault
+from bookie_protocol.errors import DirectoryFault, NoWritableDirectory, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -113,6 +114,6 @@ class BackgroundFlush:
 
 
 def _told(error: BaseException) -> BaseException:
-    if not isinstance(error, StorageFault) or isinstance(error, (StorageFailed, NoWritableDirectory)):
+    if not isinstance(error, StorageFault) or isinstance(error, StorageFailed | NoWritableDirectory | DirectoryFault):
         return error
     return NoWritableDirectory(f"the memtable cannot be flushed: {error}")

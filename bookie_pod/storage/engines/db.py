@@ -26,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
@@ -37,8 +37,6 @@ _log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Pause before a failed flush of a full half is repeated. Each try may leave orphans in the entry logs."""
-FLUSH_TRIES: Final = 10
-"""How often in a row the flush of a directory fails before its disk counts as failed."""
 
 
 class DbLedgerStorage:
@@ -174,7 +172,6 @@ class DbLedgerStorage:
         self._failure_callbacks.append(callback)
 
     def on_directory_failure(self, callback: Callable[[int, StorageFault], None]) -> None:
-        """Call back, on a storage thread, once the writes of a directory have failed `FLUSH_TRIES` times in a row."""
         self._on_directory_failure = callback
 
     def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
@@ -191,8 +188,6 @@ class DbLedgerStorage:
         return self.directories[ledger_id % self._count].cached_run(ledger_id, first, count)
 
     def fail_directory(self, index: int, failure: StorageFault) -> None:
-        """The disk of one directory failed; the others go on. No mark moves any more, so that the journals keep what
-        the failed one owes its disk: the next start replays it, or finds the directory lost. Event loop."""
         if self.directories[index].failure is None:
             self.directories[index].fail(failure)
 

@@ -16,15 +16,20 @@ Putting entries
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.errors import StorageFault
 
 OnLoop = Callable[[Callable[[], None]], None]
 """Runs a function on the event loop's thread and returns when it has run; raises what it raised. Called from
 background threads. Before the loop serves, and in tests, a function that simply calls its argument will
 do."""
+
+
+FLUSH_TRIES: Final = 10
+"""How often in a row the flush of a directory fails before its disk counts as failed."""
 
 
 class Checkpointer(Protocol):
@@ -116,6 +121,16 @@ class LedgerStorage(Protocol):
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         """Call back, on a background thread, when a flush that `request_flush` started has failed."""
+        ...
+
+    def on_directory_failure(self, callback: Callable[[int, StorageFault], None]) -> None:
+        """Call back, on a background thread, once the writes of a ledger directory have failed `FLUSH_TRIES` times in a
+        row, with its place in the configuration."""
+        ...
+
+    def fail_directory(self, index: int, failure: StorageFault) -> None:
+        """The disk of one ledger directory failed; the others go on. No mark moves any more, so that the journals keep
+        what the failed one owes its disk: the next start replays it, or finds the directory lost."""
         ...
 
     def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:

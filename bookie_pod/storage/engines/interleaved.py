@@ -40,13 +40,22 @@ class InterleavedLedgerStorage(MemTableStorage):
         metrics: MemTableMetrics,
         *,
         flags: StorageFlags,
+        folders: Sequence[str],
         memtable_bytes: int,
         log_per_ledger: bool,
     ) -> None:
         """`memtable_bytes`: what adds may be ahead of the entry log; twice as much while a drain is running."""
         memtable = EntryMemTable(memtable_bytes, first_copy_stays=False)
         super().__init__(
-            logs, cache, memtable, on_loop, metrics, flags=flags, log_per_ledger=log_per_ledger, flush_threads=1
+            logs,
+            cache,
+            memtable,
+            on_loop,
+            metrics,
+            flags=flags,
+            folders=folders,
+            log_per_ledger=log_per_ledger,
+            flush_threads=1,
         )
         self._background.pause = GATHER_SECONDS
 

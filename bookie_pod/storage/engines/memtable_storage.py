@@ -9,8 +9,11 @@ Invariants
 - Maps are drained by the storage thread, one after another; the next is frozen only when the one before is drained. A
   drain that failed goes on with the same map.
 - A checkpoint is, in this order: memtable drained as far as the marks need it; index pages and headers of all
-  ledgers; entry logs. Any failure fails the whole.
-- After a failed sync of an entry log every flush and checkpoint raises `StorageFailed`: the bookie has to stop.
+  ledgers; entry logs; the seal of the index files. Any failure fails the whole.
+- After a failed sync of an entry log every flush and checkpoint raises `StorageFailed`: the bookie has to stop. Where
+  directories are isolated, the sync counts as a failed write of its directory.
+- A directory whose writes fail again and again is given up. Its logs and index files are read as far as that goes; new
+  logs, and the index files of its ledgers, are made in others. Every flush and checkpoint raises from then on.
 
 Threads: see `LedgerStorage`; drains on the storage thread, checkpoints on the thread of their caller, one at a time.
 Readers may write index pages, when the ledger cache has no clean page left.
@@ -23,6 +26,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -31,7 +35,7 @@ from itertools import takewhile
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
-from bookie_pod.storage.engines.interface import Checkpointer, OnLoop, each_alone
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
@@ -39,7 +43,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import DirectoryFault, StorageFault
 
 Stamp = tuple[LogMark, ...]
 
@@ -56,10 +60,19 @@ class MemTableStorage(ABC):
         metrics: MemTableMetrics,
         *,
         flags: StorageFlags,
+        folders: Sequence[str],
         log_per_ledger: bool,
         flush_threads: int,
     ) -> None:
-        """`flush_threads` > 1 drains ledgers in parallel."""
+        """`folders` are the ledger directories, in the order of the configuration. `flush_threads` > 1 drains ledgers
+        in parallel."""
+        self._folders = list(folders)
+        self._failed_flushes: Counter[str] = Counter()
+        """How many flushes have failed one after the other, by the directory that failed them."""
+        self._failures: dict[str, StorageFault] = {}
+        """Directories that have failed, and why."""
+        self._given_up: set[str] = set()
+        self._on_directory_failure: Callable[[int, StorageFault], None] = lambda index, failure: None
         self._flags = flags
         self.logs = logs
         self.cache = cache
@@ -120,6 +133,7 @@ class MemTableStorage(ABC):
         return self.cache.records.set_master_key(ledger_id, key)
 
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        self.cache.check_taken(ledger_id)
         return self.memtable.active.entries_of(ledger_id)
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
@@ -150,6 +164,13 @@ class MemTableStorage(ABC):
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._background.on_failure(callback)
+
+    def on_directory_failure(self, callback: Callable[[int, StorageFault], None]) -> None:
+        self._on_directory_failure = callback
+
+    def fail_directory(self, index: int, failure: StorageFault) -> None:
+        self._failures.setdefault(self._folders[index], failure)
+        self._background.request(hurry=True)
 
     def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         self._deletion_callbacks.append(callback)
@@ -240,6 +261,10 @@ class MemTableStorage(ABC):
 
     def _drain_up_to(self, marks: Sequence[LogMark] | None) -> None:
         """Drain everything that was put before the call, or at least what lies below `marks`."""
+        for folder in self._failures.keys() - self._given_up:
+            self.logs.give_up(folder)
+            self.cache.give_up(folder)
+            self._given_up.add(folder)
         if self._drain is not None:
             self._finish(self._drain)
         if marks is None or not covers(self._active_stamp, marks):
@@ -253,8 +278,20 @@ class MemTableStorage(ABC):
             self._run_drain(drain)
         except StorageFault as error:
             self._metrics.flush_failed()
-            raise checked(self.logs, error) from error
+            raise self._failed(error) from error
         self._metrics.flushed(time.perf_counter() - began, drain.nbytes)
+
+    def _failed(self, error: StorageFault) -> StorageFault:
+        """What to raise for a flush that failed, once it is counted."""
+        if isinstance(error, DirectoryFault):
+            folder = error.directory
+            if folder not in self._folders:
+                return StorageFault(str(error))
+            self._failed_flushes[folder] += 1
+            if self._failed_flushes[folder] == FLUSH_TRIES:
+                failure = StorageFault(f"{FLUSH_TRIES} flushes failed one after the other, the last: {error}")
+                self._on_directory_failure(self._folders.index(folder), failure)
+        return checked(self.logs, error)
 
     def _drained(self) -> None:
         """Logs and ledger cache hold the frozen map: let go of it."""
@@ -290,7 +327,11 @@ class MemTableStorage(ABC):
             self.cache.flush()
             sync_logs()
         except StorageFault as error:
-            raise checked(self.logs, error) from error
+            raise self._failed(error) from error
+        self._failed_flushes.clear()
+        for failure in self._failures.values():
+            raise StorageFault(str(failure))
+        self.cache.seal()
 
     def close(self) -> None:
         self._background.close()

@@ -140,6 +140,7 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
             parts.on_loop,
             metrics,
             flags=flags,
+            folders=settings.ledger_directories,
             memtable_bytes=options.memtable_bytes,
             log_per_ledger=entry_log.per_ledger,
         )
@@ -149,6 +150,7 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
         parts.on_loop,
         metrics,
         flags=flags,
+        folders=settings.ledger_directories,
         memtable_bytes=options.memtable_bytes,
         log_per_ledger=entry_log.per_ledger,
         flush_threads=options.flush_threads,

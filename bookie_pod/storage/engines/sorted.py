@@ -38,6 +38,7 @@ class SortedLedgerStorage(MemTableStorage):
         metrics: MemTableMetrics,
         *,
         flags: StorageFlags,
+        folders: Sequence[str],
         memtable_bytes: int,
         log_per_ledger: bool,
         flush_threads: int,
@@ -50,6 +51,7 @@ class SortedLedgerStorage(MemTableStorage):
             on_loop,
             metrics,
             flags=flags,
+            folders=folders,
             log_per_ledger=log_per_ledger,
             flush_threads=flush_threads if log_per_ledger else 1,
         )

@@ -61,6 +61,11 @@ class LogAllocator:
         self._order = order
         self._executor: Executor | None = None
         self._next: Future[LogWriter] | None = None
+        self._lost: set[str] = set()
+
+    def give_up(self, directory: str) -> None:
+        """Make no log there any more."""
+        self._lost.add(directory)
 
     def create(self) -> LogWriter:
         """A new, empty log. `NoWritableDirectory`, `StorageFault`."""
@@ -87,7 +92,7 @@ class LogAllocator:
 
     def _allocate(self) -> LogWriter:
         usable = self._options.usable_bytes_for_new_log
-        candidates = self._order(candidate_directories(self._files, self._dirs, usable))
+        candidates = self._order(candidate_directories(self._files, self._dirs, usable, lost=self._lost))
         failures: list[StorageFault] = []
         for directory in candidates:
             try:

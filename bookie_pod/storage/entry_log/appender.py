@@ -12,7 +12,7 @@ Threads: see `interface`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bookie_pod.storage.entry_log.active import ActiveLogs
 from bookie_pod.storage.entry_log.allocator import LogAllocator
@@ -22,8 +22,8 @@ from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListen
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.rotated import RotatedLogs
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files, storage_fault
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.files import Files, directory_fault, storage_fault
+from bookie_protocol.errors import DirectoryFault, StorageFault
 
 
 class LogAppender:
@@ -51,6 +51,8 @@ class LogAppender:
         self._stats = stats
         self._clock = clock
         self._rotated = RotatedLogs(catalog, writers, stats)
+        self._lost: list[LogWriter] = []
+        """Logs on disks that failed: read as far as that goes, and never written again."""
         self._disk_states: dict[str, DiskState] = {}
         self._fault: StorageFault | None = None
         self._closed = False
@@ -135,15 +137,16 @@ class LogAppender:
 
     # --- rotation -------------------------------------------------------------------------------------------
 
-    def rotate(self) -> None:
+    def rotate(self, log_ids: Collection[int] | None = None) -> None:
         with self._append_lock:
             self._check_usable()
-            self._rotate_all()
+            for log in self._active.all():
+                if not log.is_empty and (log_ids is None or log.log_id in log_ids):
+                    self._rotate_log(log)
 
-    def _rotate_all(self) -> None:
-        for log in self._active.all():
-            if not log.is_empty:
-                self._rotate_log(log)
+    def current_sizes(self) -> dict[int, dict[int, int]]:
+        with self._append_lock:
+            return {log.log_id: dict(log.ledgers) for log in self._active.all() if not log.is_empty}
 
     def _rotate_log(self, log: LogWriter) -> None:
         _flush(log)
@@ -213,12 +216,16 @@ class LogAppender:
         try:
             log.sync(self._files)
         except OSError as error:
-            self._fault = storage_fault(
+            what = (
                 f"cannot sync entry log {log.file.path} (what was appended since the last checkpoint may be lost and "
-                "must be appended again: restart the bookie to replay the journal)",
-                error,
+                "must be appended again: restart the bookie to replay the journal)"
             )
-            raise self._fault from error
+            # Where the directory is given up for it, no sync of this file succeeds until then: files see to that.
+            isolates = self._options.isolates
+            fault = directory_fault(what, error, log.directory) if isolates else storage_fault(what, error)
+            if not isinstance(fault, DirectoryFault):
+                self._fault = fault
+            raise fault from error
         self._stats.syncs += 1
         self._stats.sync_seconds += self._clock() - begin
 
@@ -238,6 +245,15 @@ class LogAppender:
                 self._rotated.forget(log)
                 self._allocator.discard(log)
         self._rotated.give_up([log for log in logs if log.kept_to])
+
+    def give_up(self, directory: str) -> None:
+        with self._sync_lock, self._append_lock:
+            self._allocator.give_up(directory)
+            for log in (*self._active.all(), *self._rotated.all()):
+                if log.directory == directory:
+                    self._active.remove(log)
+                    self._rotated.forget(log)
+                    self._lost.append(log)
 
     @property
     def sync_failed(self) -> bool:
@@ -259,8 +275,7 @@ class LogAppender:
     def close(self) -> None:
         try:
             if self._fault is None and not self._closed:
-                with self._append_lock:
-                    self._rotate_all()
+                self.rotate()
                 self._sync(include_active=False)
         finally:
             self.force_close()
@@ -276,6 +291,9 @@ class LogAppender:
                 else:
                     log.close()
             self._rotated.close()
+            for log in self._lost:
+                self._writers.pop(log.log_id, None)
+                log.close()
             self._closed = True
             self._allocator.close()
 
@@ -288,4 +306,4 @@ def _flush(log: LogWriter) -> None:
 
 
 def _write_fault(log: LogWriter, error: OSError) -> StorageFault:
-    return storage_fault(f"cannot write entry log {log.file.path} at {log.written_to}", error)
+    return directory_fault(f"cannot write entry log {log.file.path} at {log.written_to}", error, log.directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -103,16 +103,20 @@ COMPACTION: Final = LogPurpose("what lives in a log", "with minUsableSizeAfterCo
 
 
 def candidate_directories(
-    files: Files, dirs: LedgerDirs, usable_bytes: int, purpose: LogPurpose = NEW_ENTRIES
+    files: Files,
+    dirs: LedgerDirs,
+    usable_bytes: int,
+    purpose: LogPurpose = NEW_ENTRIES,
+    lost: Container[str] = frozenset(),
 ) -> list[str]:
     """Directories that may take a new log, in random order.
 
-    The writable ones; if there are none, those with more than `usable_bytes` of free space.
+    The writable ones; if there are none, those with more than `usable_bytes` of free space. Never `lost` ones.
     `NoWritableDirectory` if there are none of these either.
     """
-    candidates = list(dirs.writable())
+    candidates = [path for path in dirs.writable() if path not in lost]
     if not candidates:
-        candidates = [path for path in dirs.all() if _usable(files, path) > usable_bytes]
+        candidates = [path for path in dirs.all() if path not in lost and _usable(files, path) > usable_bytes]
     if not candidates:
         raise NoWritableDirectory(
             f"no ledger directory may take {purpose.what}: all of {', '.join(dirs.all())} are full and "

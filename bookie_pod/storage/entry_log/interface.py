@@ -19,7 +19,7 @@ What always holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,8 +133,9 @@ class EntryLogger(Protocol):
         """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
         ...
 
-    def rotate(self) -> None:
-        """Close the current logs with their ledgers map; the next append begins a new one."""
+    def rotate(self, log_ids: Collection[int] | None = None) -> None:
+        """Close the current logs (or those of them that are named) with their ledgers map; the next append begins a new
+        one."""
         ...
 
     def abandon_unsynced(self) -> None:
@@ -144,6 +145,11 @@ class EntryLogger(Protocol):
         The caller must throw away every location it got since the last successful `sync` and append again. One
         owner only (the flush of the write cache) calls this; others look at `generation`.
         """
+        ...
+
+    def give_up(self, directory: str) -> None:
+        """The disk of this directory failed: nothing is written there any more, and what its open logs hold will never
+        be durable, so whoever owns the journal's marks must not move them. Reads go on as far as the disk bears it."""
         ...
 
     @property
@@ -226,6 +232,10 @@ class EntryLogger(Protocol):
         """The log that the next entry (of this ledger) goes to, if one is open."""
         ...
 
+    def current_sizes(self) -> dict[int, dict[int, int]]:
+        """Bytes by ledger of each current log that is not empty."""
+        ...
+
     def exists(self, log_id: int) -> bool: ...
     def path(self, log_id: int) -> str:
         """The log's file. `StorageFault` if it is in none of the directories."""
@@ -233,6 +243,10 @@ class EntryLogger(Protocol):
 
     def size(self, log_id: int) -> int:
         """Bytes of the log's file."""
+        ...
+
+    def written_ms(self, log_id: int) -> int:
+        """When the log's file was written last, in ms since the epoch."""
         ...
 
     def delete(self, log_id: int) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, Final
 
 import structlog
@@ -87,11 +87,14 @@ class DefaultEntryLogger:
     def checkpoint(self) -> None:
         self._appender.checkpoint()
 
-    def rotate(self) -> None:
-        self._appender.rotate()
+    def rotate(self, log_ids: Collection[int] | None = None) -> None:
+        self._appender.rotate(log_ids)
 
     def abandon_unsynced(self) -> None:
         self._appender.abandon_unsynced()
+
+    def give_up(self, directory: str) -> None:
+        self._appender.give_up(directory)
 
     @property
     def generation(self) -> int:
@@ -182,6 +185,9 @@ class DefaultEntryLogger:
     def least_unflushed_log_id(self) -> int:
         return self._catalog.least_unflushed_id()
 
+    def current_sizes(self) -> dict[int, dict[int, int]]:
+        return self._appender.current_sizes()
+
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)
 
@@ -194,6 +200,13 @@ class DefaultEntryLogger:
             return self._files.size(path)
         except OSError as error:
             raise storage_fault(f"cannot tell the size of entry log {path}", error) from error
+
+    def written_ms(self, log_id: int) -> int:
+        path = self._catalog.path(log_id)
+        try:
+            return self._files.modified_ms(path)
+        except OSError as error:
+            raise storage_fault(f"cannot tell the age of entry log {path}", error) from error
 
     def delete(self, log_id: int) -> bool:
         if not self._catalog.is_flushed(log_id):

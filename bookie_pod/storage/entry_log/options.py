@@ -67,6 +67,10 @@ class EntryLogOptions:
     active_log_idle_seconds: float = 300.0
     """`entrylogMapAccessExpiryTimeInSeconds`, seconds, default 300. Only with `per_ledger`."""
 
+    isolates: bool = False
+    """`isolateFailedLedgerDirectories`, default false, of a logger over several directories: a sync that fails concerns
+    its directory, which is given up for it, and not all logs."""
+
     direct_io: bool = False
     """`dbStorage_directIOEntryLogger`, default false: write logs past the page cache (Linux)."""
 

@@ -71,7 +71,7 @@ class RotatedLogs:
         self.settle(logs)
 
     def forget(self, log: LogWriter) -> None:
-        """Its owner removes it."""
+        """Its owner sees to it; no error if it is not rotated."""
         if log in self._logs:
             self._logs.remove(log)
 

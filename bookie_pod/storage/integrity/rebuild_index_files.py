@@ -32,6 +32,7 @@ from bookie_pod.storage.index.index_file import (
     relative_path,
     slot_offset,
 )
+from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.integrity.rebuild import STEP_ENTRIES, oldest_first
 from bookie_protocol.errors import ResourcesShort, StorageFault
@@ -53,6 +54,9 @@ class ScannedLogs(Protocol):
 
 class OldIndexFiles(Protocol):
     """The index files that are there."""
+
+    @property
+    def folders(self) -> Collection[str]: ...
 
     def path(self, ledger_id: int) -> str | None: ...
     def record(self, ledger_id: int) -> LedgerRecord | None: ...
@@ -252,6 +256,7 @@ class IndexFilesRebuild:
     def commit(self, backup_suffix: str) -> None:
         """Give every file its name. `StorageFault`."""
         try:
+            drop_seals(self._files, self._old.folders)
             for path in self._built.values():
                 self._replace(path, backup_suffix)
         except OSError as error:

@@ -6,6 +6,7 @@ Invariants
 - "No location" is an answer: the page was looked at, in memory or in its file. A ledger without an index raises
   `NoLedgerIndex`; every fault raises another `StorageFault`.
 - Nothing here is durable before `flush` returns.
+- Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
 - A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
 
 Threads: `put` from the storage thread (and its helpers, each with ledgers of its own); reads from any; `delete` and
@@ -31,6 +32,7 @@ from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.page import entries_of, highest_entry
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 from bookie_protocol.errors import NoLedgerIndex, StorageFault
 
 
@@ -53,9 +55,12 @@ class LedgerCache:
         self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)
         self.max_entry_id = max_entry_id(files, dirs.all(), options.page_bytes)
         """The highest entry id that has a slot on these disks."""
-        self.records = IndexRecords(files, self._directories)
+        self._seal = IndexFilesSeal(files, dirs.all())
+        self.records = IndexRecords(files, self._directories, self._seal.check)
         self.handles = IndexHandles(options.open_files, options.idle_seconds, self._metrics)
-        self._flusher = IndexFlusher(files, self._directories, self.handles, self.records, options.version, sync_logs)
+        self._flusher = IndexFlusher(
+            files, self._directories, self.handles, self.records, options.version, sync_logs, self._seal
+        )
         self.pages = PageTable(options.page_limit, self._load, self._flusher.flush_pages, self._metrics)
         self._flusher.table = self.pages
         self._headers_due: set[int] = set()
@@ -73,6 +78,8 @@ class LedgerCache:
 
         `NoLedgerIndex` if the ledger is not known, or was deleted since these entries were put, which `is_void` tells.
         """
+        if ledger_id in self._directories.cut_off:
+            raise _unknown(ledger_id)
         for begin, end in self._runs(entry_ids):
             slot = entry_ids[begin] % self._slots
             page = self.pages.pin(ledger_id, entry_ids[begin] - slot)
@@ -107,6 +114,7 @@ class LedgerCache:
         """Compaction copied an entry: replace its location, unless it is no longer `old`; whether it was."""
         slot = entry_id % self._slots
         try:
+            self._check_known(ledger_id)
             page = self.pages.pin(ledger_id, entry_id - slot)
         except NoLedgerIndex:
             return False
@@ -122,10 +130,17 @@ class LedgerCache:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def get(self, ledger_id: int, entry_id: int) -> int:
-        """The entry's location, 0 if there is none. `NoLedgerIndex`, `StorageFault`."""
+    def _check_known(self, ledger_id: int) -> None:
+        if ledger_id in self._directories.cut_off:
+            raise StorageFault(
+                f"the index of ledger {ledger_id} is on a disk that failed; replace it, or restart the bookie"
+            )
         if self.records.get(ledger_id) is None:
             raise _unknown(ledger_id)
+
+    def get(self, ledger_id: int, entry_id: int) -> int:
+        """The entry's location, 0 if there is none. `NoLedgerIndex`, `StorageFault`."""
+        self._check_known(ledger_id)
         if not 0 <= entry_id <= self.max_entry_id:
             return 0
         slot = entry_id % self._slots
@@ -143,8 +158,7 @@ class LedgerCache:
 
     def last_entry_id(self, ledger_id: int) -> int | None:
         """The highest entry id with a location; None if there is none. `NoLedgerIndex`, `StorageFault`."""
-        if self.records.get(ledger_id) is None:
-            raise _unknown(ledger_id)
+        self._check_known(ledger_id)
         best = -1
         for first_entry in sorted(self.pages.first_entries(ledger_id), reverse=True):
             found = highest_entry(self._page_in_memory(ledger_id, first_entry), first_entry)
@@ -170,8 +184,7 @@ class LedgerCache:
 
         `NoLedgerIndex` (at once), `StorageFault`.
         """
-        if self.records.get(ledger_id) is None:
-            raise _unknown(ledger_id)
+        self._check_known(ledger_id)
         first = first_entry - first_entry % self._slots
         in_memory = sorted(page for page in self.pages.first_entries(ledger_id) if page >= first)
         return self._scan(ledger_id, in_memory, first)
@@ -246,6 +259,15 @@ class LedgerCache:
             self._flusher.deleted(ledger_id)
         self.handles.drop(ledger_id)
 
+    def check_taken(self, ledger_id: int) -> None:
+        """`StorageFault` of a ledger that is cut off: it takes no entries. Event loop."""
+        if self._directories.cut_off:
+            self._check_known(ledger_id)
+
+    def give_up(self, directory: str) -> None:
+        """The disk of this index directory failed: nothing is written there any more. Storage thread."""
+        self._directories.give_up(directory)
+
     # --- flushing -------------------------------------------------------------------------------------------
 
     def take_dirty_headers(self) -> None:
@@ -268,6 +290,11 @@ class LedgerCache:
             with self.pages.lock:
                 self._headers_due |= due
         self.handles.expire()
+
+    def seal(self) -> None:
+        """What the files hold now is missed if it is ever gone. Before a mark moves. `NoWritableDirectory`,
+        `StorageFault`."""
+        self._seal.renew(self._directories.in_use())
 
     @property
     def flushed(self) -> int:

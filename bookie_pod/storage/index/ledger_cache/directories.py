@@ -8,6 +8,9 @@ Invariants
   the ledger's file, and a move that fails from there on is only ever finished.
 - `path` is right before a handle of another file is dropped: who opens a file anew finds the one that counts.
 - The file of a deleted ledger is unlinked before the file of its next life is made.
+- Nothing is written to a directory that was given up, nor removed there. A ledger whose file was there goes on in a
+  copy that keeps its unfinished name: the next start begins with the old file, and the journals bring the rest. One
+  whose file cannot be copied, or not be removed, is `cut_off`: nobody knows what it holds until that start.
 
 Threads: `path` from any; `delete` on the event loop, `created` and `disown` too under the lock of the page table;
 everything else under the flush lock of the ledger cache.
@@ -63,6 +66,9 @@ class IndexDirectories:
         self._half_moved: dict[int, str] = {}
         """Where the finished copies are whose old files may be there still."""
         self._deleted: dict[int, list[str]] = {}
+        self._lost: set[str] = set()
+        self.cut_off: set[int] = set()
+        """Ledgers of which only failed disks know."""
         self._lock = threading.Lock()
         self.generation = 0
         """Grows when a file becomes void: whoever opened one before must not keep it for others."""
@@ -152,9 +158,10 @@ class IndexDirectories:
         self._where[ledger_id] = directory
 
     def _pick(self, unlike: str | None = None) -> str:
-        candidates = [path for path in self._dirs.writable() if path != unlike]
+        unfit = {unlike, *self._lost}
+        candidates = [path for path in self._dirs.writable() if path not in unfit]
         if not candidates:
-            candidates = [path for path in self._dirs.all() if path != unlike and self._usable(path)]
+            candidates = [path for path in self._dirs.all() if path not in unfit and self._usable(path)]
         if not candidates:
             raise NoWritableDirectory(
                 f"no index directory may take a new file: all of {', '.join(self._dirs.all())} are full and none has "
@@ -169,12 +176,13 @@ class IndexDirectories:
             return False
 
     def should_move(self, ledger_id: int) -> bool:
-        """Whether the ledger's file is in a full directory while another is writable, or a move was not finished."""
-        if ledger_id in self._half_moved:
-            return True
-        writable = self._dirs.writable()
+        """Whether the ledger's file is in a directory that was given up, or in a full one while another is writable, or
+        a move was not finished."""
         directory = self._where.get(ledger_id)
-        return directory is not None and bool(writable) and directory not in writable
+        if ledger_id in self._half_moved:
+            return directory not in self._lost
+        writable = self._dirs.writable()
+        return directory is not None and (directory in self._lost or (bool(writable) and directory not in writable))
 
     def move(self, ledger_id: int) -> None:
         """Move the file to another directory, or finish a move that failed. Nobody may write to it meanwhile, and every
@@ -184,6 +192,8 @@ class IndexDirectories:
             return  # deleted just now
         source = posixpath.join(old, relative_path(ledger_id))
         new = self._half_moved.get(ledger_id) or self._copied(ledger_id, source, old)
+        if old in self._lost:
+            return
         target = posixpath.join(new, relative_path(ledger_id))
         with contextlib.suppress(FileNotFoundError):  # removed by a try that failed behind it
             self._files.unlink(source)
@@ -198,7 +208,7 @@ class IndexDirectories:
 
     def _copied(self, ledger_id: int, source: str, old: str) -> str:
         """The directory that holds a durable copy now."""
-        for directory in self._dirs.all():
+        for directory in self.in_use():
             self._remove_copy(ledger_id, directory)  # a try that failed left it: a start could not tell which is whole
         new = self._pick(unlike=old)
         copy = _copy_in(new, ledger_id)
@@ -244,7 +254,35 @@ class IndexDirectories:
         """A file in this directory belongs to a life of the ledger that is over."""
         with self._lock:
             self.generation += 1
-            self._deleted.setdefault(ledger_id, []).append(directory)
+            if directory in self._lost:
+                self.cut_off.add(ledger_id)
+            else:
+                self._deleted.setdefault(ledger_id, []).append(directory)
+
+    def give_up(self, directory: str) -> None:
+        """The disk of this directory failed."""
+        for ledger_id in self.deleted_ledgers():
+            with contextlib.suppress(OSError):  # what was to be removed may still be
+                self.unlink_deleted(ledger_id)
+        with self._lock:
+            self._lost.add(directory)
+            for ledger_id, directories in list(self._deleted.items()):
+                if directory in directories:
+                    self.cut_off.add(ledger_id)
+                    del self._deleted[ledger_id]
+
+    def of(self, error: OSError) -> str | None:
+        """The directory that an error is about."""
+        path = str(error.filename)
+        return next((each for each in self._dirs.all() if path == each or path.startswith(f"{each}/")), None)
+
+    def in_use(self) -> list[str]:
+        """All directories but those that were given up."""
+        return [directory for directory in self._dirs.all() if directory not in self._lost]
+
+    def is_lost(self, directory: str | None) -> bool:
+        """Whether it was given up."""
+        return directory in self._lost
 
     def deleted_ledgers(self) -> list[int]:
         with self._lock:

@@ -23,13 +23,17 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from bookie_pod.storage.files import File, Files
+import structlog
+
+from bookie_pod.storage.files import File, Files, directory_fault, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, encode_header, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
 from bookie_pod.storage.index.ledger_cache.page_table import DirtyPage, PageTable
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
+
+_log = structlog.get_logger(__name__)
 
 
 class IndexFlusher:
@@ -43,14 +47,17 @@ class IndexFlusher:
         records: IndexRecords,
         version: int,
         sync_logs: Callable[[], None],
+        seal: IndexFilesSeal,
     ) -> None:
-        """`version` is that of new files; `sync_logs` makes durable what every location points to."""
+        """`version` is that of new files; `sync_logs` makes durable what every location points to; `seal` notes what
+        files hold."""
         self._files = files
         self._directories = directories
         self._handles = handles
         self._records = records
         self._version = version
         self._sync_logs = sync_logs
+        self._seal = seal
         self.flushed = 0
         """How often that was done for a ledger."""
         self._lock = threading.Lock()
@@ -60,6 +67,7 @@ class IndexFlusher:
     def deleted(self, ledger_id: int) -> None:
         """A ledger was deleted. Under the table's lock."""
         self._deleted_meanwhile.add(ledger_id)
+        self._seal.forget(ledger_id)
 
     # --- one ledger -----------------------------------------------------------------------------------------
 
@@ -70,6 +78,8 @@ class IndexFlusher:
     def flush(self, ledger_id: int, *, header: bool) -> None:
         """Write the ledger's dirty pages, and its header if `header`. `StorageFault`."""
         with self._lock:
+            if ledger_id in self._directories.cut_off:
+                return
             with self.table.lock:
                 self._deleted_meanwhile.clear()
             pages = self.table.pin_dirty(ledger_id)
@@ -77,10 +87,22 @@ class IndexFlusher:
                 if pages or header:
                     self._flush(ledger_id, pages, header)
             except OSError as error:
-                raise StorageFault(f"cannot write the index file of ledger {ledger_id}: {error}") from error
+                directory = self._directories.of(error)
+                what = f"cannot write the index file of ledger {ledger_id}"
+                if directory is None:
+                    raise storage_fault(what, error) from error
+                if not self._directories.is_lost(directory):
+                    raise directory_fault(what, error, directory) from error
+                self._cut_off(ledger_id, error)
             finally:
                 self.table.unpin_all(pages)
             self.flushed += 1
+
+    def _cut_off(self, ledger_id: int, error: OSError) -> None:
+        _log.error("the index of a ledger is on a failed disk, and lost to it", ledger_id=ledger_id, reason=str(error))
+        with self.table.lock:
+            self._directories.cut_off.add(ledger_id)
+            self.table.drop_ledger(ledger_id)
 
     def _flush(self, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         if self._records.get(ledger_id) is None:
@@ -122,6 +144,9 @@ class IndexFlusher:
             raise
         finally:
             self._handles.release(handle)
+        with self.table.lock:
+            if ledger_id not in self._deleted_meanwhile:
+                self._seal.note(ledger_id, _end(pages))
 
     def _create(self, ledger_id: int, pages: list[DirtyPage]) -> None:
         if self._version == 0:
@@ -141,6 +166,7 @@ class IndexFlusher:
                 self._directories.disown(ledger_id, directory)
             else:
                 self._directories.created(ledger_id, directory)
+                self._seal.note(ledger_id, _end(pages))
 
     def _write(self, file: File, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         record = self._records.get(ledger_id)
@@ -159,7 +185,12 @@ class IndexFlusher:
                 with self._lock:
                     self._directories.unlink_deleted(ledger_id)
             except OSError as error:
-                raise StorageFault(f"cannot remove the index file of deleted ledger {ledger_id}: {error}") from error
+                raise storage_fault(f"cannot remove the index file of deleted ledger {ledger_id}", error) from error
+
+
+def _end(pages: list[DirtyPage]) -> int:
+    """The length that a file has at least once these are in it."""
+    return slot_offset(pages[-1].page.first_entry) + len(pages[-1].data) if pages else HEADER_BYTES
 
 
 def _runs(pages: list[DirtyPage]) -> Iterator[tuple[int, bytes]]:

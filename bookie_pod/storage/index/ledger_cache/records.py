@@ -5,6 +5,7 @@ All headers are read at the start, by several threads at once, because the event
 - A header that was never written (a crash came first) leaves a ledger in limbo, until the replay brings its key: the
   journal still has it then. What the replay does not bring stays in limbo.
 - A header that holds something else leaves its ledger in limbo too: its slots may be whole, and say what they know.
+- A file that was cut, or is not there any more, leaves its ledger in limbo as well (see `seal`).
 - A header of a newer version refuses the start.
 
 Threads: see `LedgerRecords`.
@@ -14,7 +15,7 @@ Source: reference on-disk formats, section 9.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -37,19 +38,40 @@ _log = structlog.get_logger(__name__)
 
 _THREADS: Final = 8
 _VERSION_AT: Final = slice(4, 8)
+_TOLD: Final = 20
 
 
 class IndexRecords(LedgerRecords):
     """`LedgerRecords` of the files in some index directories."""
 
-    def __init__(self, files: Files, directories: IndexDirectories) -> None:
-        """Read all headers. `StorageFault` if one cannot be read, or is of a newer release."""
+    def __init__(
+        self,
+        files: Files,
+        directories: IndexDirectories,
+        incomplete: Callable[[Mapping[int, int]], Collection[int]] = lambda lengths: (),
+    ) -> None:
+        """Read all headers. `StorageFault` if one cannot be read, or is of a newer release.
+
+        `incomplete` tells from the lengths of all files which ledgers have lost something."""
         super().__init__()
         self.version_0: set[int] = set()
         """Ledgers whose files have the old version, which they keep."""
         self._headless: set[int] = set()
-        for ledger_id, path, header in _read_headers(files, directories):
+        lengths: dict[int, int] = {}
+        for ledger_id, path, header, length in _read_headers(files, directories):
             self._load(ledger_id, path, header)
+            lengths[ledger_id] = length
+        lost = incomplete(lengths)
+        for ledger_id in lost:
+            # Of a file that is gone nobody knows the fence either.
+            known = self.get(ledger_id) or LedgerRecord(b"", fenced=True)
+            self.put(ledger_id, replace(known, limbo=True))
+        if lost:
+            _log.error(
+                "index files were cut, or are gone: their ledgers are in limbo, and to be healed from other bookies",
+                ledgers=len(lost),
+                first=sorted(lost)[:_TOLD],
+            )
 
     def _load(self, ledger_id: int, path: str, header: bytes) -> None:
         record = LedgerRecord(b"", limbo=True)
@@ -89,14 +111,14 @@ class IndexRecords(LedgerRecords):
         self._headless.clear()
 
 
-def _read_headers(files: Files, directories: IndexDirectories) -> Iterator[tuple[int, str, bytes]]:
-    def read(ledger_id: int) -> tuple[int, str, bytes]:
+def _read_headers(files: Files, directories: IndexDirectories) -> Iterator[tuple[int, str, bytes, int]]:
+    def read(ledger_id: int) -> tuple[int, str, bytes, int]:
         path = directories.path(ledger_id)
         assert path is not None
         try:
             file = files.open(path)
             try:
-                return ledger_id, path, file.pread(HEADER_BYTES, 0)
+                return ledger_id, path, file.pread(HEADER_BYTES, 0), file.size()
             finally:
                 file.close()
         except OSError as error:

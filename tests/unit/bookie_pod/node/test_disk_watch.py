@@ -45,7 +45,7 @@ class Disks:
         files.usage = self._usage  # type: ignore[method-assign]
         folders = [f"{path}/current" for path in directories.ledger]
         storage: Any = SimpleNamespace(
-            storage=None,
+            storage=SimpleNamespace(on_directory_failure=lambda callback: None),
             dirs={folder: SimpleNamespace(report=self._note("logs of")) for folder in folders},
             index_dirs={
                 f"{path}/current": SimpleNamespace(report=self._note("index files of")) for path in directories.index

@@ -226,6 +226,26 @@ def test_full_disks_leave_the_marks_and_the_bookie_serves(
     assert bookie.files.listdir("/j0/current")  # what they need is still there
 
 
+@pytest.mark.parametrize("path", [".log", "/locations", "/ledgers"])
+def test_what_a_full_disk_takes_not_waits_in_memory_as_far_as_that_reaches(
+    bookie: MemoryBookie, storage: DbLedgerStorage, path: str
+) -> None:
+    several = [entry(2, each, bytes(200)) for each in range(18)]  # more than a half, less than two
+    journal(bookie, 0, key_record(2, KEY), *map(entry_record, several))
+    bookie.faults.fail("write", "writev", "pwrite", path=path, errno=errno.ENOSPC)
+    replayed = replay(bookie, storage)
+    assert replayed.unflushed is not None
+    assert [storage.read(2, each) for each in range(18)] == several
+    assert marks(bookie) == [LogMark(), LogMark()]
+
+    journal(bookie, 1, key_record(2, KEY), *(entry_record(entry(2, each, bytes(200))) for each in range(18, 60)))
+    with pytest.raises(StorageFault, match=r"more than memory takes.*free some room"):
+        replay(bookie, storage)
+    bookie.faults.clear()
+    assert replay(bookie, storage).unflushed is None
+    assert len(list(storage.entry_ids(2))) == 60
+
+
 def test_a_replay_ends_soon_after_it_was_cancelled(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
     journal(bookie, 0, key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(4 * CANCEL_CHECK_ENTRIES)))
     sink: list[int] = []

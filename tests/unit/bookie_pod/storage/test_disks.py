@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from bookie_pod.storage.conversion.swap import remove_tree
 from bookie_pod.storage.disks import FULL_FILE, DiskMonitor, DiskOptions, DiskVerdict, disk_space, fullest_share
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
@@ -49,6 +50,9 @@ class Disks:
 
     def restart(self) -> None:
         self.monitor = self._make()
+
+    def lose(self, path: str) -> None:
+        remove_tree(self.files, path)
 
     def _usage(self, path: str) -> DiskUsage:
         return DiskUsage(TOTAL, round(TOTAL * (1 - self.used[path])), self.devices[path])
@@ -154,7 +158,7 @@ def test_no_flapping(history: list[tuple[float, float]]) -> None:
 @pytest.mark.parametrize(
     ("break_it", "says"),
     [
-        (lambda disks: disks.files.rmdir("/a"), "is gone"),
+        (lambda disks: disks.lose("/a"), "is gone"),
         (lambda disks: disks.files.faults.fail("is_dir", path="/a"), "cannot be used"),
         (lambda disks: setattr(disks.files, "is_accessible", lambda path: False), "read and written"),
     ],
@@ -171,7 +175,7 @@ def test_a_disk_that_failed(break_it: Callable[[Disks], None], says: str) -> Non
 def test_the_monitor_looks_by_itself_and_ends_with_a_failure() -> None:
     disks = Disks("/a")
     disks.monitor.start()
-    disks.files.rmdir("/a")
+    disks.lose("/a")
     assert disks.changed.wait(10)
     assert isinstance(disks.failures[0], StorageFault)
     disks.monitor.stop()
@@ -214,7 +218,7 @@ class TestOneFailedDirectoryOfSeveral:
     def test_it_is_given_up_once_and_for_good(self) -> None:
         disks = self.make()
         disks.check(a=0.5)
-        disks.files.rmdir("/a")
+        disks.lose("/a")
         disks.check()
         assert (self.failed, list(disks.monitor.failed)) == (["/a"], ["/a"])
         assert disks.reports[-2:] == [("/a", F), ("/b", W)]
@@ -255,21 +259,21 @@ class TestOneFailedDirectoryOfSeveral:
 
     def test_the_last_one_ends_the_bookie(self) -> None:
         disks = self.make()
-        disks.files.rmdir("/a")
+        disks.lose("/a")
         disks.check()
-        disks.files.rmdir("/b")
+        disks.lose("/b")
         with pytest.raises(StorageFault, match="/b is gone"):
             disks.check()
 
     def test_the_only_one_ends_the_bookie(self) -> None:
         disks = self.make(ledgers=("/a",))
-        disks.files.rmdir("/a")
+        disks.lose("/a")
         with pytest.raises(StorageFault, match="/a is gone"):
             disks.check()
 
     def test_an_index_directory_ends_the_bookie(self) -> None:
         disks = self.make(indexes=("/i",))
-        disks.files.rmdir("/i")
+        disks.lose("/i")
         with pytest.raises(StorageFault, match="/i is gone"):
             disks.check()
 
@@ -300,6 +304,6 @@ class TestJournalDisks:
 
     def test_one_that_is_gone_ends_the_bookie(self) -> None:
         disks, monitor = self.make()
-        disks.files.rmdir("/j")
+        disks.lose("/j")
         with pytest.raises(StorageFault, match="/j is gone"):
             monitor.check()

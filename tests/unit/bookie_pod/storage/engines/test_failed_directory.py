@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from bookie_pod.storage.engines.db import FLUSH_TRIES, DbLedgerStorage
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import FLUSH_TRIES
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_protocol.errors import NoSuchEntry, NotThere, StorageFault

@@ -1,0 +1,150 @@
+"""Index files that were cut, or lost, since they were complete: their ledgers are in limbo, and the others are not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.index.index_file import HEADER_BYTES, relative_path
+from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, NoWritableDirectory, StorageFault
+from tests.support.memory_files import MemoryFiles
+from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
+from tests.support.storage_engine import entry, put
+
+FOLDERS = ("/a", "/b")
+ENTRIES = 30
+HURT, SOUND = 5, 6
+
+
+@pytest.fixture(params=list(ENGINES))
+def bookie(request: pytest.FixtureRequest) -> MemTableBookie:
+    return MemTableBookie(request.param, FOLDERS, options=memtable_options(page_bytes=64))
+
+
+@pytest.fixture
+def storage(bookie: MemTableBookie) -> MemTableStorage:
+    """Two ledgers of several pages, all of it checkpointed."""
+    storage = bookie.open()
+    for ledger_id in (HURT, SOUND):
+        put(storage, *(entry(ledger_id, each) for each in range(ENTRIES)))
+    storage.flush()
+    return storage
+
+
+def path_of(bookie: MemTableBookie, ledger_id: int) -> str:
+    (path,) = (path for folder in FOLDERS if bookie.files.exists(path := f"{folder}/{relative_path(ledger_id)}"))
+    return path
+
+
+def cut_to(size: int) -> Callable[[MemoryFiles, str], None]:
+    return lambda files, path: files.write_bytes(path, files.read_bytes(path)[:size])
+
+
+def lose(files: MemoryFiles, path: str) -> None:
+    files.unlink(path)
+
+
+@pytest.mark.parametrize("damage", [cut_to(HEADER_BYTES + 64), cut_to(HEADER_BYTES), cut_to(100), cut_to(0), lose])
+def test_nothing_of_a_file_that_was_cut_or_lost_is_denied(
+    bookie: MemTableBookie, storage: MemTableStorage, damage: Callable[[MemoryFiles, str], None]
+) -> None:
+    storage.close()
+    damage(bookie.files, path_of(bookie, HURT))
+    for _ in range(2):  # it is remembered
+        storage = bookie.open()
+        record = storage.ledger(HURT)
+        assert record is not None
+        assert record.limbo
+        with pytest.raises(LedgerStateUnknown):
+            storage.read(HURT, ENTRIES - 1)
+        with pytest.raises(LedgerStateUnknown):
+            storage.last_entry_id(HURT)
+        assert [storage.read(SOUND, each) for each in range(ENTRIES)] == [entry(SOUND, each) for each in range(ENTRIES)]
+        with pytest.raises(NoSuchEntry):
+            storage.read(SOUND, ENTRIES)
+        storage.flush()
+        storage.close()
+
+
+def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    storage.close()
+    bookie.files.unlink(path_of(bookie, HURT))
+    record = bookie.open().ledger(HURT)
+    assert record is not None
+    assert record.fenced
+
+
+def test_files_that_grow_and_go_meanwhile_are_sound(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    storage.delete_ledger(HURT)
+    put(storage, *(entry(SOUND, each) for each in range(ENTRIES, 2 * ENTRIES)))
+    storage.flush()
+    put(storage, entry(HURT, 0))  # again, and shorter
+    storage.flush()
+    storage.close()
+    with capture_logs() as logs:
+        storage = bookie.open()
+    assert not [each for each in logs if each["log_level"] == "error"]
+    assert storage.read(SOUND, 2 * ENTRIES - 1) == entry(SOUND, 2 * ENTRIES - 1)
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, 1)
+
+
+def test_without_a_seal_or_with_a_damaged_one_files_are_taken_as_they_are(
+    bookie: MemTableBookie, storage: MemTableStorage
+) -> None:
+    storage.close()
+    bookie.files.unlink(path_of(bookie, HURT))
+    sealed = bookie.files.read_bytes(f"/a/{NAME}")
+    for found in (b"", sealed[:-1], sealed[:40], bytes(len(sealed)), sealed[:30] + b"\xff" + sealed[31:]):
+        bookie.files.write_bytes(f"/a/{NAME}", found)
+        storage = bookie.open()
+        with pytest.raises(NoSuchLedger):
+            storage.read(HURT, 0)
+        storage.logs.force_close()
+    drop_seals(bookie.files, FOLDERS)
+    assert bookie.open().ledger(HURT) is None
+
+
+def test_the_newest_seal_counts_wherever_it_is(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    bookie.faults.fail("write", path=f"/a/{NAME}", errno=errno.EIO)
+    put(storage, *(entry(HURT, each) for each in range(ENTRIES, 2 * ENTRIES)))
+    storage.flush()
+    storage.close()
+    path = path_of(bookie, HURT)
+    cut_to(len(bookie.files.read_bytes(path)) - 64)(bookie.files, path)
+    record = bookie.open().ledger(HURT)
+    assert record is not None
+    assert record.limbo
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, NoWritableDirectory), (errno.EIO, StorageFault)])
+def test_no_mark_passes_what_is_not_sealed(
+    bookie: MemTableBookie, storage: MemTableStorage, number: int, kind: type[StorageFault]
+) -> None:
+    bookie.faults.fail("write", path=NAME, errno=number)
+    put(storage, *(entry(HURT, each) for each in range(ENTRIES, 2 * ENTRIES)))
+    for _ in range(2):
+        with pytest.raises(kind, match=NAME):
+            storage.flush()
+    bookie.faults.clear()
+    storage.flush()
+    before = bookie.faults.counts["rename"]
+    storage.flush()
+    assert bookie.faults.counts["rename"] == before, "nothing has changed"
+
+
+def test_a_seal_of_many_ledgers() -> None:
+    files = MemoryFiles()
+    files.makedirs("/a")
+    seal = IndexFilesSeal(files, ["/a"])
+    assert seal.check({-5: 1024, 1 << 62: 8192, **dict.fromkeys(range(1000), 2048)}) == []
+    seal.note(7, 4096)
+    seal.forget(8)
+    seal.renew(["/a"])
+    found = {-5: 1023, 1 << 62: 8192, **dict.fromkeys(range(7), 2048), 7: 4095, **dict.fromkeys(range(9, 1000), 9999)}
+    assert IndexFilesSeal(files, ["/a", "/b"]).check(found) == [-5, 7]
