@@ -14,7 +14,7 @@ from rich.table import Table
 from bookie_pod.cli.bookie_api import BookieApi
 from bookie_pod.cli.progress import Reached
 from bookie_pod.cli.tables import facts, print_table
-from bookie_pod.cli.units import size_text, time_text
+from bookie_pod.cli.units import duration_text, size_text, time_text
 from bookie_protocol.errors import NotThere
 
 _BAR: Final = 30
@@ -131,6 +131,8 @@ def show_why(found: list[dict[str, Any]], ledgers: int) -> None:
         table = facts()
         table.add_row("entry log", f"{each['entryLog']} (id {each['entryLogId']:,})")
         table.add_row("file", f"{each['path']}, {size_text(each['size'])}")
+        if "ageSeconds" in each:  # a bookie of an older release does not tell
+            table.add_row("written", f"{duration_text(each['ageSeconds'])} ago")
         if each["usage"] is not None:
             doubt = f", {size_text(each['inDoubtBytes'])} of them in doubt" if each["inDoubtBytes"] else ""
             table.add_row("lives", f"{each['usage']:.1%}, {size_text(each['liveBytes'])}{doubt}")
@@ -150,13 +152,14 @@ def show_forecast(found: list[dict[str, Any]]) -> None:
     for each in found:
         click.echo(each["directory"])
         largest = max((row["totalBytes"] for row in each["usage"]), default=0) or 1
-        table = Table("live", "logs", "size", "garbage", "", box=None)
+        table = Table("live", "logs", "size", "garbage", "oldest", "", box=None)
         for row in each["usage"]:
             table.add_row(
                 f"{row['fromPercent']}-{row['toPercent']} %",
                 f"{row['logs']:,}",
                 size_text(row["totalBytes"]),
                 size_text(row["reclaimableBytes"]),
+                duration_text(row["oldestAgeSeconds"]) if row["logs"] and "oldestAgeSeconds" in row else "",
                 "#" * round(_BAR * row["totalBytes"] / largest),
             )
         print_table(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+_DAY_MINUTES: Final = 24 * 60
 _SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -22,9 +23,11 @@ def time_text(milliseconds: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """`2 h 5 min`, `3 min`, `20 s`."""
+    """`12 days`, `2 h 5 min`, `3 min`, `20 s`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     minutes = whole // 60
+    if minutes >= 2 * _DAY_MINUTES:
+        return f"{minutes // _DAY_MINUTES} days"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -52,15 +52,7 @@ empty list is an empty list. `${...}` is not expanded.
 
 ## Where the defaults differ from Apache BookKeeper's
 
-| Key | Apache BookKeeper | here | Why |
-|---|---|---|---|
-| `ledgerStorageClass` | SortedLedgerStorage | DbLedgerStorage | what Pulsar and most clusters run |
-| `httpServerEnabled` | false | true | Kubernetes probes need it |
-| `httpServerPort` | 8080 | 8000 | the port of charts, dashboards and runbooks in the field |
-| `minUsableSizeForEntryLogCreation` | `logSizeLimit` | 1.2 x `logSizeLimit` | what Apache documents |
-| `lostBookieRecoveryDelay` | 0 | 60 | a bookie that restarts must not set the whole cluster copying |
-| `auditorReplicasCheckInterval` | 0 | 86400 | writers without a spare leave entries a copy short; only this sees them |
-| percentages of direct memory | the JVM's limit | `memoryBudgetMb` | there is no JVM |
+@DIFFERENT@
 
 `httpServerEnabled=false`, which Apache's stock file sets, means here what it means there with the Prometheus
 provider: no admin API on `httpServerPort`, but metrics (and probes) on `prometheusStatsHttpPort`.
@@ -68,13 +60,43 @@ provider: no admin API on `httpServerPort`, but metrics (and probes) on `prometh
 Keys marked *own* are not Apache BookKeeper's; a Java bookie ignores them.
 """
 
+DIFFERENT: Final = {
+    "nettyMaxFrameSizeBytes": ("5242880", "Pulsar's brokers send frames that are a little longer"),
+    "ledgerStorageClass": ("org.apache.bookkeeper.bookie.SortedLedgerStorage", "what Pulsar and most clusters run"),
+    "minUsableSizeForEntryLogCreation": ("`logSizeLimit`", "what Apache documents"),
+    "dbStorage_directIOEntryLogger": ("false", "a flush costs less, and evicts nothing that readers use"),
+    "dbStorage_rocksDB_writeBufferSizeMB": ("64", "rows are small: larger tables only take memory"),
+    "isThrottleByBytes": ("false", "entries differ in size"),
+    "compactionRateByBytes": ("1000000", "disks are faster, and compaction gives way to clients"),
+    "useTransactionalCompaction": ("false", "a compaction that was interrupted leaves nothing behind"),
+    "verifyMetadataOnGC": ("false", "a ledger is not deleted because a listing lacks it"),
+    "lostBookieRecoveryDelay": ("0", "a bookie that restarts must not set the whole cluster copying"),
+    "auditorReplicasCheckInterval": ("0", "writers without a spare leave entries a copy short; only this sees them"),
+    "rereplicationEntryBatchSize": ("10", "larger pieces; bytes bound them too"),
+    "replicationRateByBytes": ("-1", "copying leaves room for clients"),
+    "recoveryBatchReadEnabled": ("false", "one request for many entries"),
+    "httpServerEnabled": ("false", "Kubernetes probes need it"),
+    "httpServerPort": ("8080", "the port of charts, dashboards and runbooks in the field"),
+    "addEntryQuorumTimeoutSec": ("-1", "an append that its racks cannot take would wait for ever"),
+}
+"""Keys with another default than in Apache BookKeeper: the default there, and why."""
+
 
 def configuration_page() -> str:
     """The whole page as Markdown."""
-    lines = [_INTRODUCTION]
+    lines = [_INTRODUCTION.replace("@DIFFERENT@", "\n".join(_differing()))]
     for _, section in sections():
         lines.extend(_section(section))
     return "\n".join(lines)
+
+
+def _differing() -> Iterator[str]:
+    yield "| Key | Apache BookKeeper | here | Why |"
+    yield "|---|---|---|---|"
+    ours = {declared.name: _default(declared) for _, section in sections() for _, declared in keys_of(section)}
+    for name, (theirs, why) in DIFFERENT.items():
+        yield f"| `{name}` | {theirs if '`' in theirs else f'`{theirs}`'} | {ours[name]} | {why} |"
+    yield "| percentages of direct memory | the JVM's limit | `memoryBudgetMb` | there is no JVM |"
 
 
 def field_texts(section: type[Any]) -> dict[str, str]:

@@ -55,9 +55,9 @@ class GcInstruments:
         pass_errors: Callable[[], float],
         yielded_s: Callable[[], float],
     ) -> None:
-        """Export levels: logs that the last pass measured, their live and all bytes, ledgers, logs in each tenth of
-        usage, logs that are quarantined; the age of the oldest of these logs, the time since a pass has ended,
-        how many of its parts failed; and for how long collection has given way to clients."""
+        """Export levels: logs that the last pass has looked at, those written at present included, their live and all
+        bytes, ledgers, logs in each tenth of usage, logs that are quarantined; the age of the oldest log, the time
+        since a pass has ended, how many of its parts failed; and for how long collection has given way to clients."""
         scope = self._scope
         scope.gauge("ACTIVE_ENTRY_LOG_TOTAL", logs)
         scope.gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", live_bytes)

@@ -88,6 +88,8 @@ DISK_CHECK_S: Final = 180.0
 FLUSH_S: Final = 1800.0
 """The same of one step of a flush: of the indexes of a whole write cache, on the slowest disk. How long all of it takes
 is not limited: the files of very many ledgers take their time."""
+READ_S: Final = 600.0
+"""The same of one piece of work of a read lane: the longest is a list of all entries of a ledger."""
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
 
@@ -145,6 +147,13 @@ class Bookie:
             yield Step("checkpoint", self._durability.checkpoint_step(), FLUSH_S, needs="storage-*")
             for thread, at in self._storage.storage.flushing():
                 yield Step(thread, at, FLUSH_S)
+        if hasattr(self, "upkeep"):
+            written = self._storage.storage.written()  # what they wait for may be a flush
+            for thread, at in self.upkeep.steps():
+                yield Step(thread, None if at is None else (at, written), FLUSH_S)
+        if hasattr(self, "_server"):
+            for thread, at in self._server.steps():
+                yield Step(thread, at, READ_S)
         if self._monitor is not None:
             yield Step("disk-monitor", self._monitor.check_began, DISK_CHECK_S)
 
@@ -194,6 +203,8 @@ class Bookie:
         self.status.enter("starting")
         self._start_journals(replayed)
         self._make_server(replayed.keys)
+        if replayed.unflushed is not None:
+            self._mode.no_writable_directory(replayed.unflushed)
         self._server.context.older = older_ledgers(
             self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
         )

@@ -6,7 +6,7 @@ Threads: event loop, but for `open_storage_parts`, which may run on the start-up
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -267,11 +267,20 @@ class ServerSide:
     batch_lanes: ReadLanes | None = None
     """Those of the traffic class `batch`, which gives way itself."""
 
+    def _all_lanes(self) -> Iterator[ReadLanes]:
+        yield from self.lanes
+        if self.batch_lanes is not None:
+            yield self.batch_lanes
+
+    def steps(self) -> Iterator[tuple[str, object | None]]:
+        """The threads of all lanes, and what each is at; None: nothing."""
+        for lanes in self._all_lanes():
+            yield from lanes.steps()
+
     def stop_lanes(self) -> None:
         """Blocks until the reads under way are done."""
-        for lanes in (*self.lanes, self.batch_lanes):
-            if lanes is not None:
-                lanes.stop()
+        for lanes in self._all_lanes():
+            lanes.stop()
 
 
 def _acknowledge(batches: Sequence[JournalBatch], error: BaseException | None) -> None:

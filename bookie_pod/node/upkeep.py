@@ -8,7 +8,7 @@ Threads: event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
@@ -32,6 +32,12 @@ class Upkeep:
         self._elsewhere = elsewhere
         self.collection = collection
         self.integrity = integrity
+
+    def steps(self) -> Iterator[tuple[str, object | None]]:
+        """The threads, and what each is at; None: nothing."""
+        for collector in self.collection.collectors:
+            yield collector.step()
+        yield "scrubber", self.integrity.scrubber.step()
 
     def start(self) -> None:
         self.collection.start()

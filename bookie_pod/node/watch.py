@@ -30,9 +30,9 @@ from bookie_protocol.errors import StartupError
 from bookie_protocol.lasting import watched_by
 
 LOOK_S: Final = 1.0
-LIBRARIES: Final = ("Thread-*", "ThreadPoolExecutor-*", "Dummy-*")
-"""Names of threads to which nobody gave one. `Dummy` is one that Python did not begin; it vanishes from the list when
-another thread gets its number."""
+LIBRARIES: Final = ("Thread-*", "ThreadPoolExecutor-*", "Dummy-*", "asyncio-waitpid-*")
+"""Names of threads that are none of ours. `Dummy` is one that Python did not begin; it vanishes from the list when
+another thread gets its number. `asyncio-waitpid` waits for a child, where the loop is not uvloop's."""
 SHORT_LIVED: Final = (*LIBRARIES, "journal-*-next-file", "index-headers_*", "index-rebuild", "storage-*-retry")
 """Names of threads whose end is no fault."""
 

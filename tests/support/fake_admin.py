@@ -124,7 +124,7 @@ class FakeGcPort:
         return [("/data/ledgers", self.logs[log_id])] if log_id in self.logs else []
 
     def forecasts(self) -> Sequence[tuple[str, Forecast]]:
-        buckets = [UsageBucket(at, at * 1000, (10 - at) * 10) for at in range(10)]
+        buckets = [UsageBucket(at, at * 1000, (10 - at) * 10, at * 100_000) for at in range(10)]
         minor = CompactionForecast(0.2, 2, 300, 700, 60)
         return [("/data/ledgers", Forecast(buckets, minor, CompactionForecast(0.8, 5, 900, 4000, None), 1))]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from typing import Any, Final
 
 import click
@@ -12,6 +13,7 @@ from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
+from bookie_pod.cli.units import duration_text
 from bookie_protocol.errors import BadRequest, NotThere
 
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")
@@ -178,6 +180,7 @@ def _summary(logs: Any, log_id: int, found: Any, known: Any) -> dict[str, Any]:
         "log": logs.path(log_id),
         "log_id": log_id,
         "bytes": logs.size(log_id),
+        "age_seconds": max(0, round(time.time() - logs.written_ms(log_id) / 1000)),
         "version": None if header is None else header.version,
         "closed": found.closed,
         "ledgers": len(found.ledgers),
@@ -196,7 +199,7 @@ def _summary(logs: Any, log_id: int, found: Any, known: Any) -> dict[str, Any]:
 @AS_JSON_LINES
 @on_disk()
 def logs(place: Place, as_json: bool) -> int:
-    """List the entry logs: bytes, ledgers, and whether they were closed with their map of ledgers."""
+    """List the entry logs: bytes, ledgers, whether they were closed with their map of ledgers, and age."""
     from bookie_pod.storage.entry_log.names import log_file_name
     from bookie_pod.storage.inspect.logs import StoredLogs
 
@@ -217,7 +220,7 @@ def logs(place: Place, as_json: bool) -> int:
                 end = f"; {shown['end']}" if "end" in shown else ""
                 click.echo(
                     f"{folder}/{log_file_name(log_id)} {shown['bytes']:>12} bytes {shown['ledgers']:>8} ledgers "
-                    f"{state}{end}"
+                    f"{state}, written {duration_text(shown['age_seconds'])} ago{end}"
                 )
         finally:
             stored.close()

@@ -107,7 +107,7 @@ class MetadataConfig:
     zk_enable_security: bool = key("zkEnableSecurity", False)
     """New znodes belong to their creator alone: every component logs in to ZooKeeper as the same user. Znodes that
     exist keep their access lists. Needs `zkAuthCredentialsPath`."""
-    zk_auth_scheme: str = key("zkAuthScheme", "digest", choices=("digest", "sasl"))
+    zk_auth_scheme: str = key("zkAuthScheme", "digest", choices=("digest", "sasl"), own=True)
     """How to log in to ZooKeeper: its own `digest` scheme, or `sasl` (DIGEST-MD5, what Java's JAAS files set up)."""
-    zk_auth_credentials_path: str | None = key("zkAuthCredentialsPath", None)
+    zk_auth_credentials_path: str | None = key("zkAuthCredentialsPath", None, own=True)
     """File that holds `user:password` for ZooKeeper. Unset: no login."""

@@ -21,7 +21,6 @@ Source: reference bookie behaviour, section 6.6.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -38,12 +37,12 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
+from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -216,7 +215,7 @@ def make_collection(
             under_pressure=under_pressure,
             metrics=instruments,
         )
-        _bind_levels(instruments, collector, part, files)
+        _bind_levels(instruments, collector, part)
         made.append(collector)
     by_folder = {folder: made[min(index, len(made) - 1)] for index, folder in enumerate(folders)}
     return GarbageCollection(
@@ -227,25 +226,19 @@ def make_collection(
     )
 
 
-def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage, files: Files) -> None:
+def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage) -> None:
+    def usages() -> list[LogUsage]:
+        return [*collector.usages(), *collector.current_usages()]
+
     instruments.bind_levels(
-        logs=lambda: len(collector.usages()),
-        live_bytes=lambda: sum(each.remaining for each in collector.usages()),
-        total_bytes=lambda: sum(each.total for each in collector.usages()),
+        logs=lambda: len(usages()),
+        live_bytes=lambda: sum(each.remaining for each in usages()),
+        total_bytes=lambda: sum(each.total for each in usages()),
         ledgers=lambda: len(part.ledger_ids()),
         buckets=collector.buckets,
         quarantined=lambda: len(collector.state().quarantined),
-        oldest_age_s=lambda: _oldest_age_s(collector, files),
+        oldest_age_s=collector.oldest_age_s,
         since_pass_s=lambda: collector.since_pass_s,
         pass_errors=lambda: len(collector.state().last_errors),
         yielded_s=lambda: collector.yielded_s,
     )
-
-
-def _oldest_age_s(collector: GarbageCollector, files: Files) -> float:
-    """Since the oldest entry log was written last; 0: there is none."""
-    try:
-        path = collector.oldest_log()
-        return max(0.0, time.time() - files.modified_ms(path) / 1000) if path is not None else 0.0
-    except (OSError, StorageFault):
-        return 0.0  # it went meanwhile

@@ -81,6 +81,7 @@ def make_scrubber(
         interval_s=integrity.local_scrub_interval_s,
         after_pass=after_pass(instruments),
         metrics=instruments,
+        turns=lambda: pace.turns,
     )
     _bind_levels(instruments, scrubber)
     return scrubber

@@ -22,7 +22,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
@@ -82,6 +82,12 @@ class ReadLanes:
         now = time.monotonic()
         return max((now - since for since in list(self._since) if since is not None), default=0.0)
 
+    def steps(self) -> Iterator[tuple[str, object | None]]:
+        """The threads, and what each is at: another one with each piece of work; None: it waits for some, or for its
+        pace. Any thread."""
+        for thread, since in zip(self._threads, self._since, strict=True):
+            yield thread.name, since
+
     def room(self, ledger_id: int, wanted: int) -> int:
         """Of so many reads, how many the ledger's lane would take now."""
         if not self._pending_max:
@@ -119,12 +125,13 @@ class ReadLanes:
                     running = False
                     break
                 given, work, done, reads = item
-                self._since[index] = given
                 if self.pace is not None and self.pace.must_wait(given):
+                    self._since[index] = None
                     if results:
                         self._hand_over(index, results)
                         results = []
                     self.pace.wait(given)
+                self._since[index] = given
                 if self._on_waited is not None:
                     self._on_waited(time.monotonic() - given)
                 result, error = _attempt(work) if self.pace is None else _paced(work, self.pace)

@@ -3,10 +3,11 @@
 A pass
 1. finishes compactions that a crash interrupted;
 2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
-3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
+3. closes the logs that are written at present and in which nothing lives;
+4. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
    is in the index, and the deletions are durable;
-4. measures each of them; one in which nothing lives is removed;
-5. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
+5. measures each of them; one in which nothing lives is removed;
+6. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
    copies of what lives in them fit.
 
 Invariants
@@ -21,6 +22,7 @@ Source: reference bookie behaviour, sections 6.2 and 6.5.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -38,6 +40,8 @@ from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
+
+COMPACTING_INDEX: Final = "compacting the location index"
 
 
 class CollectionPass:
@@ -92,7 +96,7 @@ class CollectionPass:
                     f"{compaction.value} compaction", result, lambda: self._compact(compaction, to_make_room, result)
                 )
         if self._index.is_due:
-            self._step("compacting the location index", result, self._compact_index)
+            self._step(COMPACTING_INDEX, result, self._compact_index)
 
     def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
         """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""

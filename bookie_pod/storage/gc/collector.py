@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.clock import steady_now_ms
-from bookie_pod.storage.gc.collection_pass import CollectionPass
+from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
@@ -42,7 +42,7 @@ from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
 from bookie_pod.storage.index.locations import YIELD_SECONDS
-from bookie_protocol.errors import StorageFailed
+from bookie_protocol.errors import StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -80,6 +80,7 @@ class GarbageCollector:
         self._last: PassResult | None = None
         self._last_ms = now_ms()
         self._pass_lock = threading.Lock()
+        self._breaths = 0
         self._thread: threading.Thread | None = None
         rate = self._rate = Throttle(
             options.compaction_rate, self._stopped, by_bytes=options.throttle_by_bytes, under_pressure=under_pressure
@@ -174,9 +175,17 @@ class GarbageCollector:
         if self._stopped.is_set():
             raise CollectionStopped
 
+    def step(self) -> tuple[str, object | None]:
+        """Its thread, and what a pass is at: another one with everything that it does, or waits for on purpose; None:
+        none goes on, or one compacts the index, which tells nothing until its end. Any thread."""
+        reclaimer = self._reclaimer
+        at = (reclaimer.phase, reclaimer.progress, self._breaths, self._rate.turns, self._metadata_rate.turns)
+        return f"gc-{self._index}", None if reclaimer.phase in (WAITING, COMPACTING_INDEX) else at
+
     def _breathe(self) -> None:
         """In the middle of a long search: let others have the interpreter."""
         self._check_stopped()
+        self._breaths += 1
         time.sleep(YIELD_SECONDS)
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -318,10 +327,19 @@ class GarbageCollector:
         """Every log that the last pass measured."""
         return sorted(self._usages.usages.values(), key=lambda each: each.log_id)
 
-    def oldest_log(self) -> str | None:
-        """Path of the oldest log that the last pass left; None: there was none. Numbers rise, so it is the lowest."""
-        oldest = min(list(self._usages.usages), default=None)
-        return None if oldest is None else self._storage.logs.path(oldest)
+    def current_usages(self) -> list[LogUsage]:
+        """Every log that was written during the last pass, as far as the index here knows what lives."""
+        return self._usages.current
+
+    def oldest_age_s(self) -> float:
+        """Since the oldest complete log was written last, one that is left alone for damage too; 0: there is none.
+        Numbers rise, so it is the lowest."""
+        logs = self._storage.logs
+        oldest = next((log_id for log_id in logs.log_ids() if logs.is_flushed(log_id)), None)
+        try:
+            return 0.0 if oldest is None else max(0.0, (self._now_ms() - logs.written_ms(oldest)) / 1000)
+        except StorageFault:
+            return 0.0  # it went meanwhile
 
     def has_log(self, log_id: int) -> bool:
         """Whether there is such a log here. Reads the directory."""
@@ -338,6 +356,6 @@ class GarbageCollector:
     def buckets(self) -> list[int]:
         """How many logs are in each tenth of usage."""
         counts = [0] * BUCKETS
-        for each in list(self._usages.usages.values()):
+        for each in (*list(self._usages.usages.values()), *self._usages.current):
             counts[bucket_of(each.usage(self.options.usage_size_limit))] += 1
         return counts

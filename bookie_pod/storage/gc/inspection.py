@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from heapq import nlargest
 from typing import Final
 
@@ -93,7 +94,10 @@ class Inspection:
             size_limit=options.usage_size_limit,
             doubt=self._doubt(),
         )
-        return LogReport(log_id, logs.path(log_id), size, usage, owners, text)
+        return LogReport(log_id, logs.path(log_id), size, usage, owners, text, self._age_s(log_id, now_ms))
+
+    def _age_s(self, log_id: int, now_ms: int) -> int:
+        return max(0, now_ms - self._storage.logs.written_ms(log_id)) // 1000
 
     def _look(self, log_id: int) -> LedgerSizes | None:
         """Bytes per ledger from the log itself; None: that takes too long, or the log is damaged."""
@@ -119,6 +123,8 @@ class Inspection:
             bucket.logs += 1
             bucket.total_bytes += each.total
             bucket.reclaimable_bytes += each.total - each.remaining
+            with suppress(StorageFault):  # removed meanwhile
+                bucket.oldest_age_s = max(bucket.oldest_age_s, self._age_s(each.log_id, now_ms))
         measured = {each.log_id for each in known} | set(self._usages.quarantined) | set(self._held())
         return Forecast(
             buckets,

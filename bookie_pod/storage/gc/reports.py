@@ -66,6 +66,8 @@ class UsageBucket:
     logs: int = 0
     total_bytes: int = 0
     reclaimable_bytes: int = 0
+    oldest_age_s: int = 0
+    """Seconds since the one that is oldest was written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class LogReport:
     """(ledger id, bytes) of what lives in it, the largest first; None: not known."""
     reason: str
     """Why it is there, and when it will go, in a sentence."""
+    age_s: int
+    """Seconds since it was written last."""
 
 
 def explain(

@@ -49,6 +49,8 @@ class Throttle:
         self._owed = 0.0
         """Permits that were used and not earned yet; below 0: earned in a pause."""
         self._earned_until = clock()
+        self.turns = 0
+        """How often anybody paid, or looked whether it may. Any thread may read."""
         self.yielded_s = 0.0
         """Seconds of waiting in which the rate was the low one, since the start. Any thread may read."""
 
@@ -63,6 +65,7 @@ class Throttle:
         while True:
             if self._stopped.is_set():
                 raise CollectionStopped
+            self.turns += 1
             rate = self._earn()
             if self._owed <= 0:
                 break

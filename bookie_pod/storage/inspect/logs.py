@@ -54,6 +54,14 @@ class StoredLogs:
         except OSError as error:
             raise StorageFault(f"cannot tell the size of entry log {path}: {error}") from error
 
+    def written_ms(self, log_id: int) -> int:
+        """See `EntryLogger.written_ms`."""
+        path = self.path(log_id)
+        try:
+            return self._files.modified_ms(path)
+        except OSError as error:
+            raise StorageFault(f"cannot tell the age of entry log {path}: {error}") from error
+
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """See `EntryLogger.read`."""
         return self._reader.read(location, ledger_id, entry_id)

@@ -66,12 +66,14 @@ class Scrubber:
         now_ms: Callable[[], int] = steady_now_ms,
         random: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
+        turns: Callable[[], int] = lambda: 0,
     ) -> None:
         """`stopped` is the event that the parts' pace listens to. `interval_s` 0: passes only on request.
 
         `after_pass` gets all damage that is known when a pass has ended, or a read has found some; it must not block
-        for long.
+        for long. `turns` grows as the parts are paced.
         """
+        self._turns = turns
         self.parts = tuple(parts)
         self._stopped = stopped
         self._interval_ms = interval_s * 1000
@@ -182,6 +184,10 @@ class Scrubber:
             done = min((part.position.completed_ms for part in self.parts), default=0)
             since = done if 0 < done <= now else now
             self._due_ms = max(now, since + int(self._interval_ms * self._random.uniform(0.5, 1.5)))
+
+    def step(self) -> object | None:
+        """What a pass is at: another one with everything that it pays for; None: none goes on. Any thread."""
+        return self._turns() if self._running else None
 
     # --- one pass -------------------------------------------------------------------------------------------
 

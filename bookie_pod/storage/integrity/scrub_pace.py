@@ -49,11 +49,18 @@ class ScrubPace:
         self._stopped = stopped
         self._under_pressure = under_pressure
         self._since_yield = 0
+        self._paid = 0
+
+    @property
+    def turns(self) -> int:
+        """Grows as long as whoever pays is not held up elsewhere. Any thread."""
+        return self._paid + sum(throttle.turns for throttle in self._throttles)
 
     def pay(self, entries: int, nbytes: int) -> None:
         """Raises `ScrubStopped`."""
         if self._stopped.is_set():
             raise ScrubStopped
+        self._paid += 1
         for throttle in self._throttles:
             throttle.pay(entries, nbytes)
         self._since_yield += max(1, entries)

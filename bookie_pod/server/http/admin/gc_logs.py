@@ -50,6 +50,8 @@ class LogWhy:
     """The ledgers that live in it, the largest first, not all of very many; null: not known."""
     reason: str
     """Why it is there and when it will go, in a sentence."""
+    age_seconds: int
+    """Since it was written last."""
 
 
 _HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
@@ -88,6 +90,7 @@ def _why_of(directory: str, report: LogReport) -> LogWhy:
         usage.in_doubt if usage is not None else None,
         [LedgerShare(*each) for each in owners] if owners is not None else None,
         report.reason,
+        report.age_s,
     )
 
 
@@ -105,6 +108,8 @@ class UsageTenth:
     """Their entries."""
     reclaimable_bytes: int
     """What of these lives no more."""
+    oldest_age_seconds: int
+    """Since the oldest of the logs was written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ async def _forecast(context: Context, call: Call) -> Reply:
 def _forecast_of(directory: str, forecast: Forecast) -> GcForecast:
     width = 100 // len(forecast.buckets)
     usage = [
-        UsageTenth(at * width, (at + 1) * width, each.logs, each.total_bytes, each.reclaimable_bytes)
+        UsageTenth(at * width, (at + 1) * width, each.logs, each.total_bytes, each.reclaimable_bytes, each.oldest_age_s)
         for at, each in enumerate(forecast.buckets)
     ]
     return GcForecast(directory, usage, _outlook(forecast.minor), _outlook(forecast.major), forecast.unmeasured)

@@ -115,13 +115,14 @@ def test_run_and_wait_for_the_end(
 def test_why(served: Served, capsys: Capture) -> None:
     usage = LogUsage(31, total=1000, remaining=250, ledgers=30, in_doubt=50)
     owners = [(ledger, 1_000 - ledger) for ledger in range(30)]
-    served.admin.gc.logs = {31: LogReport(31, "/data/1f.log", 1100, usage, owners, "because of ledger 7")}
+    served.admin.gc.logs = {31: LogReport(31, "/data/1f.log", 1100, usage, owners, "because of ledger 7", 300_000)}
     assert run(["gc", "why", "1f.log", "--ledgers", "2"]) == 0
     shown = capsys.readouterr().out
     for text in (
         "1f.log (id 31)",
         "25.0%, 250 B, 50 B of them in doubt",
         "because of ledger 7",
+        "3 days ago",
         "0: 1.0 KB",
         "28 more",
     ):

@@ -73,7 +73,15 @@ async def test_a_thread_that_ended_before_the_watch_began_is_nobodys_fault() -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["Thread-5 (zk_loop)", "ThreadPoolExecutor-0_0", "journal-3-next-file", "index-rebuild", "storage-0-retry"]
+    "name",
+    [
+        "Thread-5 (zk_loop)",
+        "ThreadPoolExecutor-0_0",
+        "journal-3-next-file",
+        "index-rebuild",
+        "storage-0-retry",
+        "asyncio-waitpid-0",
+    ],
 )
 async def test_what_ends_by_nature_is_no_fault(name: str) -> None:
     watch = Watch()

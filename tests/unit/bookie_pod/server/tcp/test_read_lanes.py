@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_protocol.errors import NoSuchEntry, TooManyRequests
 from tests.support.until import until
@@ -124,3 +125,39 @@ def test_a_closed_loop_ends_the_lanes_quietly() -> None:
     loop.close()
     held.set()
     lanes.stop()
+
+
+async def test_a_lane_that_hangs_is_seen_at_the_same_step(lanes: ReadLanes) -> None:
+    begun, go_on, results = threading.Semaphore(0), threading.Semaphore(0), Results()
+
+    def hang() -> None:
+        begun.release()
+        go_on.acquire()
+
+    def steps() -> dict[str, object | None]:
+        return dict(lanes.steps())
+
+    assert steps() == {"test-0": None, "test-1": None, "test-2": None}
+    seen = []
+    for _ in range(2):
+        lanes.run(1, hang, results)
+        await asyncio.to_thread(begun.acquire)
+        assert steps()["test-1"] == steps()["test-1"] is not None
+        assert steps()["test-0"] is None
+        seen.append(steps()["test-1"])
+        go_on.release()
+        await until(lambda: len(results.got) == len(seen))
+    assert seen[0] != seen[1]
+    await until(lambda: steps()["test-1"] is None)
+
+
+async def test_a_lane_that_waits_for_its_pace_is_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, waiting, go_on = BatchPace(), threading.Event(), threading.Event()
+    monkeypatch.setattr(pace, "must_wait", lambda given: True)
+    monkeypatch.setattr(pace, "wait", lambda given: (waiting.set(), go_on.wait()))
+    lanes = ReadLanes("test", 1, 50, asyncio.get_running_loop(), pace=pace)
+    lanes.run(1, lambda: None, Results())
+    await asyncio.to_thread(waiting.wait)
+    assert [at for _, at in lanes.steps()] == [None]
+    go_on.set()
+    await asyncio.to_thread(lanes.stop)

@@ -17,7 +17,7 @@ from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.state_file import GcStateFile
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
-from tests.support.memtable_engine import ENGINES
+from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 
@@ -108,8 +108,9 @@ def test_rows_that_ran_ahead_of_a_log_are_no_damage(engine: str) -> None:
     assert {each: rig.storage.read(2, each) for each in range(9)} == {each: entry(2, each, 100) for each in range(9)}
 
 
-def test_the_active_log_is_never_looked_at() -> None:
-    rig = GcRig()
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_the_log_that_is_written_is_given_back_when_nothing_in_it_lives(engine: str) -> None:
+    rig = GcRig(engine=engine)
     rig.write([1], 3)
     put(rig.storage, entry(2, 0))
     rig.metadata.ledgers |= {2: None}
@@ -118,10 +119,86 @@ def test_the_active_log_is_never_looked_at() -> None:
     assert active is not None
     rig.gc.run_pass()
     assert active not in {usage.log_id for usage in rig.gc.usages()}
+    assert [(each.log_id, each.total, each.usage()) for each in rig.gc.current_usages()] == [(active, 44, 1)]
     assert "being written" in rig.gc.report(active).reason
+    assert rig.logs.current_log_id() == active
     rig.delete(2)
-    rig.force()
-    assert rig.logs.exists(active)
+    result = rig.gc.run_pass()
+    assert (result.ledgers_deleted, result.logs_deleted, result.errors) == (1, 1, [])
+    assert result.reclaimed_bytes > 44
+    assert not rig.logs.exists(active)
+    assert rig.gc.current_usages() == []
+    put(rig.storage, entry(1, 3))
+    rig.storage.flush()
+    assert rig.readable(1) == {each: entry(1, each, 100 if each < 3 else 40) for each in range(4)}
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_the_log_that_is_written_stays_while_anything_in_it_lives_and_is_counted(engine: str) -> None:
+    rig = GcRig(engine=engine)
+    put(rig.storage, entry(1, 0), entry(2, 0, 400))
+    rig.metadata.ledgers |= {1: None, 2: None}
+    rig.storage.flush()
+    rig.delete(2)
+    rig.gc.run_pass()
+    (usage,) = rig.gc.current_usages()
+    assert (usage.total, usage.remaining, usage.ledgers) == (448, 44, 1)
+    assert rig.gc.buckets()[0] == 1
+    assert rig.logs.current_log_id() == usage.log_id
+
+
+def test_with_a_log_for_each_ledger_those_of_deleted_ledgers_go_and_no_others() -> None:
+    rig = GcRig(bookie=MemTableBookie("sorted", options=memtable_options(per_ledger=True)))
+    for ledger_id in range(4):
+        put(rig.storage, entry(ledger_id, 0))
+        rig.metadata.ledgers[ledger_id] = None
+    rig.storage.flush()
+    logs = {ledger_id: rig.logs.current_log_id(ledger_id) for ledger_id in range(4)}
+    assert sorted(rig.logs.log_ids()) == list(logs.values()) == [0, 1, 2, 3]
+    rig.delete(1, 3)
+    assert rig.gc.run_pass().logs_deleted == 2
+    assert {ledger_id: rig.logs.current_log_id(ledger_id) for ledger_id in range(4)} == {**logs, 1: None, 3: None}
+    assert rig.logs.log_ids() == [0, 2]
+
+
+def test_a_log_that_cannot_be_closed_is_told_and_the_pass_goes_on() -> None:
+    rig = GcRig()
+    dead = rig.write([1], 3)
+    put(rig.storage, entry(2, 0))
+    rig.metadata.ledgers |= {2: None, 99: None}
+    rig.storage.flush()
+    rig.delete(1, 2)
+    rig.bookie.faults.fail("datasync", path=".log", times=1)
+    result = rig.gc.run_pass()
+    assert any("closing logs in which nothing lives" in error for error in result.errors)
+    assert not rig.logs.exists(dead)
+
+
+# --- age ------------------------------------------------------------------------------------------------------
+
+
+def test_every_log_has_an_age_and_the_oldest_is_told_whatever_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GcRig()
+    assert rig.gc.oldest_age_s() == 0
+    logs = [rig.write([ledger_id], 3) for ledger_id in (1, 2, 3)]
+    put(rig.storage, entry(4, 0))
+    rig.metadata.ledgers[4] = None
+    rig.storage.flush()
+    written = {rig.path(log_id): rig.now - (300 - 100 * at) * 1000 for at, log_id in enumerate(logs)}
+    monkeypatch.setattr(rig.bookie.files, "modified_ms", lambda path: written.get(path, rig.now))
+    rig.gc.run_pass()
+    assert [rig.gc.report(log_id).age_s for log_id in rig.logs.log_ids()] == [300, 200, 100, 0]
+    assert rig.gc.forecast().buckets[-1].oldest_age_s == 300
+    assert rig.gc.forecast().buckets[0].oldest_age_s == 0
+    assert rig.gc.oldest_age_s() == 300
+    rig.gc._usages.quarantine(logs[0], "damaged")
+    rig.gc.run_pass()
+    assert rig.gc.oldest_age_s() == 300
+    rig.gc.excluded = lambda: {logs[0]: "damaged"}
+    rig.gc.run_pass()
+    assert rig.gc.oldest_age_s() == 300
+    rig.logs.delete(logs[0])
+    assert rig.gc.oldest_age_s() == 200
 
 
 # --- disks that take nothing any more -----------------------------------------------------------------------

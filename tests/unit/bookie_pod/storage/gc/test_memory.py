@@ -78,6 +78,9 @@ class MillionLedgers:
     def size(self, log_id: int) -> int:
         return 1 << 30
 
+    def written_ms(self, log_id: int) -> int:
+        return 0
+
     def path(self, log_id: int) -> str:
         return f"{FOLDER}/{log_id:x}.log"
 

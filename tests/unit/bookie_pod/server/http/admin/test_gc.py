@@ -121,8 +121,8 @@ def test_what_names_no_entry_log(text: str) -> None:
 async def test_why_a_log_is_still_there(served: Served) -> None:
     usage = LogUsage(31, total=1000, remaining=250, ledgers=2, in_doubt=50)
     served.admin.gc.logs = {
-        31: LogReport(31, "/data/ledgers/current/1f.log", 1100, usage, [(7, 200), (9, 50)], "because"),
-        32: LogReport(32, "/data/ledgers/current/20.log", 5, None, None, "not looked at yet"),
+        31: LogReport(31, "/data/ledgers/current/1f.log", 1100, usage, [(7, 200), (9, 50)], "because", 90),
+        32: LogReport(32, "/data/ledgers/current/20.log", 5, None, None, "not looked at yet", 0),
     }
     assert (await served.get("bookie/gc/why?entryLog=1f.log")).json == [
         {
@@ -136,6 +136,7 @@ async def test_why_a_log_is_still_there(served: Served) -> None:
             "inDoubtBytes": 50,
             "owners": [{"ledgerId": 7, "bytes": 200}, {"ledgerId": 9, "bytes": 50}],
             "reason": "because",
+            "ageSeconds": 90,
         }
     ]
     (unknown,) = (await served.get("bookie/gc/why?entryLog=32")).json
@@ -155,6 +156,7 @@ async def test_forecast(served: Served) -> None:
         "logs": 3,
         "totalBytes": 3000,
         "reclaimableBytes": 70,
+        "oldestAgeSeconds": 300_000,
     }
     assert found["minor"] == {
         "threshold": 0.2,

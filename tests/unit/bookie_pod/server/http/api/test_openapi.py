@@ -71,7 +71,7 @@ def rich(served: Served) -> Served:
         5, 2, 2, 1, members, digest_type=DigestType.CRC32C, password=b"pw", ctime=1, custom_metadata={"a": b"\xff"}
     )
     admin.ledgers.payloads[5] = [b"one", b"\xfftwo"]
-    report = LogReport(31, "/data/1f.log", 9, LogUsage(31, 9, 3, 1), [(5, 3)], "because")
+    report = LogReport(31, "/data/1f.log", 9, LogUsage(31, 9, 3, 1), [(5, 3)], "because", 90)
     admin.gc.logs = {31: report}
     done = PassResult(errors=["one"])
     admin.gc.collectors = [("/data/ledgers", gc_state(quarantined={3: "torn"}, last_pass=done))]
