@@ -62,7 +62,7 @@ from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_s
 from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.node.side_services import SideServices
-from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.node.start_errors import as_no_cluster, as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep
 from bookie_pod.node.watch import Step, Watch
@@ -172,7 +172,8 @@ class Bookie:
         await self._bind()
         http = self._services.start_http(self._admin_ports)
         self.status.enter("connecting to the metadata service")
-        self._metadata = await open_metadata(config.metadata, uri)
+        with as_no_cluster(config):
+            self._metadata = await open_metadata(config.metadata, uri)
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self.status.enter("checking cookies")

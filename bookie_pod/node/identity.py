@@ -21,9 +21,9 @@ from bookie_pod.node.bookie_id import (
 from bookie_pod.node.cookie_check import NoStoredCookie, verify_cookies
 from bookie_pod.node.cookies import Cookie
 from bookie_pod.node.leaving import decommissioned_at
-from bookie_pod.node.start_errors import InvalidStart
+from bookie_pod.node.start_errors import as_no_cluster
 from bookie_pod.storage.files import Files
-from bookie_protocol.errors import InvalidCookie, MetadataNotFound
+from bookie_protocol.errors import InvalidCookie
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 
@@ -36,11 +36,8 @@ async def check_cookies(
     Raises InvalidCookie, MetadataUnavailable.
     """
     directories = options.bookie_directories(config)
-    try:
+    with as_no_cluster(config):
         instance_id = await metadata.cluster.instance_id()
-    except MetadataNotFound as error:
-        uri = config.metadata.service_uri
-        raise InvalidStart(f"{uri} holds no cluster; make one with `bookie cluster init {uri}`") from error
     try:
         await verify_cookies(
             metadata.cookies,

@@ -16,7 +16,7 @@ async def open_metadata(config: MetadataConfig, uri: str, *, make_store: bool = 
     """Connect to `uri` with the time-outs, limits and credentials of `config`. `make_store`: as in
     `MetadataServiceOptions`.
 
-    Raises `InvalidConfiguration`, `MetadataUnavailable`.
+    Raises `InvalidConfiguration`, `MetadataUnavailable`, `MetadataNotFound` (a folder that is no metadata store yet).
     """
     auth: tuple[tuple[str, str], ...] = ()
     sasl = None

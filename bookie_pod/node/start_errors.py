@@ -13,6 +13,7 @@ from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
     MetadataError,
+    MetadataNotFound,
     MetadataUnavailable,
     ServerStartFailed,
     StorageFault,
@@ -49,6 +50,16 @@ def as_start_errors(config: BookieConfig) -> Iterator[None]:
         raise InvalidStart(
             f"cannot use {error.filename or 'a file'}: {error.strerror or error}; check disk and permissions"
         ) from error
+
+
+@contextmanager
+def as_no_cluster(config: BookieConfig) -> Iterator[None]:
+    """Turns "it is not there", said of the cluster, into what ends a start."""
+    try:
+        yield
+    except MetadataNotFound as error:
+        uri = config.metadata.service_uri
+        raise InvalidStart(f"{uri} holds no cluster; make one with `bookie cluster init {uri}`") from error
 
 
 def required_metadata_uri(config: BookieConfig) -> str:

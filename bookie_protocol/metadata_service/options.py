@@ -63,7 +63,7 @@ class MetadataServiceOptions:
     ledger_metadata_version: int = CURRENT_FORMAT_VERSION
     """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
     make_store: bool = True
-    """Whether a folder that holds no embedded store becomes one; otherwise `InvalidConfiguration`."""
+    """Whether a folder that holds no embedded store becomes one; otherwise `MetadataNotFound`."""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:

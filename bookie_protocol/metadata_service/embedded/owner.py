@@ -92,7 +92,7 @@ class EmbeddedOwner:
 
     @staticmethod
     async def open(folder: str, *, make_store: bool = True) -> EmbeddedOwner:
-        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened, `InvalidConfiguration`
+        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened, `MetadataNotFound`
         if there is none and it is not to be made."""
         return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store))
 

@@ -34,7 +34,6 @@ from typing import Final, TypeVar
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from bookie_protocol.errors import (
-    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -69,7 +68,7 @@ class Change(Enum):
 
 class NodeStore:
     """Open a folder; `MetadataUnavailable` if another process has it, or if it is no such store. `make`: a folder that
-    is empty or missing becomes one, otherwise it is `InvalidConfiguration`."""
+    is empty or missing becomes one, otherwise it is `MetadataNotFound`."""
 
     def __init__(self, folder: str, *, make: bool = True) -> None:
         self._folder = folder
@@ -86,9 +85,9 @@ class NodeStore:
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
         if not make and not os.path.exists(os.path.join(folder, "CURRENT")):
-            raise InvalidConfiguration(
-                f"there is no metadata store in {folder}: correct metadataServiceUri, or make one with `bookie cluster"
-                " init`"
+            raise MetadataNotFound(
+                f"there is no cluster in {folder}, which is no metadata store yet: correct metadataServiceUri, or"
+                " create it with `bookie cluster init`"
             )
         try:
             os.makedirs(folder, exist_ok=True)

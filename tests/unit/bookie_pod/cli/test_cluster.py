@@ -154,7 +154,7 @@ def configured(uri: str, tmp_path: Path) -> list[str]:
 
 def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path) -> None:
     assert run(configured) != 0
-    assert "there is no metadata store" in refusal(capsys)
+    assert "there is no cluster" in refusal(capsys)
     instance = init(uri, capsys)
     assert run(configured) == 0
     printed = capsys.readouterr().out

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.errors import (
-    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -254,7 +253,7 @@ async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypat
 def test_whoever_does_not_mean_to_makes_no_store(tmp_path: Path) -> None:
     """A URI that names another folder than it should, given to a command that only reads."""
     for folder in (tmp_path / "missing" / "deep", tmp_path / "missing", tmp_path):
-        with pytest.raises(InvalidConfiguration, match=r"there is no metadata store in .* `bookie cluster init`"):
+        with pytest.raises(MetadataNotFound, match=r"there is no cluster in .* `bookie cluster init`"):
             NodeStore(str(folder), make=False)
     assert list(tmp_path.iterdir()) == []
     NodeStore(str(tmp_path)).close()
