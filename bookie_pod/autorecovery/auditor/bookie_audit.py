@@ -31,7 +31,8 @@ from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 
 _log = structlog.get_logger(__name__)
 
-WINDOW: Final = 64
+WINDOW: Final = 256
+"""Four requests to ZooKeeper, so that it reads for some while the answers of others are looked at."""
 
 
 @dataclass(slots=True)
