@@ -49,6 +49,18 @@ async def test_the_loss_of_the_metadata_service_is_no_reason_for_a_restart(statu
     assert status.unready_reason() == "not registered in the metadata service"
 
 
+async def test_a_port_that_does_not_listen_yet_and_a_thread_that_stands_still_make_it_unready(
+    status: LiveStatus,
+) -> None:
+    status.running = True
+    registered(status, ServerStatus.WRITABLE).opening = "the gRPC port is not served yet"
+    assert status.unready_reason() == "the gRPC port is not served yet"
+    status.opening = None
+    status.slow_parts = lambda: ["the thread read-0 has made no progress for 300 s"]
+    assert status.unready_reason() == "the thread read-0 has made no progress for 300 s"
+    assert status.unhealthy_reason() is None
+
+
 async def test_a_failure_that_ends_it_is(status: LiveStatus) -> None:
     status.fail(StorageFault("journal 0 failed: no space"))
     assert status.unhealthy_reason() == "journal 0 failed: no space"

@@ -23,10 +23,13 @@ class Start:
     """Stands for the start of the gRPC server: fails with these errors, one at a time, then there is none to be had."""
 
     def __init__(self, *errors: Exception) -> None:
+        self.status: LiveStatus
+        self.unready: list[str | None] = []
         self.errors = list(errors)
         self.ended = asyncio.Event()
 
     async def __call__(self, *_: Any) -> None:
+        self.unready.append(self.status.opening)
         if self.errors:
             raise self.errors.pop(0)
         self.ended.set()
@@ -36,7 +39,7 @@ async def started(start: Start, monkeypatch: pytest.MonkeyPatch, failures: list[
     monkeypatch.setattr(side_services, "start_grpc", start)
     monkeypatch.setattr(side_services, "ROOM_RETRY_S", 0)
     loop = asyncio.get_running_loop()
-    status = LiveStatus(loop.create_future())
+    status = start.status = LiveStatus(loop.create_future())
     config = load_config(None, overrides={"metadataServiceUri": "file:///nowhere"})
     async with AsyncExitStack() as undo:
         tasks = BackgroundTasks(loop, failures.append)
@@ -55,6 +58,7 @@ async def test_a_service_without_descriptors_waits_for_them(monkeypatch: pytest.
     start = Start(OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOMEM, "Cannot allocate memory"))
     status = await started(start, monkeypatch, failures)
     assert (failures, start.errors, status.opening) == ([], [], None)
+    assert start.unready == ["the gRPC port is not served yet"] * 3
 
 
 def because(error: OSError) -> InvalidConfiguration:

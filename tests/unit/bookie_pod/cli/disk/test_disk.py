@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +191,11 @@ def test_log_metadata(disk: Disk) -> None:
     assert sum(line["bytes"] for line in ledgers) == summary["entry_bytes"]
     assert summary["usage"] == 1.0
     assert all(line["known"] for line in ledgers)
+    then = time.time() - 3 * 86_400
+    os.utime(disk.current / "0.log", (then, then))
     listed = disk.json("logs")
+    assert 3 * 86_400 <= listed[0]["age_seconds"] < 3 * 86_400 + 600
+    assert "written 3 days ago" in disk("logs")
     assert [line["log_id"] for line in listed] == list(range(len(listed)))
     assert listed[-1]["bytes"] == 0
     assert "usage: 1.0" in disk("readlogmetadata", "0.log")
