@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.node import options
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.disk_watch import start_disk_watch
-from bookie_pod.node.parts import open_storage_side
+from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.storage.disks import DiskVerdict
-from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
-from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.engines.interface import FLUSH_TRIES
+from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
+from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
+from bookie_protocol.errors import StorageFault
 from tests.support.memory_files import MemoryFiles
+from tests.support.memory_store import MemoryStores
 from tests.support.storage_engine import call_directly, entry, put
 
 TOTAL = 1_000_000
@@ -162,6 +171,59 @@ async def test_a_full_index_directory_takes_no_new_index_files() -> None:
         names = [name for tree in index_folders(files, folder) for name in files.listdir(tree)]
         assert len(names) == count
     side.storage.close()
+
+
+@pytest.mark.parametrize("engine", [DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE])
+@pytest.mark.parametrize("isolated", [True, False])
+async def test_a_directory_that_takes_no_writes_is_a_failed_one_whatever_the_engine(
+    engine: str, isolated: bool
+) -> None:
+    files, registry, failures, verdicts = MemoryFiles(), Registry(), list[BaseException](), list[DiskVerdict]()
+    overrides = {
+        "metadataServiceUri": "file:///metadata",
+        "journalDirectories": "/j",
+        "ledgerDirectories": "/l1,/l2",
+        "ledgerStorageClass": engine,
+        "logSizeLimit": "4096",
+        "isolateFailedLedgerDirectories": str(isolated).lower(),
+    }
+    config = load_config(environ={}, overrides=overrides)
+    folders = ["/l1/current", "/l2/current"]
+    for folder in ("/j/current", *folders):
+        files.makedirs(folder)
+    states = {folder: LedgerDirStates([folder]) for folder in folders}
+    parts = StorageParts(files, call_directly, MemoryStores(files.faults), states.__getitem__)
+    side = StorageSide(open_storage(options.storage_settings(config), parts), states, {})
+    mode: Any = SimpleNamespace(on_disks=verdicts.append)
+    monitor = start_disk_watch(
+        config,
+        files,
+        side,
+        mode,
+        BackgroundTasks(asyncio.get_running_loop(), failures.append),
+        failures.append,
+        BookieMetrics(registry),
+        lambda folder, state: None,
+    )
+    try:
+        files.faults.fail("write", "writev", "pwrite", path="/l2/current/", errno=errno.EIO)
+        for number in range(20 * FLUSH_TRIES):
+            with suppress(StorageFault):
+                put(side.storage, *(entry(ledger_id, number, 400) for ledger_id in range(4)))
+            with suppress(StorageFault):
+                side.storage.flush()
+            await asyncio.sleep(0)
+            if monitor.failed or failures:
+                break
+        gauge = next(line for line in registry.render().splitlines() if line.startswith("bookie_ledger_failed_dirs"))
+        assert float(gauge.split()[-1]) == isolated
+        assert [str(failure).startswith("ledger directory /l2: ") for failure in failures] == [True] * (not isolated)
+        assert side.writable() == folders[:1] if isolated else folders
+    finally:
+        monitor.stop()
+        files.faults.clear()
+        with suppress(StorageFault):
+            side.storage.close()
 
 
 def test_directories_whose_paths_have_one_name_have_a_gauge_each() -> None:
