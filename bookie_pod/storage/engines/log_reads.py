@@ -132,10 +132,23 @@ class LogReads:
             last = rows[-1][0]
             gaps = len(rows) == 1 or last - entry_id >= len(rows)  # one alone does not tell
             self._windows.done(ledger_id, last + 1, window, gaps=gaps)
-            self._cache.put(ledger_id, [row[:2] for row in rows], generation)
+            self._cache.put(ledger_id, [row[:2] for row in self._current(ledger_id, rows)], generation)
             return rows
 
         return read_at
+
+    def _current(self, ledger_id: int, rows: list[Row]) -> list[Row]:
+        """Behind a gap in the ids only those that lie where the index says: who skips some may meet a copy that was
+        replaced since, by an entry that lies elsewhere."""
+        straight = next((at for at, row in enumerate(rows) if row[0] != rows[0][0] + at), len(rows))
+        if straight == len(rows):
+            return rows
+        behind = rows[straight:]
+        try:
+            places = self._locate(ledger_id, [row[0] for row in behind])
+        except StorageFault:
+            return rows[:straight]  # what was asked for is there
+        return rows[:straight] + [row for row, place in zip(behind, places, strict=True) if row[2] == place]
 
     def _rows(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
         """The entry, and what lies behind it, up to what is known to be damaged."""

@@ -36,6 +36,18 @@ def test_a_sequential_reader_goes_to_disk_ever_less_often() -> None:
     storage.close()
 
 
+def test_behind_a_gap_no_copy_that_was_replaced_is_read_ahead() -> None:
+    storage = MemoryBookie(options=small_options()).open()
+    put(storage, *(entry(1, n, 100, b"old") for n in (0, 1, 2, 4, 5)))
+    storage.flush()
+    put(storage, entry(1, 4, 100, b"new"))
+    storage.flush()
+    assert [storage.read(1, n) for n in (0, 1, 2)] == [entry(1, n, 100, b"old") for n in (0, 1, 2)]
+    assert storage.cached(1, 5) == entry(1, 5, 100, b"old"), "what lies where the index says is read ahead"
+    assert storage.read(1, 4) == entry(1, 4, 100, b"new")
+    storage.close()
+
+
 def test_a_random_reader_reads_nothing_ahead() -> None:
     bookie = _flushed(1000)
     storage = bookie.open()
