@@ -3,8 +3,8 @@
 Each is translated, name and options, into commands of `bookie`, which run in its place: what they print and return is
 theirs. What is not possible here is refused in one line that says what serves instead, and never done in part.
 
-Options are taken with one dash or two, as both kinds of Apache's commands write them. The configuration is that of
-`-conf FILE` or of `BOOKIE_CONF`.
+Options are taken with one dash or two, as both kinds of Apache's commands write them. What only reads plain files does
+so beside a bookie that runs, as there. The configuration is that of `-conf FILE` or of `BOOKIE_CONF`.
 
 Source: the reference implementation's shell, as its own help describes it. The command's own process; any thread.
 """
@@ -128,9 +128,14 @@ def _nuke(given: Given) -> Iterator[Words]:
     ]
 
 
+def _listbookies(given: Given) -> Iterator[Words]:
+    kinds = (("writable", given.readwrite), ("read-only", given.readonly))
+    yield ["cluster", "bookies", *(f"--state={kind}" for kind, asked in kinds if asked and not given.all)]
+
+
 def _listfiles(given: Given) -> Iterator[Words]:
     kinds = (("journal", given.journal), ("entry log", given.entrylog), ("index", given.index))
-    yield ["disk", "files", *(f"--kind={kind}" for kind, wanted in kinds if wanted)]
+    yield ["disk", "files", "--live", *(f"--kind={kind}" for kind, wanted in kinds if wanted)]
 
 
 def _listledgers(given: Given) -> Iterator[Words]:
@@ -204,10 +209,10 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
         ),
     ),
     "initnewcluster": Translation("", _initnewcluster),
-    "lastmark": Translation("", _one("disk lastmark")),
+    "lastmark": Translation("", _one("disk lastmark --live")),
     "ledger": Translation("meta|m <ledger>", _one("disk ledger {ledger}")),
     "ledgermetadata": Translation("ledgerid|l=", _one("ledger info {ledgerid}")),
-    "listbookies": Translation("readwrite|rw readonly|ro all|a hostnames|h", _one("cluster bookies")),
+    "listbookies": Translation("readwrite|rw readonly|ro all|a hostnames|h", _listbookies),
     "listfilesondisc": Translation("journal|txn entrylog|log index|idx", _listfiles),
     "listledgers": Translation("meta|m bookieid|b=", _listledgers),
     "listunderreplicated": Translation(
@@ -222,8 +227,9 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
     "lostbookierecoverydelay": Translation("get|g set|s=", _lost_delay),
     "metaformat": Translation("nonInteractive|n force|f", _metaformat),
     "nukeexistingcluster": Translation("zkledgersrootpath|p= instanceid|i= force|f", _nuke),
+    "queryautorecoverystatus": Translation("verbose|v", _one("cluster list-under-replicated")),
     "readjournal": Translation(
-        "msg|m dir= <journal>", _one("disk readjournal --journal-dir={dir} {msg}--payload=ascii {journal}")
+        "msg|m dir= <journal>", _one("disk readjournal --live --journal-dir={dir} {msg}--payload=ascii {journal}")
     ),
     "readledger": Translation(
         "ledgerid|l= firstentryid|fe= lastentryid|le= force-recovery|r msg|m",
@@ -235,7 +241,7 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
     "readlog": Translation(
         "msg|m ledgerid|l= entryid|e= startpos|sp= endpos|ep= <log>",
         _one(
-            "disk readlog {msg}--payload=ascii --ledger={ledgerid} --entry={entryid} --from={startpos}"
+            "disk readlog --live {msg}--payload=ascii --ledger={ledgerid} --entry={entryid} --from={startpos}"
             " --to={endpos} {log}"
         ),
     ),
@@ -261,11 +267,11 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
 }
 
 REFUSED: Final[dict[str, str]] = {
+    "activeledgers": "`bookie gc why LOG` says which ledgers keep an entry log of a running bookie",
     "endpointinfo": "`bookie cluster bookies` shows the addresses of all bookies",
     "expandstorage": "set allowStorageExpansion=true, name the new directories, and start the bookie",
     "flip-bookie-id": "an identity stays as it is: decommission the bookie, and let one with the new id join",
     "initbookie": "a bookie that starts on empty directories makes its cookie itself",
-    "listactiveledgers": "`bookie gc why LOG` says which ledgers keep an entry log of a running bookie",
     "updateBookieInLedger": "decommission the bookie: its ledgers get copies on others and name those",
     "updatecookie": "an identity stays as it is: decommission the bookie, and let one with the new id join",
     "updateledgers": "an identity stays as it is: decommission the bookie, and let one with the new id join",

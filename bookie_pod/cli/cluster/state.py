@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -49,9 +50,9 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     return states
 
 
-async def show_bookies(cluster: Cluster, *, as_json: bool) -> None:
-    """Print them, as JSON one object a line."""
-    states = await bookie_states(cluster)
+async def show_bookies(cluster: Cluster, wanted: Sequence[str] = (), *, as_json: bool) -> None:
+    """Print those in a `wanted` state, without any all of them; as JSON one object a line."""
+    states = [state for state in await bookie_states(cluster) if not wanted or state.state in wanted]
     if as_json:
         for state in states:
             click.echo(json.dumps(asdict(state)))

@@ -10,13 +10,16 @@ from bookie_pod.cli.options import AS_JSON
 
 
 @cluster.command()
+@click.option(
+    "--state", "wanted", type=click.Choice(("writable", "read-only", "down")), multiple=True, help="Only these."
+)
 @AS_JSON
 @connects
-def bookies(connection: Connection, as_json: bool) -> None:
+def bookies(connection: Connection, wanted: tuple[str, ...], as_json: bool) -> None:
     """List the bookies: state, address, space."""
     from bookie_pod.cli.cluster.state import show_bookies
 
-    connection.run(lambda found: show_bookies(found, as_json=as_json))
+    connection.run(lambda found: show_bookies(found, wanted, as_json=as_json))
 
 
 @cluster.command()

@@ -62,8 +62,11 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("forceauditchecks -calc -rc", "cluster force-auditor-checks --ledgers --replicas"),
         ("initnewcluster", f"cluster init {URI}"),
         ("ledgermetadata -l 7", "ledger info 7"),
-        ("listbookies -rw -h", "cluster bookies"),
-        ("listfilesondisc -txn -log", "disk files --kind=journal --kind=entry log"),
+        ("lastmark", "disk lastmark --live"),
+        ("listbookies -rw -h", "cluster bookies --state=writable"),
+        ("listbookies -ro", "cluster bookies --state=read-only"),
+        ("listbookies -a", "cluster bookies"),
+        ("listfilesondisc -txn -log", "disk files --live --kind=journal --kind=entry log"),
         ("listledgers -meta", "ledger list --long"),
         ("listledgers -bookieid b2:3181", "cluster recover --query b2:3181"),
         ("listunderreplicated -missingreplica b2:3181 -c", "cluster list-under-replicated --missing=b2:3181 --count"),
@@ -73,9 +76,9 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("metaformat -n -f", f"cluster format {URI} --confirm --force"),
         ("metaformat -f", f"cluster format {URI}"),
         ("nukeexistingcluster -p /a -f -i x", f"cluster nuke {URI} --root=/a --instance-id=x --confirm --force"),
-        ("readjournal -m -dir /j 17a", "disk readjournal --journal-dir=/j --payload=ascii 17a"),
+        ("readjournal -m -dir /j 17a", "disk readjournal --live --journal-dir=/j --payload=ascii 17a"),
         ("readledger -ledgerid 7 -fe 0 -le 9 -r", "ledger read 7 --first=0 --last=9 --recover"),
-        ("readlog -l 7 -e 3 0", "disk readlog --ledger=7 --entry=3 0"),
+        ("readlog -l 7 -e 3 0", "disk readlog --live --ledger=7 --entry=3 0"),
         ("recover -f -sk -d b2:3181,b3:3181", "cluster recover b2:3181,b3:3181 --force --skip-open --delete-cookie"),
         ("regenerate-interleaved-storage-index-file -l 1,2", "disk rebuild-index-files --ledger=1 --ledger=2"),
         ("simpletest -e 3 -w 3 -a 2 -n 100", "bench write --ensemble=3 --write-quorum=3 --ack-quorum=2 --entries=100"),
@@ -126,6 +129,21 @@ def test_what_is_refused(ran: list[list[str]], words: list[str], told: str, caps
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
     assert ran == []
+
+
+def test_no_command_of_apaches_is_unknown() -> None:
+    """Those that the shell of 4.17.3 lists by `help`."""
+    apaches = """
+        activeledgers autorecovery bookieformat bookieinfo bookiesanity check-db-ledgers-index clusterinfo
+        convert-to-db-storage convert-to-interleaved-storage cookie_create cookie_delete cookie_generate cookie_get
+        cookie_update decommissionbookie deleteledger endpointinfo forceauditchecks initbookie initnewcluster lastmark
+        ledger ledgermetadata listbookies listfilesondisc listledgers listunderreplicated localconsistencycheck
+        lostbookierecoverydelay metaformat nukeexistingcluster queryautorecoverystatus readjournal readledger readlog
+        readlogmetadata rebuild-db-ledger-locations-index rebuild-db-ledgers-index recover
+        regenerate-interleaved-storage-index-file simpletest triggeraudit updateBookieInLedger updatecookie
+        updateledgers whatisinstanceid whoisauditor
+    """
+    assert set(apaches.split()) <= TRANSLATIONS.keys() | REFUSED.keys()
 
 
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
