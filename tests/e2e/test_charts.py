@@ -308,7 +308,7 @@ def test_upgrade_and_uninstall_of_the_operator_leave_clusters_alone(make_cluster
     pods, identity = cluster.uids(), cluster.get()["metadata"]["uid"]
     operator.install()
     assert "Writable" in columns(kube)
-    helm.uninstall("podkeeper")
+    helm.uninstall("podkeeper", hooks=False)
     assert "Writable" in columns(kube)
     assert cluster.get()["metadata"]["uid"] == identity
     operator.install()
