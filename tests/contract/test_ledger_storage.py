@@ -370,16 +370,20 @@ def test_an_entry_that_comes_back_in_the_middle_of_a_search_is_not_denied(
     record = storage.ledger(1)
     assert record is not None
     storage.set_ledger(1, replace(record, limbo=True))
-    index = storage.directory_of(1).locations if isinstance(storage, DbLedgerStorage) else storage.cache  # type: ignore[attr-defined]
-    look_up = index.get
+    index, name = (
+        (storage.directory_of(1).locations, "get_each")
+        if isinstance(storage, DbLedgerStorage)
+        else (storage.cache, "get")  # type: ignore[attr-defined]
+    )
+    look_up = getattr(index, name)
 
-    def slow(ledger_id: int, entry_id: int) -> int:
-        found: int = look_up(ledger_id, entry_id)
+    def slow(ledger_id: int, entry_ids: object) -> object:
+        found = look_up(ledger_id, entry_ids)
         put(storage, entry(1, 7))
         storage.set_ledger(1, record)
         return found
 
-    monkeypatch.setattr(index, "get", slow)
+    monkeypatch.setattr(index, name, slow)
     with pytest.raises(LedgerStateUnknown):
         storage.read(1, 7)
     assert storage.read(1, 7) == entry(1, 7)
