@@ -36,20 +36,21 @@ def _files(bookie: Bookie, kind: str) -> list[Path]:
     return sorted(each for each in found if not each.name.startswith(_UNREAD))
 
 
-async def _stop(bookie: Bookie, random: Random) -> None:
-    """After a kill journals hold what nothing else does; after an orderly stop logs and indexes have all."""
-    if bookie.program.is_running and random.random() < 0.4:
+async def _stop(bookie: Bookie, random: Random, kind: str) -> None:
+    """After a kill journals hold what nothing else does; after an orderly stop logs and indexes have all, and what
+    becomes of journals shows nothing."""
+    if kind != "journals" and bookie.program.is_running and random.random() < 0.4:
         await asyncio.to_thread(bookie.program.terminate, 60)
     bookie.program.kill()
 
 
 async def bits_flip(kind: str, world: World, bookie: Bookie, random: Random) -> str:
-    await _stop(bookie, random)
+    await _stop(bookie, random, kind)
     files = _files(bookie, kind)
     if not files:
         await world.start_bookie(bookie)
         return "no such file"
-    path = random.choice(files)
+    path = files[-1] if kind == "journals" and random.random() < 0.7 else random.choice(files)
     data = bytearray(path.read_bytes())
     groups = _groups(data) if kind == "journals" else []
     await world.destroys(bookie, f"{path.name}, flipped bits", is_seen=len(groups) > 1)
@@ -72,19 +73,21 @@ def _groups(data: bytearray) -> list[int]:
 
 def _place(data: bytearray, groups: list[int], random: Random) -> int:
     """Where a bit flips: anywhere in what is used of the file. Of a journal in front of its last group, of which nobody
-    can tell damage from a write that did not end; half of the time in one of the last words that decide where a replay
-    goes next, those in front of the checks of its groups."""
+    can tell damage from a write that did not end; mostly in one of the words that decide where a replay goes next,
+    those in front of the checks of its groups, and rather in the last of them: what they stand for nothing but the
+    journal has yet."""
     if len(groups) < 2:
         return random.randrange(len(data.rstrip(b"\0")) or len(data))
-    if random.random() < 0.5:
-        return random.choice(groups[1:]) - random.randint(1, PADDING_HEAD.size // 2)
+    if random.random() < 0.7:
+        group = groups[min(len(groups) - 1, 1 + int(random.expovariate(0.1)))]
+        return group - random.randint(1, PADDING_HEAD.size // 2)
     return random.randrange(groups[1])
 
 
 async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
     """One journal or entry log is gone, or empty."""
     kind = random.choice(("journals", "entry logs"))
-    await _stop(bookie, random)
+    await _stop(bookie, random, kind)
     files = _files(bookie, kind)
     if not files:
         await world.start_bookie(bookie)
