@@ -3,8 +3,8 @@
 A caller is a connection, however many calls it has under way, and has one share of the process's `MemoryGovernor`.
 
 Invariants
-- Whoever waits for room goes on when there is some. Room that others keep without moving for `STUCK_S` is taken from
-  them: all calls of such a caller end as `was_cut`.
+- Whoever waits for room goes on when there is some. Room that others keep without moving may be taken from them (see
+  `MemoryGovernor`): all calls of such a caller end as `was_cut`.
 - A call that has ended holds nothing.
 - `cut_receivers` ends calls into which a message may be coming in, those of the callers with most of them first: what
   gRPC has of a message is seen by nobody before it is complete.
@@ -21,12 +21,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from bookie_pod.client_memory import STUCK_S, MemoryGovernor, Share
+from bookie_pod.client_memory import MemoryGovernor, Share
 
 TAKES_S: Final = 0.1
 """So long a client may take for what it is given, and is in nobody's way, in seconds."""
-LOOK_S: Final = 0.02
-"""Between two looks of one who waits for room, in seconds."""
 
 
 class Callers:
@@ -105,7 +103,7 @@ class Call:
         self.receives = False
         """A message may be coming in."""
         self.waits_since: float | None = None
-        """Since when its client has not taken what it was given."""
+        """Since when its client has not taken what it was given, or not sent what it has to."""
         self.was_cut = False
         self._task = asyncio.current_task()
         self._share = caller.share
@@ -125,26 +123,50 @@ class Call:
         self._making += nbytes
         self._share.make(nbytes)
 
-    async def room(self, nbytes: int) -> int:
-        """Wait for so much room, and take it; it is given back by `make`. How much was taken: never more than half."""
+    async def room(self, nbytes: int, *, has_begun: bool = False) -> int:
+        """Wait for so much room, and take it; it is given back by `make`. How much was taken: never more than half.
+        See `Waiter.has_begun`."""
         wanted = min(nbytes, self.caller.memory.limit // 2)
-        waited = 0.0
-        while not self._share.fits(wanted):
-            await asyncio.sleep(LOOK_S)
-            waited += LOOK_S
-            if waited > STUCK_S:
-                self._share.relieve(wanted)
-        self.make(wanted)
+        if not self._share.take(wanted, has_begun=has_begun):
+            await self._wait(wanted, has_begun)
+        self._making += wanted
         return wanted
+
+    async def _wait(self, wanted: int, has_begun: bool) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if granted.cancelled():
+                self._share.make(-wanted)  # in this very turn of the loop
+            else:
+                granted.set_result(None)
+
+        waiter = self._share.wait(wanted, go_on, has_begun=has_begun)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self._share.make(-wanted)
+            self.caller.memory.leave(waiter)
+            raise
 
     @contextmanager
     def giving(self) -> Iterator[None]:
         """While the client is to take something."""
-        self.waits_since = time.perf_counter()
-        self.caller.look()
+        self.waits()
         try:
             yield
         finally:
+            self.goes_on()
+
+    def waits(self) -> None:
+        """From now on, for its client."""
+        self.waits_since = time.perf_counter()
+        self.caller.look()
+
+    def goes_on(self) -> None:
+        """It waits for its client no more."""
+        if self.waits_since is not None:
             self.waits_since = None
             self.caller.look()
 

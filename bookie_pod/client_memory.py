@@ -1,24 +1,29 @@
 """How much memory clients may make this process hold: one governor, which everything that serves clients asks.
 
-What is counted: frames and messages that are not complete or not dealt with, answers that are being made, and answers
-that wait for their client. Not what has a bound of its own (caches, journals' queues, HTTP), and nothing of a single
-add.
+What is counted: frames, messages and HTTP requests that are not complete or not dealt with, answers that are being
+made, and answers that wait for their client. Not what has a bound of its own (caches, journals' queues, answers over
+HTTP), and nothing of a single add.
 
 Invariants
 - Nobody has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is left
   to everybody, whatever the others hold, so that a modest client goes on beside greedy ones.
-- A client that is asked to wait goes on when it, or somebody else, has given memory back.
+- Room is given to those who wait for it in the order in which they asked, as soon as somebody gives some back. Who has
+  its part already is passed over. Who asks for little waits for nobody, and who holds what it can only give back when
+  it has gone on waits for no newcomer.
 - When more is held than there is, those lose their connection for whom nothing has moved for longest: a frame that has
   not come to its end, or answers that are not taken, however few of them.
 
-Threads: event loop, but for `Share.make` and `Share.is_full`, which any thread may call.
+Threads: event loop, but for `Share.make`, `Share.take` and `Share.is_full`, which any thread may call.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 SMALL: Final = 64 * 1024
@@ -27,6 +32,8 @@ UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
 """What clients may hold where nobody says how much."""
 STUCK_S: Final = 1.0
 """For how long nothing moves until a client is in the way of one that waits for room."""
+URGE_S: Final = 0.1
+"""Between two looks whether somebody is kept waiting for too long."""
 LONG_S: Final = 10.0
 """For how long nothing moves until a client is in the way even if it holds little: there may be very many of them."""
 
@@ -44,10 +51,18 @@ class MemoryGovernor:
         """Clients that lost their connection, since the start."""
         self.lock = threading.Lock()
         self._shares: set[Share] = set()
+        self._waiting: deque[Waiter] = deque()
+        self.is_short = False
+        """Somebody waits because others hold too much: nobody else is given what would do for it."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._grants = False
+        """`_grant` will be called."""
+        self._urging: asyncio.TimerHandle | None = None
 
-    def share(self, cut_off: Callable[[], None]) -> Share:
-        """That of a new client; `cut_off` ends it."""
-        share = Share(self, cut_off)
+    def share(self, cut_off: Callable[[], None], recount: Callable[[], None] = lambda: None) -> Share:
+        """That of a new client; `cut_off` ends it. `recount` is called when memory is short, and holds what is held
+        then: that something was taken may not have been told."""
+        share = Share(self, cut_off, recount)
         self._shares.add(share)
         return share
 
@@ -55,10 +70,68 @@ class MemoryGovernor:
     def total(self) -> int:
         return self.held + self.making
 
+    def wait(self, waiter: Waiter) -> None:
+        """Let it go on when there is room for it."""
+        self._loop = waiter.loop
+        place = sum(each.has_begun for each in self._waiting) if waiter.has_begun else len(self._waiting)
+        self._waiting.insert(place, waiter)
+        self.given_back()
+        if self._urging is None:
+            self._urging = waiter.loop.call_later(URGE_S, self._urge)
+
+    def leave(self, waiter: Waiter) -> None:
+        """It waits no more. Does nothing if it has gone on."""
+        with suppress(ValueError):
+            self._waiting.remove(waiter)
+            self.is_short = self.is_short and bool(self._waiting)
+            self.given_back()
+
+    def given_back(self) -> None:
+        """There may be room for those who wait. Any thread."""
+        if self._waiting and not self._grants:
+            self._grants = True
+            assert self._loop is not None, "that of those who wait"
+            self._loop.call_soon_threadsafe(self._grant)
+
+    def _grant(self) -> None:
+        self._grants = self.is_short = False
+        granted, left = [], []
+        while self._waiting and not self.is_short:
+            waiter = self._waiting.popleft()
+            if waiter.share.take(waiter.nbytes, has_begun=waiter.has_begun):
+                granted.append(waiter)
+            else:
+                left.append(waiter)
+                self.is_short = self._is_kept_waiting(waiter)
+        self._waiting.extendleft(reversed(left))
+        for waiter in granted:
+            waiter.go_on()
+
+    def _is_kept_waiting(self, waiter: Waiter) -> bool:
+        """By what all hold together, not by what it holds itself."""
+        return self.at_once(waiter.nbytes) > self.limit - self.total
+
+    def at_once(self, nbytes: int) -> int:
+        """So much has to be free before so many bytes are made: who wants more than a half waits for that."""
+        return min(nbytes, self.limit // 2)
+
+    def _urge(self) -> None:
+        """Whoever is kept waiting for too long gets the room of those for whom nothing moves."""
+        self._urging = None
+        self._recount()
+        waiter = next(filter(self._is_kept_waiting, self._waiting), None)
+        if waiter is not None and waiter.loop.time() - waiter.since > STUCK_S:
+            waiter.share.relieve(waiter.nbytes)
+        if self._waiting:
+            self._urging = self._waiting[0].loop.call_later(URGE_S, self._urge)
+
     def relieve(self, now: float, wanted: int = 0) -> None:
         """Cut off those who have moved nothing for longest, until no more is held than there is. `now`: as
         `time.perf_counter` has it. `wanted`: so many bytes have to be free too, for somebody who waits; who moved
         something a moment ago makes way for nobody."""
+        if self.total + wanted <= self.limit:
+            return
+        self._recount()
         excess = self.total + wanted - self.limit
         if excess <= 0:
             return
@@ -75,6 +148,10 @@ class MemoryGovernor:
             if excess <= 0:
                 return
 
+    def _recount(self) -> None:
+        for share in tuple(self._shares):
+            share.recount()
+
     def forget(self, share: Share) -> None:
         self._shares.discard(share)
 
@@ -82,11 +159,12 @@ class MemoryGovernor:
 class Share:
     """What one client makes the process hold."""
 
-    __slots__ = ("_cut_off", "_governor", "held", "making", "stuck_since")
+    __slots__ = ("_cut_off", "_governor", "held", "making", "recount", "stuck_since")
 
-    def __init__(self, governor: MemoryGovernor, cut_off: Callable[[], None]) -> None:
+    def __init__(self, governor: MemoryGovernor, cut_off: Callable[[], None], recount: Callable[[], None]) -> None:
         self._governor = governor
         self._cut_off = cut_off
+        self.recount = recount
         self.held = 0
         self.making = 0
         self.stuck_since: float | None = None
@@ -96,6 +174,8 @@ class Share:
         """So many bytes more are held, or less."""
         self.held += nbytes
         self._governor.held += nbytes
+        if nbytes < 0:
+            self._governor.given_back()
 
     def make(self, nbytes: int) -> None:
         """So many bytes more of answers are being made, or less."""
@@ -103,6 +183,30 @@ class Share:
         with governor.lock:
             self.making += nbytes
             governor.making += nbytes
+        if nbytes < 0:
+            governor.given_back()
+
+    def take(self, nbytes: int, *, has_begun: bool = False) -> bool:
+        """Have so many bytes made if there is room for them: `make` gives them back. See `Waiter.has_begun`."""
+        governor = self._governor
+        with governor.lock:
+            is_next = has_begun or not governor.is_short or nbytes <= self._small
+            if not is_next or not self.fits(nbytes):
+                return False
+            self.making += nbytes
+            governor.making += nbytes
+            return True
+
+    def wait(self, nbytes: int, go_on: Callable[[], None], *, has_begun: bool = False) -> Waiter:
+        """Call `go_on` when so many bytes were taken for it."""
+        waiter = Waiter(self, nbytes, go_on, has_begun)
+        self._governor.wait(waiter)
+        return waiter
+
+    @property
+    def _small(self) -> int:
+        """So much it may have in any case."""
+        return SMALL - self.held - self.making
 
     @property
     def is_full(self) -> bool:
@@ -113,8 +217,7 @@ class Share:
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
         holds anything, or it has no more than `SMALL` then."""
-        small = SMALL - self.held - self.making
-        return nbytes <= max(self.left, small) or self._governor.total == 0
+        return self._governor.at_once(nbytes) <= max(self.left, self._small) or self._governor.total == 0
 
     @property
     def left(self) -> int:
@@ -134,8 +237,24 @@ class Share:
         self.held = 0
         self.stuck_since = None
         governor.forget(self)
+        governor.given_back()
         cut_off, self._cut_off = self._cut_off, _gone
         cut_off()
+
+
+class Waiter:
+    """One who waits for room."""
+
+    __slots__ = ("go_on", "has_begun", "loop", "nbytes", "share", "since")
+
+    def __init__(self, share: Share, nbytes: int, go_on: Callable[[], None], has_begun: bool) -> None:
+        self.share = share
+        self.nbytes = nbytes
+        self.go_on = go_on
+        self.has_begun = has_begun
+        """It holds what it can only give back when it has gone on."""
+        self.loop = asyncio.get_running_loop()
+        self.since = self.loop.time()
 
 
 def _gone() -> None:

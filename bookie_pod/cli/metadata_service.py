@@ -26,13 +26,36 @@ _PORT: Final = click.IntRange(0, 65535)
 @click.option("--http-host", default="0.0.0.0", show_default=True, help="Address of probes and metrics.")
 @click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Port of probes and metrics.")
 @click.option("--no-http", is_flag=True, help="Serve neither probes nor metrics.")
+@click.option(
+    "--client-memory-mb",
+    default=128,
+    show_default=True,
+    type=click.IntRange(16, 1_048_576),
+    help="What clients may make it hold: requests and answers under way, and half as much again for watches.",
+)
+@click.option(
+    "--max-sessions",
+    default=2_000,
+    show_default=True,
+    type=click.IntRange(8, 1_000_000),
+    help="Sessions of all clients; a process has one or two. No connection has more than are left for the others.",
+)
 @click.option("--log-format", default="json", show_default=True, type=click.Choice(["json", "console"]))
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
 @main_process
 def metadata_service(
-    data: Path, host: str, port: int, http_host: str, http_port: int, no_http: bool, log_format: str, log_level: str
+    data: Path,
+    host: str,
+    port: int,
+    http_host: str,
+    http_port: int,
+    no_http: bool,
+    client_memory_mb: int,
+    max_sessions: int,
+    log_format: str,
+    log_level: str,
 ) -> int:
     """Run the embedded metadata service, for development and single clusters without ZooKeeper.
 
@@ -46,4 +69,5 @@ def metadata_service(
     from bookie_pod.node.metadata_process import MetadataProcessOptions, serve_metadata
 
     logs.configure(log_format, log_level)
-    return serve_metadata(MetadataProcessOptions(data, host, port, http_host, None if no_http else http_port))
+    probes = None if no_http else http_port
+    return serve_metadata(MetadataProcessOptions(data, host, port, http_host, probes, client_memory_mb, max_sessions))

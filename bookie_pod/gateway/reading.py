@@ -60,7 +60,7 @@ async def window(call: Call, reader: LedgerReader, limits: BatchLimits) -> Batch
     nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, call.caller.share.left // WINDOW_SHARE))
     batch = min(limits.nbytes, nbytes)
     average = reader.length // (reader.last_add_confirmed + 1) if reader.length else 0
-    room = await call.room(max(nbytes + RESPONSES * batch, (ENTRIES_AHEAD + RESPONSES) * average))
+    room = await call.room(max(nbytes + RESPONSES * batch, (ENTRIES_AHEAD + RESPONSES) * average), has_begun=True)
     call.make(-room)
     call.hold(room)
     reader.read_ahead(nbytes)

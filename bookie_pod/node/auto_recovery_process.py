@@ -28,6 +28,7 @@ import structlog
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_pod.autorecovery.start import RunningAutoRecovery, start
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
@@ -82,7 +83,8 @@ class AutoRecoveryProcess:
     async def _start(self) -> None:
         config = self._config
         uri = required_metadata_uri(config)
-        http = await start_http(config.http, self, self._registry, self._admin_ports, has_bookie=False)
+        memory = MemoryGovernor(config.client_memory_bytes)
+        http = await start_http(config.http, self, self._registry, self._admin_ports, has_bookie=False, memory=memory)
         if http is not None:
             self._undo.push_async_callback(http.stop)
         self._phase = "connecting to the metadata service"

@@ -221,7 +221,7 @@ class Bookie:
         self._start_administration()
         self.status.enter("serving")
         if self._serves_grpc:
-            self._services.start_grpc(self._metadata, self._server.context.memory, self._connector)
+            self._services.start_grpc(self._metadata, self._connector)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.assist("collect cycles", collect_cycles)
         self._tasks.assist("give back memory", self._give_back_memory)
@@ -290,6 +290,7 @@ class Bookie:
             journaled_keys,
             self._metrics,
             self._storage.throttled,
+            memory=self._services.memory,
         )
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
         assert self._listener is not None

@@ -87,7 +87,8 @@ class GatewayProcess:
     async def _start(self) -> MetadataService:
         config = self._config
         uri = required_metadata_uri(config)
-        http = await start_http(config.http, self, self._registry, has_bookie=False, admin=False)
+        memory = MemoryGovernor(config.client_memory_bytes)
+        http = await start_http(config.http, self, self._registry, has_bookie=False, admin=False, memory=memory)
         if http is not None:
             self._undo.push_async_callback(http.stop)
         self._phase = "connecting to the metadata service"
@@ -99,7 +100,6 @@ class GatewayProcess:
         async def gateway() -> Sequence[Gateway]:
             return await start_gateway(config, metadata, self._registry, memory, _over_tcp)
 
-        memory = MemoryGovernor(config.client_memory_bytes)
         callers = Callers(memory)
         server = await start_grpc(config.grpc, self, gateway, callers)
         assert server is not None  # `_check`

@@ -8,6 +8,8 @@
 Invariants
 - Sessions outlive this process: each gets its full time-out once more after the next start.
 - It makes no cluster: whoever wants one creates it (`bookie cluster init`).
+- What clients make it hold is governed: `client_memory_mb` for requests and answers under way, half as much for
+  watches.
 - A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
 Threads: the main thread runs the event loop; the store has a thread of its own.
@@ -22,17 +24,27 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.memory import guard_memory
 from bookie_pod.node.until_signal import run_until_signal
+from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
-from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
-from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.lasting import lasting_task
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer, ServingBounds
 
 ROLLOVER_S: Final = 60
+CALLS: Final = 1024
+"""Operations that run at a time; gRPC refuses more."""
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Four times what a ZooKeeper takes."""
+_MB: Final = 1024 * 1024
 LOCK_FILE: Final = "LOCK"
 """RocksDB's; an error that names it tells of another owner."""
 
@@ -41,13 +53,16 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MetadataProcessOptions:
-    """`http_port` None: no probes. A port that is 0 is any free one."""
+    """`http_port` None: no probes. A port that is 0 is any free one. `client_memory_mb`: what clients may make it hold;
+    `max_sessions`: theirs, of all of them."""
 
     data: Path
     host: str
     port: int
     http_host: str
     http_port: int | None
+    client_memory_mb: int
+    max_sessions: int
 
 
 class MetadataProcess:
@@ -79,15 +94,20 @@ class MetadataProcess:
             stats_address=options.http_host,
             stats_port=options.http_port or 0,
         )
-        http = await start_http(config, self, self._registry, has_bookie=False)
+        memory = MemoryGovernor(options.client_memory_mb * _MB)
+        http = await start_http(config, self, self._registry, has_bookie=False, memory=memory)
         if http is not None:
             undo.push_async_callback(http.stop)
         self._phase = "opening the store"
-        owner = self._owner = await _open(options.data)
+        owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         undo.push_async_callback(owner.close)
-        server = EmbeddedMetadataServer(owner, options.host, options.port)
+        callers = Callers(memory)
+        server = EmbeddedMetadataServer(
+            owner, options.host, options.port, serving_bounds(callers, options.max_sessions)
+        )
         await server.start()
         undo.push_async_callback(server.stop)
+        undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
         self._serves, self._phase = True, "serving"
         _log.info(
             "metadata service serves",
@@ -112,9 +132,19 @@ class MetadataProcess:
         return None if self._serves else self._phase
 
 
-async def _open(data: Path) -> EmbeddedOwner:
+def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
+    """For a server whose clients have so many sessions at most."""
+    calls = max_sessions + CALLS  # each session has a stream of events
+    return ServingBounds(
+        interceptors=(GovernedCalls(callers, MAX_REQUEST_BYTES, only=MAX_REQUEST_BYTES, holds_answers=True),),
+        options=(("grpc.max_receive_message_length", MAX_REQUEST_BYTES), *bounds(calls)),
+        calls=calls,
+    )
+
+
+async def _open(data: Path, limits: OwnerLimits) -> EmbeddedOwner:
     try:
-        return await EmbeddedOwner.open(str(data))
+        return await EmbeddedOwner.open(str(data), limits)
     except MetadataUnavailable as error:
         if LOCK_FILE in str(error):
             raise ServerStartFailed(

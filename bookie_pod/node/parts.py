@@ -171,15 +171,17 @@ def make_server(
     journaled_keys: set[int],
     bookie_metrics: BookieMetrics | None = None,
     throttled: Callable[[int, float, bool], None] | None = None,
+    *,
+    memory: MemoryGovernor,
 ) -> ServerSide:
-    """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS."""
+    """Everything between the sockets and the storage. `memory`: of the clients of this process. Raises
+    InvalidConfiguration for TLS."""
     folders = options.current_folders(config.directories.ledger)
     fenced = FencedAndDeleted(fenced_files(files, folders))
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys, fenced_and_deleted=fenced)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
     storage.on_ledger_deleted(operations.forget)
     tcp_options = options.tcp_options(config)
-    memory = MemoryGovernor(config.client_memory_bytes)
     admission = WriteAdmission(
         storage,
         journals,

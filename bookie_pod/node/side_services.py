@@ -59,22 +59,24 @@ class SideServices:
         self._registry = registry
         self._undo = undo
         self._tasks = tasks
+        self.memory = MemoryGovernor(config.client_memory_bytes)
+        """Of the clients of this process, whichever port they come to."""
 
     def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[object]:
         """The caller awaits it."""
         starting: asyncio.Task[object] = asyncio.create_task(
-            start_http(self._config.http, self._status, self._registry, find_admin)
+            start_http(self._config.http, self._status, self._registry, find_admin, memory=self.memory)
         )
         self._undo.push_async_callback(_stop_started, starting)
         return starting
 
-    def start_grpc(self, metadata: MetadataService, memory: MemoryGovernor, connector: Callable[[], Connector]) -> None:
+    def start_grpc(self, metadata: MetadataService, connector: Callable[[], Connector]) -> None:
         """Health, and the gateway, which reaches bookies by `connector`; that is called when there is one."""
 
         async def gateway() -> Sequence[Gateway]:
-            return await start_gateway(self._config, metadata, self._registry, memory, connector)
+            return await start_gateway(self._config, metadata, self._registry, self.memory, connector)
 
-        callers = Callers(memory)
+        callers = Callers(self.memory)
         starting = asyncio.create_task(
             _once_there_is_room("gRPC", lambda: start_grpc(self._config.grpc, self._status, gateway, callers))
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
@@ -92,6 +93,7 @@ class ServedBookie:
         self.server = make_server(
             *(config, self.files, self.side.storage, self.journals, loop, self.registry, replayed.keys),
             throttled=self.side.throttled,
+            memory=MemoryGovernor(config.client_memory_bytes),
         )
         self.listener = TcpListener(loop, "127.0.0.1", 0)
         await self.listener.bind()

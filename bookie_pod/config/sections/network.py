@@ -80,9 +80,9 @@ class NetworkConfig:
     """Close a connection when `waitTimeoutOnResponseBackpressureMs` has passed; else its answers are
     dropped."""
     client_memory_mb: int = key("clientMemoryMb", 0, at_least=0, at_most=INT_MAX, own=True)
-    """Memory that clients may make this process hold, in MiB, over its own port and over gRPC: frames and messages that
-    are not complete or not dealt with, and answers that are being made or not taken. No client gets more of it than is
-    left for the others; when it is exceeded, those lose their connection that have not moved for longest. 0: half of
+    """Memory that clients may make this process hold, in MiB, over its own port, gRPC and HTTP: frames and messages
+    that are not complete or not dealt with, and answers that are being made or not taken. No client gets more of it than
+    is left for the others; when it is exceeded, those lose their connection that have not moved for longest. 0: half of
     `memoryBudgetMb`."""
     read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True, no_effect=True)
     """Do not read ahead of a connection that does not take its answers. Has no effect here: it is always so."""

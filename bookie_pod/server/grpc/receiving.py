@@ -4,11 +4,17 @@ gRPC takes in a message of any size up to the server's limit as soon as somebody
 before it is complete. So whether to wait is all that can be decided.
 
 Invariants
-- Nobody waits for a message without room for it: as large as the call's largest one so far; for the first ones of a
-  stream, which may be batches of entries, as large as messages may be, or an eighth of what there is.
-- Room in which nothing comes is given back after `SILENT_S`, because a stream may be silent for hours. Should messages
-  come in then that nobody expected, `Callers.cut_receivers` ends the calls (`guard_memory`).
-- A message counts until the next one is asked for, or the call ends.
+- Nobody waits for a message without room for it: as large as the call's largest one so far; for its first ones as
+  large as messages may be, or an eighth of what there is.
+- Room in which nothing of a stream comes is given back after `SILENT_S`, because a stream may be silent for hours.
+  Should messages come in then that nobody expected, `Callers.cut_receivers` ends the calls (`guard_memory`). Who makes
+  a call with one request and does not send that is in the way of those who wait.
+- The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
+  unread.
+- A message counts until the next one is asked for, or the call ends. With `holds_answers` what is answered counts until
+  the client has taken it; else that is the services' business.
+- Of a message for which nobody waits yet gRPC takes 64 KiB, and at most `MAX_UNSEEN_CALLS` calls that nobody has seen
+  (`bounds`).
 
 Event loop only.
 """
@@ -18,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -27,21 +34,40 @@ from bookie_protocol.errors import BadRequest
 
 SILENT_S: Final = 0.2
 FIRST_SHARE: Final = 8
-"""Room for a first message is at most such a part of all there is, so that those who open streams and say nothing hold
-up nobody for long."""
+"""Room for a first message is at most such a part of all there is, so that those who say nothing hold up nobody for
+long."""
 SMALL_MESSAGE_BYTES: Final = 64 * 1024
+ONLY_REQUEST_BYTES: Final = 128 * 1024
+"""What a ledger is given (`gateway.messages.MAX_GIVEN_BYTES`) is the largest part of any."""
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
+MAX_UNSEEN_CALLS: Final = 256
 COPIES: Final = 2
 """Of a message that is being dealt with: the message, and what was taken out of it."""
 _CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
 
 
-class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Has every call's messages received by `_Messages`. `largest` in bytes."""
+def bounds(calls: int) -> tuple[tuple[str, int], ...]:
+    """Options of a server that runs so many calls at a time."""
+    return (
+        # Else a fast network lets every stream send megabytes before anybody waits for its message.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_concurrent_streams", calls),
+        ("grpc.server.max_pending_requests", MAX_UNSEEN_CALLS // 2),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_UNSEEN_CALLS),
+    )
 
-    def __init__(self, callers: Callers, largest: int) -> None:
+
+class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Has every call's messages received by `_Messages`. Bytes: `largest` of any message, `only` of those that are
+    their call's only ones."""
+
+    def __init__(
+        self, callers: Callers, largest: int, *, only: int = ONLY_REQUEST_BYTES, holds_answers: bool = False
+    ) -> None:
         self._callers = callers
+        self._only = only
+        self._holds_answers = holds_answers
         self._first = min(COPIES * largest, callers.memory.limit // FIRST_SHARE)
 
     async def intercept_service(
@@ -52,33 +78,49 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         if handler is None:
             return None
         many, answers = handler.request_streaming, handler.response_streaming
-        first = self._first if many else SMALL_MESSAGE_BYTES
+        streams = answers or self._holds_answers
         serve = next(
             each
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
             if each is not None
         )
 
-        async def governed(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+        async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             with self._callers.call(context.peer()) as call:
-                messages = _Messages(requests, call, first, handler.request_deserializer)
+                largest = None if many else self._only
+                messages = _Messages(context, call, handler.request_deserializer, self._first, largest)
                 try:
                     request = messages if many else await anext(messages, None)
                     if request is None:
                         raise BadRequest("the call ended without a request")
-                    if not answers:
+                    if not streams:
                         return await serve(request, context)
-                    await _answer(serve, request, context)
+                    # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
+                    # this is.
+                    await context.send_initial_metadata(())
+                    write = partial(_hold_and_write, call, context) if self._holds_answers else context.write
+                    if inspect.isasyncgenfunction(serve):
+                        async for answer in serve(request, context):
+                            await write(answer)
+                    elif answers:
+                        await serve(request, context)
+                    else:
+                        await write(await serve(request, context))
+                    return None
                 except BadRequest as error:
-                    await _end(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                    code, reason = grpc.StatusCode.INVALID_ARGUMENT, str(error)
                 except grpc.aio.InternalError:
                     raise asyncio.CancelledError from None  # the client went while it was being told something
                 except asyncio.CancelledError:
                     if not call.was_cut:
                         raise
-                    await _end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT)
+                    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT
+                # Only now: else the error's frames, with the message, would live as long as that of the abort, which
+                # only the collector of cycles frees.
+                await _end(context, code, reason)
+                return None
 
-        made = grpc.stream_stream_rpc_method_handler if answers else grpc.stream_unary_rpc_method_handler
+        made = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
         return made(governed, response_serializer=handler.response_serializer)
 
 
@@ -89,26 +131,30 @@ async def _end(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details
         raise asyncio.CancelledError from None  # the client is gone
 
 
-async def _answer(serve: Callable[..., Any], request: Any, context: grpc.aio.ServicerContext) -> None:
-    # A call can be ended, and what waits in it dropped, while a message is being sent, but not while this is.
-    await context.send_initial_metadata(())
-    if inspect.isasyncgenfunction(serve):
-        async for answer in serve(request, context):
-            await context.write(answer)
-    else:
-        await serve(request, context)
+async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer: Any) -> None:
+    nbytes = COPIES * answer.ByteSize()
+    call.hold(nbytes)
+    with call.giving():
+        await context.write(answer)
+    call.hold(-nbytes)
 
 
 class _Messages:
     """Those of one call, in order."""
 
     def __init__(
-        self, raw: AsyncIterator[bytes], call: Call, first: int, deserialize: Callable[[bytes], Any] | None
+        self,
+        context: grpc.aio.ServicerContext,
+        call: Call,
+        deserialize: Callable[[bytes], Any] | None,
+        first: int,
+        only: int | None,
     ) -> None:
-        self._raw = raw
-        self._received: AsyncIterator[bytes] | None = None
+        """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most."""
+        self._context = context
         self._call = call
         self._expected = first
+        self._only = only
         self._largest = self._count = 0
         self._room = 0
         self._held = 0
@@ -119,35 +165,50 @@ class _Messages:
 
     async def __anext__(self) -> Any:
         data = await self._receive()
-        self._largest = max(self._largest, len(data))
+        size = len(data)
+        if self._only is not None and size > self._only:
+            del data
+            raise BadRequest(f"a request of {size} bytes; at most {self._only} are possible")
+        self._largest = max(self._largest, size)
         self._count += 1
         if self._count >= FIRST_MESSAGES:
             self._expected = max(COPIES * self._largest, SMALL_MESSAGE_BYTES)
-        self._held = COPIES * len(data)
-        self._call.hold(self._held)
+        self._hold(COPIES * size)
         if self._deserialize is None:
             return data
         try:
             return self._deserialize(data)
         except Exception as error:  # that of the generated code, which differs from release to release
-            raise BadRequest(f"{len(data)} bytes that are no request of this call") from error
+            raise BadRequest(f"{size} bytes that are no request of this call") from error
 
     async def _receive(self) -> bytes:
         call = self._call
-        call.hold(-self._held)
-        self._held = 0
+        self._hold(0)
         self._room = await call.room(self._expected)
-        silent = asyncio.get_running_loop().call_later(SILENT_S, self._give_back)
+        silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
         call.receives = True
         try:
-            if self._received is None:  # gRPC complains of an iterator that nobody asks for anything
-                self._received = aiter(self._raw)
-            return await anext(self._received)
+            data: bytes = await self._context.read()  # gRPC's own iterator keeps what it gave last
+            if data is grpc.aio.EOF:
+                raise StopAsyncIteration
+            return data
         finally:
             call.receives = False
             silent.cancel()
+            call.goes_on()
+            self._hold(0)
             self._give_back()
+
+    def _is_silent(self) -> None:
+        if self._only is not None:
+            self._hold(self._room)
+            self._call.waits()
+        self._give_back()
 
     def _give_back(self) -> None:
         room, self._room = self._room, 0
         self._call.make(-room)
+
+    def _hold(self, nbytes: int) -> None:
+        before, self._held = self._held, nbytes
+        self._call.hold(nbytes - before)

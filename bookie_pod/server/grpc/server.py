@@ -28,7 +28,7 @@ from bookie_pod.callers import Callers
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.grpc.access import DemandToken
-from bookie_pod.server.grpc.receiving import GovernedCalls
+from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
@@ -161,14 +161,16 @@ class GrpcServer:
         credentials = await asyncio.to_thread(server_credentials, self._config)
         largest = max((_MAX_MESSAGE_BYTES, *(service.max_message_bytes for service in self._services)))
         governed = GovernedCalls(self._callers, largest)
+        calls = MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services)
         server = grpc.aio.server(
             interceptors=(governed,) if self._tokens is None else (DemandToken(self._tokens), governed),
-            maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services),
+            maximum_concurrent_rpcs=calls,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),
                 ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                *bounds(calls),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -5,8 +5,10 @@ Invariants
   answer, for longest. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and what
   comes then is answered 503 and closed before it is read: nobody's requests keep the probes out.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
-- A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`, one whose first request
-  is not complete after `FIRST_REQUEST_S` too, so that silent peers cannot keep the probes out.
+- The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
+  and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
+  An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
+  so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
@@ -24,6 +27,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.few_lines import FewLines
@@ -42,6 +46,8 @@ from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
 PROBE_CONNECTIONS: Final = 32
+MAX_HEAD_BYTES: Final = 32 * 1024
+"""Of a connection's first request; what browsers and proxies add, like cookies, is some 8 KB."""
 MAX_BODY_BYTES: Final = 512 * 1024
 """Of the admin API, which has a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
@@ -49,7 +55,11 @@ FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 _REASON_CHARS: Final = 200
-_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
+_NO_BODY: Final = b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\n" + _NO_BODY
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _NO_BODY
+_TOO_LARGE: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _NO_BODY
 
 
 _log = structlog.get_logger(__name__)
@@ -68,15 +78,19 @@ class HttpServer:
         find_admin: Callable[[], AdminPorts | None] = lambda: None,
         tokens: Tokens | None = None,
         table: Sequence[Resource] = RESOURCES,
+        memory: MemoryGovernor | None = None,
     ) -> None:
-        """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API."""
+        """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API. `memory`:
+        of the clients of this process."""
+        self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
+        self._complaints = _Complaints()
         self._listener = listener
         self._context = server_context(config)
-        self._silent: OrderedDict[web.RequestHandler, asyncio.TimerHandle] = OrderedDict()
+        self._silent: OrderedDict[_Connection, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
-        self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
+        self._idle: OrderedDict[_Connection, None] = OrderedDict()
         """Connections whose last request was answered; those that are gone stay until there are many."""
-        self._for_probes: set[web.RequestHandler] = set()
+        self._for_probes: set[_Connection] = set()
         """Connections beyond `MAX_CONNECTIONS`; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
@@ -84,14 +98,7 @@ class HttpServer:
         Dispatcher(Context(status, registry, find_admin, self._workers), tokens, guarded=guarded).add_to(
             app, resources(admin=listener.admin, guarded=guarded, table=table)
         )
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=SHUTDOWN_S,
-            logger=_Complaints(),
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._server: asyncio.Server | None = None
 
     @property
@@ -138,7 +145,8 @@ class HttpServer:
     async def _note_request(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        connection = request.protocol
+        connection = cast("_Connection", request.protocol)
+        connection.dealt_with()
         self._idle.pop(connection, None)
         timer = self._silent.pop(connection, None)
         if timer is not None:
@@ -150,6 +158,7 @@ class HttpServer:
         try:
             return await handler(request)
         finally:
+            connection.dealt_with()
             self._idle[connection] = None
             if len(self._idle) > 2 * MAX_CONNECTIONS:
                 self._idle = OrderedDict.fromkeys(each for each in self._idle if each.transport is not None)
@@ -170,7 +179,7 @@ class HttpServer:
                 return True
         return False
 
-    def _give_up(self, connection: web.RequestHandler) -> None:
+    def _give_up(self, connection: _Connection) -> None:
         del self._silent[connection]
         connection.force_close()
 
@@ -181,12 +190,74 @@ class HttpServer:
         crowded = count >= MAX_CONNECTIONS and not self._make_way()
         if crowded and count >= MAX_CONNECTIONS + PROBE_CONNECTIONS:
             return _Busy()
-        connection = server()
+        connection = _Connection(server, self._memory, self._complaints)
         if crowded:
             self._for_probes = {each for each in self._for_probes if each.transport is not None} | {connection}
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
+
+
+class _Connection(web.RequestHandler):
+    """Reads no more than it may."""
+
+    __slots__ = ("_complaints", "_has_head", "_last", "_received", "_share")
+
+    def __init__(self, server: web.Server, memory: MemoryGovernor, complaints: _Complaints) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # as the runner's
+            keepalive_timeout=KEEPALIVE_S,
+            logger=complaints,  # type: ignore[arg-type]  # it has what is asked of a logger
+        )
+        self._complaints = complaints
+        self._share = memory.share(self._cut_off)
+        self._received = 0
+        """Bytes of what is not dealt with."""
+        self._has_head = False
+        """The first request's has come to its end."""
+        self._last = b""
+        """In which the end of the head may have begun."""
+
+    def data_received(self, data: bytes) -> None:
+        before = self._received
+        self._received += len(data)
+        if not self._has_head:
+            end = (self._last + data[: MAX_HEAD_BYTES - before]).find(_HEAD_END)
+            self._has_head = end >= 0
+            self._last = data[1 - len(_HEAD_END) :]
+        if not self._has_head and self._received > MAX_HEAD_BYTES:
+            self._turn_away(_TOO_LONG, f"a head of more than {MAX_HEAD_BYTES} bytes")
+        elif self._received > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+            self._turn_away(_TOO_LARGE, f"more than {MAX_BODY_BYTES} bytes")
+        else:
+            self._share.hold(len(data))
+            self._share.stuck_since = time.perf_counter()
+            super().data_received(data)
+            self._share.relieve()
+
+    def dealt_with(self) -> None:
+        """What was received is being handled, or needed no more."""
+        self._received = 0
+        self._share.stuck_since = None
+        self._share.hold(-self._share.held)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._share.end()
+
+    def _turn_away(self, answer: bytes, reason: str) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self._complaints.refused(self.peername, reason)
+            self.transport.write(answer)
+            self.force_close()
+
+    def _cut_off(self) -> None:
+        """There is not memory enough for all, and this client has done nothing for longest."""
+        if self.transport is not None:
+            self._complaints.refused(self.peername, "memory is short, and it makes no progress")
+            self.transport.abort()
 
 
 class _Complaints:
@@ -197,6 +268,9 @@ class _Complaints:
 
     def debug(self, message: str, *args: object, **more: object) -> None:
         """Nothing that anybody has to know."""
+
+    def refused(self, peer: object, reason: str) -> None:
+        self._lines.warning("a request was refused", peer=peer, reason=reason)
 
     def exception(self, message: str, *args: object, exc_info: object = None, **more: object) -> None:
         if isinstance(exc_info, HttpProcessingError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
@@ -29,13 +30,14 @@ async def start_http(
     *,
     has_bookie: bool = True,
     admin: bool = True,
+    memory: MemoryGovernor | None = None,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
     `find_admin`: what the admin API reaches, None while the bookie does not serve. `has_bookie`: whether this process
     is a bookie; one that is none serves only what is about the cluster. `admin` False: nothing but probes and metrics,
-    whatever the configuration says. `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a file
-    of TLS or of tokens is no good.
+    whatever the configuration says. `memory`: of the clients of this process. `ServerStartFailed` if the port cannot be
+    opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
@@ -49,7 +51,9 @@ async def start_http(
 
     tokens = await Tokens.load("httpServerAuthTokenFile", config.auth_token_file)
     table = RESOURCES if has_bookie else CLUSTER
-    server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens, table=table)
+    server = HttpServer(
+        listener, config, status, registry, find_admin=find_admin, tokens=tokens, table=table, memory=memory
+    )
     await server.start()
     if listener.admin and tokens is None and not _demands_certificates(config) and not _is_loopback(listener.host):
         _log.warning(

@@ -169,8 +169,14 @@ class _ReadReply(Reply):
     def making(self, nbytes: int) -> None:
         self._conn.share.make(nbytes)
 
-    def postpone(self, again: Callable[[], None]) -> None:
-        self._conn.postpone(again)
+    def made(self, nbytes: int) -> None:
+        self._conn.made(nbytes)
+
+    def take(self, nbytes: int) -> bool:
+        return self._conn.share.take(nbytes)
+
+    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
+        self._conn.postpone(again, nbytes)
 
     def entry_read(self, *, success: bool) -> None:
         self._budget.entry_read(success=success)

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from bookie_pod.client_memory import SMALL
+from bookie_pod.client_memory import SMALL, Waiter
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.handed_adds import take_handed_adds
@@ -104,9 +104,12 @@ class Connection(asyncio.Protocol):
         self._awaited = 0
         """So many of them are waited for to be taken; then for all that were written meanwhile."""
         self._awaited_since = 0.0
-        self.share = context.memory.share(self._cut_off)
-        self._postponed: deque[Callable[[], None]] = deque()
-        """Reads that were not begun, because there was no room for their answers."""
+        self.share = context.memory.share(self._cut_off, self._recount)
+        self._postponed: deque[tuple[Callable[[], None], int]] = deque()
+        """Reads that were not begun, because there was no room for their answers, and for how many bytes they need it
+        at least."""
+        self._waiter: Waiter | None = None
+        """Of the first of them."""
         self.reads_at_once = AT_ONCE
         """So many are looked up together: see `hot_reads`."""
         self._cold = 0
@@ -161,6 +164,7 @@ class Connection(asyncio.Protocol):
         self._rest.clear()
         self._rest_bytes = 0
         self._out.clear()
+        self._wait_no_more()
         self.share.end()
         self._go_on()
         self._slow_receiver.cancel()
@@ -344,13 +348,13 @@ class Connection(asyncio.Protocol):
         # Whoever holds little is never full: that is nearly everybody, for each read from a disk.
         return self._paused or (share.held + share.making > SMALL and share.is_full)
 
-    def postpone(self, again: Callable[[], None]) -> None:
-        """Call `again` when there may be room for an answer."""
-        self._postponed.append(again)
+    def postpone(self, again: Callable[[], None], nbytes: int = 0) -> None:
+        """Call `again` when so many bytes were taken for it from what clients may hold; 0: when there may be room."""
+        self._postponed.append((again, nbytes))
         if len(self._postponed) >= POSTPONED_MAX:
             self.stall(Stall.READS_PUT_ASIDE)
         self._count_held()
-        if self.closed or not self.must_wait:
+        if self.closed or not (self._paused or self._waiter):
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -358,11 +362,28 @@ class Connection(asyncio.Protocol):
         if self._postponed:
             self._count_held()
         for _ in range(len(self._postponed) if self.closed else min(POSTPONED_PER_TURN, len(self._postponed))):
-            if self.must_wait and not self.closed:
+            again, nbytes = self._postponed[0]
+            if self.closed:
+                self.share.make(nbytes)
+            elif self._paused or self._waiter:
                 break
-            self._postponed.popleft()()
+            elif not self.share.take(nbytes):
+                self._waiter = self.share.wait(nbytes, self._has_room)
+                break
+            self._postponed.popleft()
+            again()
         if len(self._postponed) <= POSTPONED_MAX // 2:
             self.unstall(Stall.READS_PUT_ASIDE)
+
+    def _has_room(self) -> None:
+        self._waiter = None
+        self._postponed.popleft()[0]()
+        self._go_on()
+
+    def _wait_no_more(self) -> None:
+        if self._waiter is not None:
+            self.context.memory.leave(self._waiter)
+            self._waiter = None
 
     def _give_back(self, reserved: int) -> None:
         self._reads -= 1
@@ -386,10 +407,20 @@ class Connection(asyncio.Protocol):
         if self._rest_bytes and not self._stalls and now - self._rest_since > FRAME_S:
             self.close(ProtocolViolation(f"a frame of {self._need} bytes was not complete after {FRAME_S:.0f} s"))
 
+    def made(self, nbytes: int) -> None:
+        """So many bytes of answers are on their way to the client."""
+        self._count_held()
+        self.share.make(-nbytes)
+
     def _count_held(self) -> None:
+        self._recount()
+        if self.share.held > SMALL and self.context.memory.total > self.context.memory.limit:
+            self.context.loop.call_soon(self.share.relieve)
+
+    def _recount(self) -> None:
         unsent = 0
         if self.transport is not None and not self.closed:
-            unsent = self.transport.get_write_buffer_size()
+            unsent = self.transport.get_write_buffer_size() + self._out_bytes
         share, now = self.share, time.perf_counter()
         share.hold(self._rest_bytes + unsent - share.held)
         if self._written - unsent >= self._awaited:
@@ -399,8 +430,6 @@ class Connection(asyncio.Protocol):
             share.stuck_since = sends
         else:
             share.stuck_since = self._awaited_since if sends is None else min(sends, self._awaited_since)
-        if share.held > SMALL and self.context.memory.total > self.context.memory.limit:
-            self.context.loop.call_soon(share.relieve)
 
     def drop(self) -> None:
         """Close at once, whatever is under way."""
@@ -425,11 +454,11 @@ class Connection(asyncio.Protocol):
             return
         self._out.append(answer)
         self._out_bytes += len(answer)
-        if not self._flush_due:
+        if self._out_bytes > self.context.options.write_high_water:
+            self._flush()  # so that it counts before what it was made of does not any more
+        elif not self._flush_due:
             self._flush_due = True
             self.context.loop.call_soon(self._flush)
-        elif self._out_bytes > self.context.options.write_high_water:
-            self._flush()
 
     def flush_now(self) -> asyncio.Transport | None:
         """Write what is queued; the transport, or None if the connection is closing."""
@@ -453,6 +482,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._wait_no_more()
         self._slow_receiver.full()
         self._count_held()
 

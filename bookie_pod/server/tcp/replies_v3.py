@@ -43,8 +43,14 @@ class _Reply(Reply):
     def making(self, nbytes: int) -> None:
         self._conn.share.make(nbytes)
 
-    def postpone(self, again: Callable[[], None]) -> None:
-        self._conn.postpone(again)
+    def made(self, nbytes: int) -> None:
+        self._conn.made(nbytes)
+
+    def take(self, nbytes: int) -> bool:
+        return self._conn.share.take(nbytes)
+
+    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
+        self._conn.postpone(again, nbytes)
 
     def _send(self, response: pb.Response) -> None:
         self._conn.send(encode_frame(response))

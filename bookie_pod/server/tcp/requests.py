@@ -30,8 +30,15 @@ class Reply:
     def making(self, nbytes: int) -> None:
         """So many bytes more of answers to this client are being made, or less. Any thread."""
 
-    def postpone(self, again: Callable[[], None]) -> None:
-        """Call `again` when there may be room."""
+    def made(self, nbytes: int) -> None:
+        """So many bytes are made, and counted as what waits for the client."""
+
+    def take(self, nbytes: int) -> bool:
+        """Have so many bytes made if there is room for them, see `making`. Any thread."""
+        return True
+
+    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
+        """Call `again` when so many bytes were taken."""
         again()
 
     def wait(self) -> None:

@@ -13,7 +13,9 @@ Invariants
   tell what arrived of what was sent before.
 - An owner whose store is broken renews no lease, and says so (`broken`): whoever runs it has to end it.
 - An operation of an ended session is refused; one that was accepted before the end is carried out before it.
-- At most `commits.MAX_PENDING` operations wait for the store; beyond, callers wait for their turn.
+- At most `commits.MAX_PENDING` operations wait for the store, and `MAX_LISTINGS` of those that list children; beyond,
+  callers wait for their turn.
+- Sessions and watches are bounded (`OwnerLimits`), and no connection opens more sessions than are left for the others.
 
 Threads: event loop only; the store has its own thread.
 """
@@ -23,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,7 +46,9 @@ from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.tree.nodes import NodeStat
 
-MAX_SESSIONS: Final = 10_000
+MAX_LISTINGS: Final = 16
+"""Their answers are large, and are made one after the other anyway."""
+MAX_PROCESS_CHARS: Final = 512
 SHORTEST_TIMEOUT_MS: Final = 100
 LONGEST_TIMEOUT_MS: Final = 600_000
 _REAP_SECONDS: Final = 0.05
@@ -58,17 +63,28 @@ _log = logging.getLogger(__name__)
 _EXPIRED: Final = messages.Outcome(code=messages.SESSION_EXPIRED, message="the session has ended")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerLimits:
+    """How much clients may make an owner keep."""
+
+    sessions: int = 2_000
+    watch_bytes: int = 64 * 1024 * 1024
+    """Of all watches, with those that fired and were not taken."""
+
+
 @dataclass(slots=True)
 class _Lease:
     record: SessionRecord
     deadline: float
-    watches: SessionWatches = field(default_factory=SessionWatches)
+    watches: SessionWatches
+    peer: str = ""
+    """The connection that opened it; empty: this process, or that is not known any more."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self) -> None:
         """Operations are refused from here on, and the stream of events ends."""
         self.ended.set()
-        self.watches.signal.set()
+        self.watches.end()
 
 
 class _SessionEnded(Exception):
@@ -78,23 +94,25 @@ class _SessionEnded(Exception):
 class EmbeddedOwner:
     """One open store. Use `EmbeddedOwner.open`."""
 
-    def __init__(self, store: NodeStore, sessions: list[SessionRecord]) -> None:
+    def __init__(self, store: NodeStore, sessions: list[SessionRecord], limits: OwnerLimits = OwnerLimits()) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watches = Watches()
+        self._limits = limits
+        self._watches = Watches(limits.watch_bytes)
+        self._listings = asyncio.Semaphore(MAX_LISTINGS)
         self._broken: asyncio.Future[str] = self._loop.create_future()
         self._thread = StoreThread(store, self._watches.fire, self._on_broken)
         self._leases: dict[int, _Lease] = {}
         for record in sessions:
-            self._leases[record.session_id] = _Lease(record, self._loop.time() + record.timeout_ms / 1000)
+            self._grant(record)
         self._endings: set[asyncio.Task[None]] = set()
         self._openings: set[asyncio.Task[_Lease]] = set()
         self._reaper = lasting_task(self._reap(), "ends of metadata sessions")
 
     @staticmethod
-    async def open(folder: str, *, make_store: bool = True) -> EmbeddedOwner:
+    async def open(folder: str, limits: OwnerLimits = OwnerLimits(), *, make_store: bool = True) -> EmbeddedOwner:
         """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened, `MetadataNotFound`
         if there is none and it is not to be made."""
-        return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store))
+        return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store), limits)
 
     async def close(self) -> None:
         """Close the store. Sessions stay in it until they expire after the next open."""
@@ -126,15 +144,13 @@ class EmbeddedOwner:
     # --- sessions -----------------------------------------------------------------------------------------
 
     async def open_session(
-        self, request: messages.OpenSessionRequest, *, local: bool = False
+        self, request: messages.OpenSessionRequest, *, local: bool = False, peer: str = ""
     ) -> messages.OpenSessionReply:
-        """`local`: the session cannot outlive this process."""
-        if len(self._leases) + len(self._openings) >= MAX_SESSIONS:
-            return messages.OpenSessionReply(
-                outcome=messages.Outcome(code=messages.FAILED, message=f"{MAX_SESSIONS} sessions are open")
-            )
+        """`local`: the session cannot outlive this process. `peer`: the connection that asks, if it is another's."""
+        if (refused := self._refuse_session(request, peer)) is not None:
+            return messages.OpenSessionReply(outcome=messages.Outcome(code=messages.FAILED, message=refused))
         timeout_ms = min(max(request.timeout_ms, SHORTEST_TIMEOUT_MS), LONGEST_TIMEOUT_MS)
-        opening = self._loop.create_task(self._open_session(timeout_ms, local, request.process))
+        opening = self._loop.create_task(self._open_session(timeout_ms, local, request.process, peer))
         self._openings.add(opening)
         opening.add_done_callback(self._opened)
         try:
@@ -146,9 +162,24 @@ class EmbeddedOwner:
             session=messages.SessionRequest(session_id=record.session_id, password=record.password),
         )
 
-    async def _open_session(self, timeout_ms: int, local: bool, process: str) -> _Lease:
+    def _refuse_session(self, request: messages.OpenSessionRequest, peer: str) -> str | None:
+        """Why; None: there is room for one."""
+        if len(request.process) > MAX_PROCESS_CHARS:
+            return f"the name of a process with {len(request.process)} characters; at most {MAX_PROCESS_CHARS}"
+        left = self._limits.sessions - len(self._leases) - len(self._openings)
+        if left <= 0:
+            return f"{self._limits.sessions} sessions are open, as many as may be"
+        if peer and sum(lease.peer == peer for lease in self._leases.values()) > left:
+            return f"this connection has more sessions than the {left} that are left for all others"
+        return None
+
+    async def _open_session(self, timeout_ms: int, local: bool, process: str, peer: str) -> _Lease:
         record = await self._thread.post(lambda store: store.open_session(timeout_ms, local=local, process=process))
-        lease = self._leases[record.session_id] = _Lease(record, self._loop.time() + timeout_ms / 1000)
+        return self._grant(record, peer)
+
+    def _grant(self, record: SessionRecord, peer: str = "") -> _Lease:
+        deadline = self._loop.time() + record.timeout_ms / 1000
+        lease = self._leases[record.session_id] = _Lease(record, deadline, SessionWatches(self._watches), peer)
         return lease
 
     def _opened(self, opening: asyncio.Task[_Lease]) -> None:
@@ -252,7 +283,8 @@ class EmbeddedOwner:
                 self._watches.add(session_id, lease.watches, *watched)
 
         try:
-            return await self._thread.post(call, accept)
+            async with self._listings if request.HasField("children") else nullcontext():
+                return await self._thread.post(call, accept)
         except _SessionEnded:
             return messages.ExecuteReply(outcome=_EXPIRED)
         except MetadataError as error:

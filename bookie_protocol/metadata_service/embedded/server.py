@@ -8,7 +8,8 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -35,11 +36,25 @@ _OPTIONS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ServingBounds:
+    """What keeps strangers from taking all there is; none by default."""
+
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    options: Sequence[tuple[str, int]] = ()
+    """Of the gRPC server, before which those here give way."""
+    calls: int | None = None
+    """That run at a time."""
+
+
 class EmbeddedMetadataServer:
     """Serves one owner at host and port (0: any free one). The owner is closed by whoever opened it."""
 
-    def __init__(self, owner: EmbeddedOwner, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, owner: EmbeddedOwner, host: str = "127.0.0.1", port: int = 0, bounds: ServingBounds = ServingBounds()
+    ) -> None:
         self._owner = owner
+        self._bounds = bounds
         self._host = host
         self._port = port
         self._server: grpc.aio.Server | None = None
@@ -54,7 +69,12 @@ class EmbeddedMetadataServer:
 
     async def start(self) -> None:
         """Listen. `ServerStartFailed` if the address cannot be bound."""
-        server = grpc.aio.server(options=_OPTIONS)
+        bounds = self._bounds
+        server = grpc.aio.server(
+            interceptors=bounds.interceptors,
+            options=tuple((dict(_OPTIONS) | dict(bounds.options)).items()),
+            maximum_concurrent_rpcs=bounds.calls,
+        )
         add_EmbeddedMetadataServicer_to_server(_Servicer(self._owner), server)  # type: ignore[no-untyped-call]
         try:
             self._port = server.add_insecure_port(host_and_port(self._host, self._port))
@@ -80,7 +100,7 @@ class _Servicer(EmbeddedMetadataServicer):
     async def OpenSession(  # noqa: N802
         self, request: messages.OpenSessionRequest, context: grpc.aio.ServicerContext
     ) -> messages.OpenSessionReply:
-        return await self._owner.open_session(request)
+        return await self._owner.open_session(request, peer=context.peer())
 
     async def Heartbeat(  # noqa: N802
         self, request: messages.SessionRequest, context: grpc.aio.ServicerContext

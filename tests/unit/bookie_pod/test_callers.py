@@ -71,7 +71,8 @@ async def test_who_waits_for_room_gets_that_of_those_who_do_not_move(
     callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, moving, waiting = calls = await served(callers, "a", "b", "c")
-    monkeypatch.setattr("bookie_pod.callers.STUCK_S", 0.01)
+    monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 0.01)
+    monkeypatch.setattr("bookie_pod.client_memory.URGE_S", 0.001)
     clock = iter_clock(monkeypatch)
     with stuck.call.giving():
         stuck.call.hold(4 * MB)
@@ -133,3 +134,21 @@ async def test_a_small_holder_is_left_alone_by_one_who_waits(callers: Callers) -
     assert not small.call.was_cut
     assert not large.call.was_cut
     await ended(calls)
+
+
+async def test_who_gives_up_while_it_waits_keeps_nothing(callers: Callers) -> None:
+    holder, waiting, other = calls = await served(callers, "a", "b", "c")
+    assert await holder.call.room(4 * MB) == 4 * MB
+    holder.call.hold(3 * MB)
+    gone = asyncio.create_task(waiting.call.room(3 * MB))
+    last = asyncio.create_task(other.call.room(2 * MB))
+    await asyncio.sleep(0)
+    holder.call.hold(-3 * MB)
+    await asyncio.sleep(0)
+    gone.cancel()  # in the turn in which it is given room
+    holder.call.make(-4 * MB)
+    assert await last == 2 * MB
+    await asyncio.gather(gone, return_exceptions=True)
+    assert callers.memory.total == 2 * MB
+    await ended(calls)
+    assert callers.memory.total == 0

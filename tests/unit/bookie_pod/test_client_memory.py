@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bookie_pod.client_memory import LONG_S, SMALL, MemoryGovernor, Share
 
 MB = 1 << 20
@@ -105,3 +107,92 @@ def test_nobody_makes_way_for_what_would_not_fit_even_then() -> None:
     greedy.share.relieve(wanted)
     assert other.cut_off == 1
     assert greedy.share.fits(wanted)
+
+
+class Waiting:
+    """Who waits for room, and goes on with it."""
+
+    def __init__(self, client: Client, nbytes: int, *, has_begun: bool = False) -> None:
+        self.went_on = False
+        self.waiter = client.share.wait(nbytes, self._go_on, has_begun=has_begun)
+
+    def _go_on(self) -> None:
+        self.went_on = True
+
+
+async def turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
+    governor = MemoryGovernor(10 * MB)
+    holder, large, later, small, greedy = (Client(governor) for _ in range(5))
+    greedy.share.make(4 * MB)
+    holder.share.hold(6 * MB)
+    passed = Waiting(greedy, 2 * MB)  # has its part
+    first, second = Waiting(large, 4 * MB), Waiting(later, MB)
+    await turns()
+    assert not any(each.went_on for each in (passed, first, second))
+    assert not later.share.take(MB)
+    assert small.share.take(SMALL)
+    small.share.make(-SMALL)
+    holder.share.hold(-2 * MB)
+    await turns()
+    assert not any(each.went_on for each in (passed, first, second))
+    holder.share.hold(-3 * MB)
+    await turns()
+    assert (passed.went_on, first.went_on, second.went_on) == (False, True, True)
+    assert (large.share.making, later.share.making) == (4 * MB, MB)
+    assert governor.total == 10 * MB
+    large.share.make(-4 * MB)
+    later.share.make(-MB)
+    holder.share.hold(-MB)
+    await turns()
+    assert passed.went_on
+
+
+async def test_who_has_begun_waits_for_no_newcomer() -> None:
+    """Else those who hold what they can only give back later would wait for those who wait for them."""
+    governor = MemoryGovernor(10 * MB)
+    begun, newcomer = Client(governor), Client(governor)
+    others = [Client(governor) for _ in range(4)]
+    for each in others:
+        each.share.hold(2 * MB)
+    coming = Waiting(newcomer, 4 * MB)
+    await turns()
+    assert not newcomer.share.take(MB)
+    assert begun.share.take(MB, has_begun=True)
+    again = Waiting(begun, MB + MB // 2, has_begun=True)
+    await turns()
+    assert not again.went_on
+    others[0].share.hold(-2 * MB)
+    await turns()
+    assert (again.went_on, coming.went_on) == (True, False)
+
+
+async def test_who_waits_no_more_is_in_nobodys_way() -> None:
+    governor = MemoryGovernor(10 * MB)
+    holder, large, later = (Client(governor) for _ in range(3))
+    holder.share.hold(8 * MB)
+    first, second = Waiting(large, 4 * MB), Waiting(later, MB)
+    await turns()
+    assert not second.went_on
+    governor.leave(first.waiter)
+    await turns()
+    assert second.went_on
+    governor.leave(second.waiter)
+    assert not governor.is_short
+    assert later.share.making == MB
+
+
+async def test_what_is_given_back_by_a_thread_is_given_on() -> None:
+    governor = MemoryGovernor(10 * MB)
+    reader, waiting = Client(governor), Client(governor)
+    reader.share.make(9 * MB)
+    later = Waiting(waiting, 2 * MB)
+    await turns()
+    assert not later.went_on
+    await asyncio.to_thread(reader.share.make, -9 * MB)
+    await turns()
+    assert later.went_on

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 import pytest
 
+from bookie_pod.client_memory import Share
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.until import until
@@ -19,31 +20,44 @@ LIMIT = 8 * MB
 
 
 @asynccontextmanager
-async def connections(served, count):
-    """Stubs with a connection each."""
-    channels = [
+async def channels(served, count):
+    """With a connection each."""
+    made = [
         grpc.aio.insecure_channel(f"127.0.0.1:{served.server.port}", options=(("grpc.use_local_subchannel_pool", 1),))
         for _ in range(count)
     ]
     try:
-        yield [LedgerServiceStub(channel) for channel in channels]
+        yield made
     finally:
-        for channel in channels:
+        for channel in made:
             await channel.close()
 
 
+@asynccontextmanager
+async def connections(served, count):
+    """Stubs with a connection each."""
+    async with channels(served, count) as made:
+        yield [LedgerServiceStub(channel) for channel in made]
+
+
 class Peak:
-    """The most that was held or foreseen, looked at whenever more is held."""
+    """The most that was held or foreseen, looked at whenever it is more."""
 
     def __init__(self, memory, monkeypatch):
         self.nbytes = 0
-        before = memory.relieve
+        before, taken = memory.relieve, Share.take
 
         def relieve(now, wanted=0):
             before(now, wanted)
             self.nbytes = max(self.nbytes, memory.total)
 
+        def take(share, nbytes, **more):
+            fits = taken(share, nbytes, **more)
+            self.nbytes = max(self.nbytes, memory.total)
+            return fits
+
         monkeypatch.setattr(memory, "relieve", relieve)
+        monkeypatch.setattr(Share, "take", take)
 
 
 async def test_messages_of_many_appends_wait_for_room(cluster, monkeypatch):
@@ -144,6 +158,48 @@ async def test_silent_streams_reserve_nothing(cluster):
         assert len(await write(served.stub, *batches(2))) >= 2
         for call in silent:
             call.cancel()
+        await until(lambda: served.memory.total == 0)
+
+
+def unary(channel, served, name):
+    """A call with one request, which is sent as it is."""
+    service = next(iter(served.gateway.names))
+    return channel.unary_unary(f"/{service}/{name}")
+
+
+async def test_large_requests_of_calls_that_want_a_few_bytes(cluster, monkeypatch):
+    """They are received a few at a time, and not looked at."""
+    async with serve(cluster, LIMIT, max_message_bytes=2 * MB) as served, channels(served, 8) as made:
+        peak = Peak(served.memory, monkeypatch)
+        junk = b"\xa2\x06\x80\x89\x7a" + bytes(2_000_000)  # one unknown field
+
+        async def refused(channel):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await unary(channel, served, "GetMetadata")(junk)
+            return raised.value.code().name, raised.value.details()
+
+        async with asyncio.timeout(20):
+            told = set(await asyncio.gather(*(refused(channel) for channel in made for _ in range(6))))
+        assert told == {("INVALID_ARGUMENT", "a request of 2000005 bytes; at most 131072 are possible")}
+        assert MB <= peak.nbytes <= LIMIT
+        assert served.memory.cut_off == 0
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_calls_whose_request_does_not_come_make_way(cluster, monkeypatch):
+    monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 0.05)
+    monkeypatch.setattr("bookie_pod.server.grpc.receiving.SILENT_S", 0.01)
+    async with serve(cluster, LIMIT) as served, channels(served, 12) as made:
+        service = next(iter(served.gateway.names))
+        silent = [channel.stream_unary(f"/{service}/GetMetadata")() for channel in made]
+        await until(lambda: served.memory.held > LIMIT // 2)
+        ledger_id = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
+        assert ledger_id >= 0
+        assert served.memory.cut_off > 0
+        assert served.memory.total <= LIMIT
+        for call in silent:
+            call.cancel()
+        await served.stub.Close(pb.CloseRequest(ledger_id=ledger_id))
         await until(lambda: served.memory.total == 0)
 
 

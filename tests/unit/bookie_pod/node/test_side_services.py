@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.load import load_config
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import side_services
@@ -44,7 +43,7 @@ async def started(start: Start, monkeypatch: pytest.MonkeyPatch, failures: list[
     async with AsyncExitStack() as undo:
         tasks = BackgroundTasks(loop, failures.append)
         services = SideServices(config, status, Registry(), undo, tasks)
-        services.start_grpc(None, MemoryGovernor(1 << 20), lambda: None)  # type: ignore[arg-type, return-value]
+        services.start_grpc(None, lambda: None)  # type: ignore[arg-type, return-value]
         async with asyncio.timeout(10):
             while not start.ended.is_set() and not failures:  # noqa: ASYNC110 - one of two things comes
                 await asyncio.sleep(0)

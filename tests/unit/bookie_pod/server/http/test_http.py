@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
 from bookie_pod.server.few_lines import MOST
@@ -26,7 +27,7 @@ from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http import tls
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.workers import Workers
-from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.http.server import MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, ServerStartFailed
@@ -247,6 +248,79 @@ async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: Http
             await closed(writer)
     assert len(logs) == MOST
     assert all("exc_info" not in line and line["log_level"] == "warning" for line in logs)
+
+
+async def endless(server: HttpServer, begin: bytes, piece: bytes) -> tuple[int, bytes]:
+    """Send the same piece again and again until the server has enough; how much it took, and its answer's status."""
+    reader, writer = await connect(server, begin)
+    sent = len(begin)
+    with contextlib.suppress(ConnectionError):
+        while not writer.is_closing() and not reader.at_eof() and sent < 10_000_000:
+            writer.write(piece)
+            sent += len(piece)
+            await writer.drain()
+            await asyncio.sleep(0.001)
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        answer = await asyncio.wait_for(reader.readline(), 5)
+    await closed(writer)
+    return sent, answer
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece", "status", "most"),
+    [
+        (b"GET /", b"x" * 1000, b"431", MAX_HEAD_BYTES),
+        (b"GET /readyz HTTP/1.1\r\n", b"X-Head: 1\r\n" * 100, b"431", MAX_HEAD_BYTES),
+        (
+            b"PUT /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n",
+            bytes(4000),
+            b"404",
+            MAX_HEAD_BYTES + MAX_BODY_BYTES,
+        ),
+    ],
+    ids=["a path", "headers", "a body"],
+)
+async def test_requests_that_do_not_end(
+    server: HttpServer, begin: bytes, piece: bytes, status: bytes, most: int
+) -> None:
+    sent, answer = await endless(server, begin, piece)
+    assert sent <= most + 500_000  # what lies in the sockets' buffers meanwhile
+    assert answer.split()[1:2] in ([status], [])  # a reset may overtake it
+    assert (await ask(server, "/healthz"))[0] == 200
+
+
+async def test_a_head_as_browsers_and_proxies_make_it(server: HttpServer) -> None:
+    fields = {"Cookie": "x" * 8000, **{f"X-Forwarded-{number}": "y" * 200 for number in range(50)}}
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.get(f"http://127.0.0.1:{server.port}/readyz", headers=fields) as answer:
+                assert answer.status == 200
+
+
+async def test_what_is_received_and_not_dealt_with_is_governed(node: FakeNode, registry: Registry) -> None:
+    memory = MemoryGovernor(1 << 20)
+    server = await start_http(LOCAL, node, registry, memory=memory)
+    assert server is not None
+    head = b"GET /readyz HTTP/1.1\r\n" + b"".join(b"X-%d: " % number + b"x" * 6_000 + b"\r\n" for number in range(60))
+    held = []
+    for _ in range(20):
+        reader, writer = await connect(server, HEARTBEAT)
+        await reader.readuntil(b"OK\n")
+        writer.write(head)
+        held.append((reader, writer))
+        await asyncio.sleep(0)
+        assert memory.total <= memory.limit
+    await until(lambda: memory.cut_off >= 17)
+    assert memory.total <= memory.limit
+    assert (await ask(server, "/healthz"))[0] == 200
+    await closed(*(each for _, each in held))
+    await until(lambda: memory.total == 0)
+    reader, writer = await connect(server, HEARTBEAT)
+    await reader.readuntil(b"OK\n")
+    assert memory.total == 0  # what was dealt with counts no more
+    await closed(writer)
+    await server.stop()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /readyz HTTP/1.1\r\nHo"])

@@ -9,6 +9,7 @@ import pytest
 
 from bookie_pod.server.tcp import connection
 from bookie_pod.server.tcp.connection import Connection
+from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import ServerRig, answers, slow
 
@@ -200,3 +201,32 @@ async def test_a_frame_is_not_late_because_the_bookie_slept(rig: ServerRig, monk
     assert not transport.closing
     conn.data_received(v2_read(1, 1)[7:])
     await rig.settle(lambda: transport.frames)
+
+
+@pytest.mark.parametrize(
+    "frame", [v2_batch(1, 0, 2**31 - 1, 2**31 - 1), v2_read(1, -1)], ids=["huge counts", "the last entry"]
+)
+async def test_many_clients_that_take_their_answers_slowly(frame: bytes) -> None:
+    """Each holds nothing when its reads begin, and what they bring is more than there is for all: they take turns."""
+    options = TcpOptions(max_batch_read_bytes=2 * MB)
+    rig = ServerRig(options, memory_bytes=LIMIT, half_bytes=16 * MB)
+    await stored(rig, entries=8)
+    clients = [slow(rig) for _ in range(60)]
+    for conn, _ in clients:
+        conn.data_received(frame * 2)
+    held = 0
+    while rig.context.reads_in_progress.count:
+        for _, transport in clients:
+            transport.take()
+            for _ in range(3):
+                await rig.settle()
+                held = max(held, rig.context.memory.total)
+    assert LIMIT // 4 < held <= LIMIT
+    for conn, transport in clients:
+        transport.take()
+        assert not transport.aborted
+        assert transport.taken > 2 * SIZE
+        conn.look(time.perf_counter())
+    assert rig.context.memory.total == 0
+    assert rig.context.memory.cut_off == 0
+    rig.close()

@@ -19,13 +19,14 @@ from bookie_protocol.metadata_service.embedded import owner as owner_module
 from bookie_protocol.metadata_service.embedded import watches as watches_module
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.local import connect_local
-from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.until import until
 
 REPOSITORY = Path(__file__).parents[5]
 INFO = BookieServiceInfo((Endpoint("bookie", "h", 3181, "bookie-rpc"),))
@@ -314,7 +315,8 @@ async def test_served_uri_and_an_occupied_port(tmp_path: Path) -> None:
 async def test_fired_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches_module, "MAX_FIRED", 3)
     monkeypatch.setattr(watches_module, "MAX_WATCHES", 5)
-    every, mine = Watches(), SessionWatches()
+    every = Watches()
+    mine = SessionWatches(every)
     for number in range(1, 6):
         every.add(7, mine, number, (Change.NODE, f"/{number}"))
     monkeypatch.setattr(watches_module, "POLL_SECONDS", 0.05)
@@ -333,3 +335,48 @@ async def test_fired_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     every.remove_all(7, mine)
     every.fire({(Change.CHILDREN, "/a")})
     assert not mine.signal.is_set()
+    assert every.nbytes == mine.nbytes == 0
+
+
+async def test_watches_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes, paths counted; one that has many leaves room for others."""
+    monkeypatch.setattr(watches_module, "POLL_SECONDS", 0.01)
+    limit = 200_000
+    every = Watches(limit)
+    greedy, modest = SessionWatches(every), SessionWatches(every)
+    for number in range(1000):
+        every.add(7, greedy, number, (Change.NODE, f"/{'x' * 1000}/{number}"))
+    assert limit // 4 < every.nbytes <= limit // 2
+    every.add(8, modest, 1, (Change.NODE, "/" + "y" * 10_000))
+    assert modest.set
+    kept = len(greedy.set)
+    assert kept + len(greedy.fired) < 1000  # the others fire by themselves, some time later
+    await until(lambda: len(greedy.fired) + kept == 1000 or greedy.overflowed)
+    assert every.nbytes <= limit
+    every.fire({(Change.NODE, f"/{'x' * 1000}/{number}") for number in range(1000)})
+    greedy.take()
+    assert every.nbytes == modest.nbytes
+    for number in range(2, 1000):
+        modest.fire(number)
+    modest.end()
+    modest.fire(1000)
+    every.remove_all(8, modest)
+    assert every.nbytes == 0
+
+
+async def test_sessions_are_bounded_and_no_connection_has_more_than_are_left(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=8))
+    asks = messages.OpenSessionRequest(timeout_ms=60_000)
+
+    async def opened(peer: str) -> bool:
+        return (await owner.open_session(asks, peer=peer)).outcome.code == messages.OK
+
+    assert [await opened("greedy") for _ in range(8)] == [True] * 5 + [False] * 3
+    assert [await opened("b"), await opened("c"), await opened("")] == [True] * 3
+    refused = await owner.open_session(asks, peer="d")
+    assert refused.outcome.message == "8 sessions are open, as many as may be"
+    await owner.close()
+    named = messages.OpenSessionRequest(timeout_ms=60_000, process="x" * 10_000)
+    again = await EmbeddedOwner.open(str(tmp_path / "other"))
+    assert "characters" in (await again.open_session(named)).outcome.message
+    await again.close()

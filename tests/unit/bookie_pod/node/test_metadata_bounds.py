@@ -1,0 +1,116 @@
+"""What clients make the embedded metadata service hold: counted in bytes, and taken from those who are in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor, Share
+from bookie_pod.node.metadata_process import MAX_REQUEST_BYTES, serving_bounds
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.until import until
+
+MB = 1 << 20
+LIMIT = 32 * MB
+EXECUTE = "/podkeeper.embedded_metadata.EmbeddedMetadata/Execute"
+
+
+@dataclass
+class Served:
+    server: EmbeddedMetadataServer
+    memory: MemoryGovernor
+    peak: int = 0
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        """With a connection of its own."""
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.server.port}", options=options) as made:
+            yield made
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=100))
+    memory = MemoryGovernor(LIMIT)
+    server = EmbeddedMetadataServer(owner, bounds=serving_bounds(Callers(memory), 100))
+    await server.start()
+    made = Served(server, memory)
+    before = {"hold": Share.hold, "make": Share.make, "take": Share.take}
+
+    def noting(name: str) -> Any:
+        def note(share: Share, nbytes: int, **more: Any) -> Any:
+            answer = before[name](share, nbytes, **more)
+            made.peak = max(made.peak, memory.total)
+            return answer
+
+        return note
+
+    for name in before:
+        monkeypatch.setattr(Share, name, noting(name))
+    yield made
+    await server.stop()
+    await owner.close()
+
+
+async def session(stub: Any) -> messages.SessionRequest:
+    opened = await stub.OpenSession(messages.OpenSessionRequest(timeout_ms=60_000))
+    made: messages.SessionRequest = opened.session
+    return made
+
+
+def creation(whose: messages.SessionRequest, path: str, nbytes: int) -> messages.ExecuteRequest:
+    node = messages.NewNode(path=path, data=bytes(nbytes))
+    return messages.ExecuteRequest(session=whose, create=messages.Create(node=node))
+
+
+async def test_large_requests_are_received_a_few_at_a_time(served: Served) -> None:
+    async with served.channel() as channel:
+        stub: Any = EmbeddedMetadataStub(channel)  # type: ignore[no-untyped-call]
+        mine = await session(stub)
+        async with asyncio.timeout(30):
+            replies = await asyncio.gather(
+                *(stub.Execute(creation(mine, f"/{number}", 2 * MB)) for number in range(40))
+            )
+        assert {reply.outcome.code for reply in replies} == {messages.OK}
+        assert 4 * MB < served.peak <= LIMIT
+        await until(lambda: served.memory.total == 0)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.Execute(creation(mine, "/large", MAX_REQUEST_BYTES + 1))
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not (await stub.Execute(messages.ExecuteRequest(session=mine, exists=messages.Read(path="/large")))).path
+
+
+async def test_who_does_not_take_its_answers_makes_way(served: Served) -> None:
+    async with served.channel() as channel, served.channel() as greedy:
+        stub: Any = EmbeddedMetadataStub(channel)  # type: ignore[no-untyped-call]
+        mine = await session(stub)
+        await stub.Execute(creation(mine, "/a", 3 * MB))
+        get = messages.ExecuteRequest(session=mine, get=messages.Read(path="/a"))
+        execute: Any = greedy.unary_stream(EXECUTE)  # so that nothing is taken before it is asked for
+        untaken = [execute(get.SerializeToString()) for _ in range(20)]
+        await until(lambda: served.memory.cut_off > 0)
+        assert served.peak <= LIMIT + 4 * 6 * MB  # an answer counts when it is there, and a few are at a time
+        assert len((await stub.Execute(get)).data) == 3 * MB
+        for call in untaken:
+            call.cancel()
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_a_client_as_it_is_works_as_ever(served: Served) -> None:
+    service = await open_metadata_service(served.server.uri(), timeout=10)
+    instance = await service.cluster.initialize()
+    assert await service.cluster.instance_id() == instance
+    await service.close()
