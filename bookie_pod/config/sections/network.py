@@ -81,9 +81,9 @@ class NetworkConfig:
     dropped."""
     client_memory_mb: int = key("clientMemoryMb", 0, at_least=0, at_most=INT_MAX, own=True)
     """Memory that clients may make this process hold, in MiB, over its own port, gRPC and HTTP: frames and messages
-    that are not complete or not dealt with, and answers that are being made or not taken. No client gets more of it than
-    is left for the others; when it is exceeded, those lose their connection that have not moved for longest. 0: half of
-    `memoryBudgetMb`."""
+    that are not complete or not dealt with, and answers that are being made or not taken. No client gets more of it
+    than is left for the others; when it is exceeded, those lose their connection that have not moved for longest. 0:
+    half of `memoryBudgetMb`."""
     read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True, no_effect=True)
     """Do not read ahead of a connection that does not take its answers. Has no effect here: it is always so."""
     request_timer_tick_ms: int = key("requestTimerTickDurationMs", 10, at_least=1, at_most=INT_MAX, no_effect=True)

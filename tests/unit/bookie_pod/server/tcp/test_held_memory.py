@@ -206,8 +206,9 @@ async def test_a_frame_is_not_late_because_the_bookie_slept(rig: ServerRig, monk
 @pytest.mark.parametrize(
     "frame", [v2_batch(1, 0, 2**31 - 1, 2**31 - 1), v2_read(1, -1)], ids=["huge counts", "the last entry"]
 )
-async def test_many_clients_that_take_their_answers_slowly(frame: bytes) -> None:
+async def test_many_clients_that_take_their_answers_slowly(frame: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds nothing when its reads begin, and what they bring is more than there is for all: they take turns."""
+    monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 3600.0)  # on no machine are they too slow
     options = TcpOptions(max_batch_read_bytes=2 * MB)
     rig = ServerRig(options, memory_bytes=LIMIT, half_bytes=16 * MB)
     await stored(rig, entries=8)
