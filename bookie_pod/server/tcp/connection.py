@@ -164,6 +164,7 @@ class Connection(asyncio.Protocol):
         self._rest.clear()
         self._rest_bytes = 0
         self._out.clear()
+        self._out_bytes = 0
         self._wait_no_more()
         self.share.end()
         self._go_on()
@@ -418,12 +419,12 @@ class Connection(asyncio.Protocol):
             self.context.loop.call_soon(self.share.relieve)
 
     def _recount(self) -> None:
-        unsent = 0
+        written = 0
         if self.transport is not None and not self.closed:
-            unsent = self.transport.get_write_buffer_size() + self._out_bytes
-        share, now = self.share, time.perf_counter()
+            written = self.transport.get_write_buffer_size()
+        share, now, unsent = self.share, time.perf_counter(), written + self._out_bytes
         share.hold(self._rest_bytes + unsent - share.held)
-        if self._written - unsent >= self._awaited:
+        if self._written - written >= self._awaited:
             self._awaited, self._awaited_since = self._written, now
         sends = self._rest_since if self._rest_bytes and not self._stalls else None
         if not unsent:
