@@ -28,7 +28,7 @@ REPEAT_S: Final = 60.0
 def audit(run: Run, but: frozenset[str], deadline_s: float, *, writable: bool = True) -> Decision | None:
     """None: there is such an audit; forget `KEYS` then. `but`: bookies that may be away."""
     obstacle = gates.first(
-        gates.copies_can_be_made(run.world), gates.others_serve(run.world, run.desired, but, writable=writable)
+        gates.copies_can_be_made(run.world), gates.members_serve(run.world, run.desired, but, writable=writable)
     )
     if obstacle is not None:
         return run.blocked(obstacle, deadline_s)

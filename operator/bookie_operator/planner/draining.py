@@ -43,8 +43,12 @@ def accepting(ledgers: Iterable[int]) -> dict[str, str]:
 
 def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
     """None: it is drained. `stopped`: the bookie is down, and has to stay so."""
-    if not run.saved(SINCE) and _unheard_of(run):
-        return None
+    if not run.saved(SINCE):
+        if _unheard_of(run):
+            return None
+        nowhere = gates.elsewhere(run.world, run.bookie_id)
+        if nowhere is not None and nowhere.needs_person:  # it would be refused, again and again
+            return run.blocked(nowhere, stall_s)
     given_up = frozenset(accepted_by(run.operation)) | frozenset(view.accepted_losses(run.world))
     if not run.saved(SINCE) or given_up != frozenset(accepted_by(run.operation)):
         return _begin(run, given_up, stopped, "nobody drains it yet")

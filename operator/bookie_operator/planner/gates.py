@@ -26,6 +26,8 @@ from bookie_operator.world.model import PodFault, StatefulSetView, World
 METADATA_UNREACHABLE: Final = "MetadataUnreachable"
 ROOM_SECONDS: Final = 60.0
 """Kubernetes may need as much to find a node for a pod."""
+_QUOTA: Final = "exceeded quota"
+"""In Kubernetes' words for a pod that is not made because of one."""
 _LISTED: Final = 5
 _LISTING_SECONDS: Final = 60.0
 """Between two listings of every ledger for what only people change."""
@@ -68,6 +70,11 @@ def others_serve(world: World, desired: Desired, but: Collection[str], *, writab
         if name not in but and (why := _why_not_serving(world, desired, name, writable)):
             return Obstacle("BookieUnavailable", f"waits until every other bookie serves: {name} {why}")
     return None
+
+
+def members_serve(world: World, desired: Desired, but: Collection[str], *, writable: bool = True) -> Obstacle | None:
+    """As `others_serve`, of all that ever served: nothing is on the others, so nobody has to wait for them."""
+    return others_serve(world, desired, {*but, *newcomers(world, desired)}, writable=writable)
 
 
 def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) -> str:
@@ -243,7 +250,8 @@ def next_victim(world: World, desired: Desired) -> Victim | None:
 
 
 def without_room(world: World, desired: Desired, but: str) -> list[str]:
-    """Bookies beside this one that served, and that no node has taken for a while: one that goes makes room."""
+    """Bookies beside this one that served, and that no node, or no quota, has let in for a while: one that goes makes
+    room."""
     facts = world.facts
     if facts is None:
         return []
@@ -251,12 +259,17 @@ def without_room(world: World, desired: Desired, but: str) -> list[str]:
         name
         for name in view.expected_pods(world)
         if name != but
-        and (pod := view.pod(world, name)) is not None
-        and pod.fault is PodFault.UNSCHEDULABLE
-        and world.now - pod.created_at >= ROOM_SECONDS
+        and _finds_no_room(world, name)
         and (bookie_id := desired.bookie_id(name)) in facts.cookies
         and bookie_id not in facts.registered
     ]
+
+
+def _finds_no_room(world: World, name: str) -> bool:
+    pod = view.pod(world, name)
+    if pod is None:
+        return _QUOTA in world.refused.get(f"StatefulSet/{view.set_of(name)}", "")
+    return pod.fault is PodFault.UNSCHEDULABLE and world.now - pod.created_at >= ROOM_SECONDS
 
 
 def is_down(world: World, desired: Desired, name: str) -> bool:
@@ -275,22 +288,31 @@ def never_served(world: World, desired: Desired, name: str) -> bool:
     return desired.bookie_id(name) not in facts.cookies | facts.registered
 
 
-def enough_without(world: World, victim: Victim) -> Obstacle | None:
-    """Ensembles can be made, and copies spread over zones, without one bookie of this zone."""
-    spec = world.cluster.spec
-    left = sum(one.replicas for one in world.stateful_sets) - 1
-    if left < spec.durability.ensemble_size:
+def newcomers(world: World, desired: Desired) -> frozenset[str]:
+    """Bookies that there are to be, and that never served. Empty if nobody could tell."""
+    return frozenset(name for name in view.expected_pods(world) if never_served(world, desired, name))
+
+
+def enough_without(world: World, desired: Desired, victim: Victim) -> Obstacle | None:
+    """Ensembles can be made, and copies spread over zones, without one bookie of this zone: of bookies that serve, or
+    did and come back."""
+    spec, new = world.cluster.spec, newcomers(world, desired)
+    left = Counter(
+        one.zone
+        for one in world.stateful_sets
+        for name in (view.pod_name(one.name, ordinal) for ordinal in range(one.replicas))
+        if name != victim.name and name not in new
+    )
+    if left.total() < spec.durability.ensemble_size:
         return Obstacle(
             "DecommissionBlocked",
-            f"without {victim.name} there would be {left} bookies, and durability.ensembleSize is"
+            f"without {victim.name} there would be {left.total()} bookies, and durability.ensembleSize is"
             f" {spec.durability.ensemble_size}: raise spec.replicas again",
             needs_person=True,
         )
-    zones = Counter({one.zone: one.replicas for one in world.stateful_sets if one.zone})
-    if not zones:
+    if not any(one.zone for one in world.stateful_sets):
         return None
-    zones[victim.zone] -= 1
-    filled = sum(count > 0 for count in zones.values())
+    filled = sum(bool(zone) for zone in left)
     if filled < spec.placement.min_zones_per_write_quorum:
         return Obstacle(
             "DecommissionBlocked",

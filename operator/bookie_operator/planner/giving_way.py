@@ -1,8 +1,9 @@
-"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; and a rollout
-that waits while a bookie that never served is not asked for any more, which may be what it waits for.
+"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; so does a
+rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for; and a
+replacement that stalls while more bookies are asked for, which its copies could go to, or fewer.
 
-Only one operation runs at a time, and only a replacement brings such a bookie back. So what cannot go on without it
-ends in good order, as soon as the replacement would begin, and is begun again afterwards by the wish that began it.
+Only one operation runs at a time. So what cannot go on without the other ends in good order, as soon as that would
+begin, and is begun again afterwards by the wish that began it.
 
 Threads: pure functions, any thread.
 """
@@ -16,7 +17,15 @@ from bookie_operator.planner import gates, operations
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import decommission, repair, repair_gates, rollout_state, tasks
+from bookie_operator.planner.flows import (
+    decommission,
+    repair,
+    repair_gates,
+    rollout,
+    rollout_state,
+    scale_up,
+    tasks,
+)
 from bookie_operator.world.model import World
 
 _YIELDING: Final = frozenset({OperationType.ROLLOUT, OperationType.DECOMMISSION})
@@ -25,16 +34,23 @@ _LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "
 
 
 def needs(world: World, desired: Desired) -> Needs:
-    """To tell whether a replacement would begin."""
+    """To tell whether what is given way to would begin."""
     operation = world.cluster.status.operation
-    yields = operation is not None and operation.type in _YIELDING
-    return repair.needs_to_begin(world, desired) if yields else Needs()
+    if operation is None:
+        return Needs()
+    if operation.type is OperationType.REPLACE:
+        return scale_up.needs_to_begin(world, desired) if operation.stalled else Needs()
+    return repair.needs_to_begin(world, desired) if operation.type in _YIELDING else Needs()
 
 
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
     """What to do rather than wait; None: it waits for something else."""
     if operation.type is OperationType.REPLACE:
-        return _lost_again(world, desired, operation, waiting) or _back_already(world, desired, operation)
+        return (
+            _lost_again(world, desired, operation, waiting)
+            or _back_already(world, desired, operation)
+            or _given_up(world, desired, operation, waiting)
+        )
     if operation.type not in _YIELDING:
         return None
     withdrawn = decommission.withdrawal(world, desired)
@@ -72,3 +88,17 @@ def _back_already(world: World, desired: Desired, operation: Operation) -> Recor
     if operation.step != "Cookie" or not gates.is_writable(world, desired, operation.bookie):
         return None
     return Record(operations.stepped(world, operation, "Start"), f"{operation.bookie} had no cookie, and started anew")
+
+
+def _given_up(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Record | None:
+    """It stalls, and some other wish may be just what its message advises. Nothing of the bookie was deleted yet."""
+    if operation.step not in repair.CANCELLABLE or not waiting.stalled:
+        return None
+    for other in (
+        scale_up.begin(world, desired),
+        rollout.mend(world, desired),
+        decommission.withdrawal(world, desired),
+    ):
+        if isinstance(other, Record):
+            return repair.given_back(world, desired, operation, f"something else goes first: {other.reason}")
+    return None

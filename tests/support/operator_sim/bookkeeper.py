@@ -54,6 +54,13 @@ class SimBookKeeper:
     """Data ids that can still be read."""
     recovery_delay: int = 60
     auditor_up: bool = False
+    autorecovery_enabled: bool = True
+    other_auditor: bool = False
+    """One that somebody else runs."""
+    recovering: int = 0
+    """Ledgers of every bookie that are being recovered."""
+    most_named: int = 10_000
+    """Ledgers without a copy that are told one by one."""
     last_audit: float | None = None
     audit_ends: float | None = None
     audit_lost_now: bool = False
@@ -228,7 +235,7 @@ class SimBookKeeper:
             under_replicated=len(self.marks),
             auditor="autorecovery-0" if self.auditor_up else None,
             last_audit=self.last_audit,
-            autorecovery_enabled=True,
+            autorecovery_enabled=self.autorecovery_enabled,
             lost_bookie_recovery_delay=self.recovery_delay,
         )
 
@@ -244,6 +251,7 @@ class SimBookKeeper:
             auditor="autorecovery-0" if self.auditor_up else None,
             last_audit=self.last_audit,
             instance_id=self.instance_id,
+            claims=self.recovering,
         )
 
     def drain_facts(self, bookie_id: str) -> DrainFacts | None:
@@ -272,6 +280,6 @@ class SimBookKeeper:
             len(without),
             0,
             tuple(f"{key}: no copy" for key in without[:20]),
-            loss_hash(without) if without else "",
-            tuple(without),
+            loss_hash(without) if 0 < len(without) <= self.most_named else "",
+            tuple(without) if len(without) <= self.most_named else (),
         )

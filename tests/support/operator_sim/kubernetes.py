@@ -125,6 +125,19 @@ class SimKubernetes:
     """Pods of bookies for which there are nodes."""
     quota: int = 1000
     """Pods of bookies that may be made at all."""
+    silent: set[str] = field(default_factory=set)
+    """Pods whose admin API does not answer."""
+    faults: dict[str, PodFault] = field(default_factory=dict)
+    """Why pods do not start, by name."""
+    storage_class: str = ""
+    """Of every claim."""
+    expandable: bool = True
+    missing_classes: set[str] = field(default_factory=set)
+    """VolumeAttributesClasses that there are not."""
+    changes_volumes: bool = True
+    """The driver can give volumes another VolumeAttributesClass."""
+    drops_classes: bool = False
+    """The feature is off: claims do not keep what they ask for."""
     made: int = 0
 
     def uid(self) -> str:
@@ -187,6 +200,11 @@ class SimKubernetes:
             starts_at=self.now + START_SECONDS,
         )
 
+    def is_refused(self, one: SimSet) -> bool:
+        """A pod of it is missing, and the quota is full."""
+        missing = any(f"{one.name}-{ordinal}" not in self.pods for ordinal in range(one.replicas))
+        return missing and len(self.pods) >= self.quota
+
     def _why_not_starting(self, pod: SimPod) -> PodFault:
         if any(claim.lost for claim in self.claims_of(pod.name)):
             return PodFault.VOLUME
@@ -195,6 +213,8 @@ class SimKubernetes:
         placed = sum(one.running or one.fault is PodFault.NONE for one in self.pods.values() if one is not pod)
         if placed >= self.room:
             return PodFault.UNSCHEDULABLE
+        if pod.name in self.faults:
+            return self.faults[pod.name]
         return PodFault.IMAGE if pod.image == BAD_IMAGE else PodFault.NONE
 
     def _stop_pods(self) -> None:
@@ -213,8 +233,12 @@ class SimKubernetes:
 
     def _modify(self, claim: SimClaim) -> None:
         """A class that is asked for no more is forgotten at once."""
-        if claim.attributes == claim.current_attributes or claim.lost:
+        if self.drops_classes:
+            claim.attributes = claim.current_attributes
+        if claim.attributes == claim.current_attributes or claim.lost or not self.changes_volumes:
             claim.modified_at, claim.modify = None, ModifyState.NONE
+        elif claim.attributes in self.missing_classes:
+            claim.modified_at, claim.modify = None, ModifyState.PENDING
         elif claim.attributes == BAD_CLASS:
             claim.modified_at, claim.modify = None, ModifyState.FAILED
         elif claim.modified_at is None:

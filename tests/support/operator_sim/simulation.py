@@ -96,7 +96,8 @@ class Simulation:
     def _share_time(self) -> None:
         self.kubernetes.now = self.bookkeeper.now = self.now
         self.kubernetes.instance_id = self.status.instance_id
-        self.bookkeeper.auditor_up = self.autorecovery.up(self.now) and self.bookkeeper.up
+        auditor = self.autorecovery.up(self.now) or self.bookkeeper.other_auditor
+        self.bookkeeper.auditor_up = auditor and self.bookkeeper.up
 
     def _run_bookies(self) -> None:
         keeper, desired = self.bookkeeper, self.desired()

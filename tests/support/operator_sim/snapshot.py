@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.support.operator_sim.simulation import Simulation
 
 DISK: int = 10_000_000
+"""Bytes of a ledger volume of 10Gi."""
+REFUSED: str = "pods is forbidden: exceeded quota: bookies, requested: pods=1"
 
 
 def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
@@ -38,14 +40,15 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
         cluster=sim.view(),
         stateful_sets=tuple(_set(one) for _, one in sorted(kube.sets.items())),
         pods=tuple(_pod(sim, one) for _, one in sorted(kube.pods.items())),
-        claims=tuple(_claim(one) for _, one in sorted(kube.claims.items())),
+        claims=tuple(_claim(one, kube.storage_class) for _, one in sorted(kube.claims.items())),
         object_hashes={key: digest for key, (digest, _) in kube.objects.items()},
         object_uids={key: uid for key, (_, uid) in kube.objects.items()},
+        refused={f"StatefulSet/{one.name}": REFUSED for one in kube.sets.values() if kube.is_refused(one)},
         metadata_job=job,
         metadata_instance_id=keeper.instance_id if job == "Complete" else "",
         cleanup_job=cleanup,
         identity={"instanceId": sim.kept_instance_id, "replicas": str(sim.kept_replicas)} if identity else None,
-        expandable={"": True},
+        expandable={kube.storage_class: kube.expandable},
         nodes={pod.node: _node(sim, pod.node) for pod in kube.pods.values()},
         facts=facts,
         facts_error="" if facts is not None else "nobody answers",
@@ -112,7 +115,7 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
     )
 
 
-def _claim(one: SimClaim) -> ClaimView:
+def _claim(one: SimClaim, storage_class: str) -> ClaimView:
     return ClaimView(
         name=one.name,
         uid=one.uid,
@@ -127,6 +130,7 @@ def _claim(one: SimClaim) -> ClaimView:
         instance_id=one.instance_id,
         retired=bool(one.retired_proof),
         retired_proof=one.retired_proof,
+        storage_class=storage_class,
         resize=one.resize,
         resize_since=one.resized_at,
         attributes=AttributesView(one.attributes, one.current_attributes, one.modify),
@@ -135,8 +139,9 @@ def _claim(one: SimClaim) -> ClaimView:
 
 def _facts(sim: Simulation, desired: Desired, pod: SimPod) -> BookieFacts | None:
     bookie_id = desired.bookie_id(pod.name)
-    if bookie_id not in sim.bookkeeper.running:
+    if bookie_id not in sim.bookkeeper.running or pod.name in sim.kubernetes.silent:
         return None
     used = 1000 * len(sim.bookkeeper.naming(bookie_id))
-    config = pod.config
-    return BookieFacts(bookie_id in sim.bookkeeper.read_only, used, DISK, 100 * used / DISK, config)
+    sizes = [one.actual for one in sim.kubernetes.claims_of(pod.name) if one.volume == "ledger"]
+    disk = DISK * int(sizes[0].removesuffix("Gi")) // 10 if sizes else DISK
+    return BookieFacts(bookie_id in sim.bookkeeper.read_only, used, disk, 100 * used / disk, pod.config)

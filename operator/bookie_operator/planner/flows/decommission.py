@@ -2,9 +2,9 @@
 
 The next one is the highest ordinal of the most-filled zone that has too many. For each, as an operation of its own:
 
- 1. Gates, before anything is recorded: enough bookies and zones are left, every other bookie is ready and writable, no
-    ledger is under-replicated, what the bookie stores fits on the others with headroom, and each of its ledgers has
-    another bookie to go to. Otherwise the reason is told, and the rest of the pass goes on.
+ 1. Gates, before anything is recorded: enough bookies and zones are left, every other bookie that ever served is ready
+    and writable, no ledger is under-replicated, what the bookie stores fits on the others with headroom, and each of
+    its ledgers has another bookie to go to. Otherwise the reason is told, and the rest of the pass goes on.
  2. Record: the pod, its UID and the UIDs of its claims.
  3. `Audit`: an audit is asked for and waited for; it must find nothing under-replicated.
  4. `ReadOnly`: no new data goes to it; read back, and set again whenever it is found writable.
@@ -31,8 +31,8 @@ With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 1
 more, and so taken also for one that is down. It is stopped only if no ledger needs it at that moment, and comes back if
 `replicas` is raised before 10.
 
-While no node takes some other bookie, the one that goes makes room for that: it is stopped first, without 3, and with
-the gates of 1 for all others.
+While no node takes some other bookie, or a quota forbids it, the one that goes makes room for that: it is stopped
+first, without 3, and with the gates of 1 for all others.
 
 Threads: pure functions, any thread.
 
@@ -103,7 +103,7 @@ def _begin(
     if obstacle is not None:
         return refused(obstacle)
     mode = DecommissionMode.STOP_FIRST.value if crowded else _mode(world, desired, victim)
-    why = f"no node takes {', '.join(crowded)}, and it makes room" if crowded else why
+    why = f"there is no room for {', '.join(crowded)}, and it makes some" if crowded else why
     read_only = world.facts is not None and desired.bookie_id(victim.name) in world.facts.read_only
     operation = operations.new(
         world,
@@ -135,8 +135,8 @@ def _obstacle(world: World, desired: Desired, victim: gates.Victim, crowded: lis
     unknown = stops_first(_mode(world, desired, victim)) and world.bookies.get(victim.name) is None
     return gates.first(
         gates.told(world),
-        gates.enough_without(world, victim),
-        gates.others_serve(world, desired, {victim.name, *crowded}),
+        gates.enough_without(world, desired, victim),
+        gates.members_serve(world, desired, {victim.name, *crowded}),
         None if crowded else gates.replicated(world),
         # Of one that is down nobody knows what it stores: whoever drains it looks whether there is room.
         None if unknown else gates.room_for(world, victim.name),

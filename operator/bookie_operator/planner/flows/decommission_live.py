@@ -138,8 +138,8 @@ def scale(run: Run) -> Decision:
     if (why := unproven(run, proof, registered=True)) is not None:
         return run.wait_at_most(patience(run), "WaitingForProof", why)
     obstacle = gates.first(
-        gates.enough_without(run.world, gates.Victim(found, ordinal)),
-        gates.others_serve(run.world, run.desired, {run.bookie}),
+        gates.enough_without(run.world, run.desired, gates.Victim(found, ordinal)),
+        gates.members_serve(run.world, run.desired, {run.bookie}),
         gates.replicated(run.world),
     )
     if obstacle is not None:
@@ -166,11 +166,11 @@ def stop(run: Run) -> Decision:
         return run.forget(*planned).go("ReadOnly", why, saved={MODE: DecommissionMode.DRAIN.value})
     crowded = gates.without_room(run.world, run.desired, run.bookie) if run.saved(MAKES_ROOM) else []
     if run.saved(MAKES_ROOM) and not crowded:
-        return stays(run, "every other bookie has a node by now")
+        return stays(run, "every other bookie has room by now")
     obstacle = gates.first(
-        gates.enough_without(run.world, gates.Victim(found, ordinal)),
+        gates.enough_without(run.world, run.desired, gates.Victim(found, ordinal)),
         gates.claims_stay(run.world, run.desired, {run.bookie}),
-        gates.others_serve(run.world, run.desired, {run.bookie, *crowded}),
+        gates.members_serve(run.world, run.desired, {run.bookie, *crowded}),
         gates.stoppable(run.world, frozenset({run.bookie_id}), last_copies=not crowded),
     )
     if obstacle is not None:

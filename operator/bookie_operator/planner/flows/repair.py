@@ -14,10 +14,12 @@ The loss of a journal or a ledger volume is the loss of the bookie: what was not
  7. `Pod`: deleted by UID, never forced; waits until it and the claims are gone.
  8. `Cookie`: deleted, with a proof of the same pass. Not before 7: a bookie with empty directories and no cookie
     starts at once, and would do so on volumes that are about to go.
- 9. `Start`: a new pod with new claims takes new data; a record that holds it read-only is removed.
+ 9. `Start`: a new pod with new claims takes new data; a record that holds it read-only is removed. One that does not
+    come up in time is like any new bookie that does not, and holds up nothing: the operation ends.
 
-A bookie that comes back before 6, or a task that is deleted before, ends it (`Undo`). A pod on a node that does not
-answer is never forced away: a person says that the node is gone, by deleting it or by its out-of-service taint.
+A bookie that comes back before 6, or a task that is deleted before, ends it (`Undo`); so does what it gives way to
+(`giving_way`), after which it begins anew. A pod on a node that does not answer is never forced away: a person says
+that the node is gone, by deleting it or by its out-of-service taint.
 
 Threads: pure functions, any thread.
 """
@@ -32,13 +34,16 @@ from bookie_operator.planner import draining, gates, operations, view
 from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import repair_gates, repair_steps
-from bookie_operator.planner.flows.repair_steps import POD_UID, patience
+from bookie_operator.planner.flows.repair_steps import POD_UID, WHY_NOT, patience
 from bookie_operator.planner.proving import Claims
 from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.world.model import World
 
-_CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
+_ASKED_ABOUT: Final = 4
+_ASKED_FOR_S: Final = 60.0
+CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
+"""Steps in which nothing of the bookie was deleted yet."""
 
 
 def begin(world: World, desired: Desired) -> Decision | None:
@@ -119,8 +124,16 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
         pod = view.pod(world, name)
         if patience_s and pod is not None and world.now - repair_gates.lost_since(pod) >= patience_s:
             candidates.add(name)
-    ids = frozenset(desired.bookie_id(name) for name in candidates)
+    ids = frozenset(desired.bookie_id(name) for name in _some(sorted(candidates), world.now))
     return Needs(outlooks=ids, safety=frozenset(frozenset({one}) for one in ids))
+
+
+def _some(names: list[str], now: float) -> list[str]:
+    """So many as may be asked about in one pass, others a while later: each answer takes a listing of all ledgers."""
+    if len(names) <= _ASKED_ABOUT:
+        return names
+    first = int(now // _ASKED_FOR_S) * _ASKED_ABOUT % len(names)
+    return (names[first:] + names[:first])[:_ASKED_ABOUT]
 
 
 def needs(operation: Operation, desired: Desired) -> Needs:
@@ -139,9 +152,14 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     missing = gates.told(world)
     if missing is not None:
         return run.blocked(missing, patience(run))
-    if operation.step in _CANCELLABLE and (why := _over(run)):
-        return run.go("Undo", why)
+    if operation.step in CANCELLABLE and (why := _over(run)):
+        return run.go("Undo", why, saved={WHY_NOT: why})
     return take(_STEPS, run)
+
+
+def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
+    """For other work; a task that asked for it is not judged by that, and asks again."""
+    return Run(world, desired, operation).forget(operations.TASK).go("Undo", why, saved={WHY_NOT: why})
 
 
 def _over(run: Run) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from bookie_operator.planner import auditing, draining, gates, operations, proving
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, SetReadOnly, UndoDrain
-from bookie_operator.planner.decision import Decision, Event
+from bookie_operator.planner.decision import Decision, Event, EventType
 from bookie_operator.planner.flows import repair_gates
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.remedies import remedy, stuck_on_node
@@ -18,6 +18,8 @@ from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import PodFault
 
 POD_UID: Final = "podUid"
+WHY_NOT: Final = "whyNot"
+"""Why it is not replaced after all."""
 _COOKIE_GONE: Final = "cookieGone"
 
 
@@ -115,9 +117,14 @@ def start(run: Run) -> Decision:
         )
     why = remedy(found) if found is not None and found.fault and found.fault is not PodFault.COOKIE else ""
     deadline = run.world.cluster.spec.update.progress_deadline_seconds
-    return run.wait_at_most(
-        deadline, "StartingBookie", f"waits until the new {run.bookie} takes new data{f': {why}' if why else ''}"
-    )
+    if operations.overdue(run.world, run.operation, deadline):
+        look = f"`kubectl describe pod {run.bookie}` and its log say why, or the events of its StatefulSet"
+        message = (
+            f"{run.bookie} has empty disks, and what it held has its copies elsewhere; but it did not take new data in"
+            f" time: {why or look}"
+        )
+        return run.finish(message, outcome="Failed", event=Event("ReplacementFailed", message, EventType.WARNING))
+    return run.wait("StartingBookie", f"waits until the new {run.bookie} takes new data{f': {why}' if why else ''}")
 
 
 def _waits_to_restart(run: Run) -> bool:
@@ -141,5 +148,6 @@ def undo(run: Run) -> Decision:
     assert run.world.facts is not None
     if run.bookie_id in run.world.facts.read_only and run.saved(draining.SINCE):
         return run.forget(draining.SINCE).act(SetReadOnly(run.bookie, False), f"{run.bookie} is not replaced")
-    message = f"{run.bookie} is not replaced: it is back, or nobody asks for it any more"
+    why = run.saved(WHY_NOT) or "it is back, or nobody asks for it any more"
+    message = f"{run.bookie} is not replaced: {why}"
     return run.finish(message, outcome="Cancelled", event=Event("ReplacementCancelled", message))

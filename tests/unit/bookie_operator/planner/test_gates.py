@@ -211,17 +211,29 @@ def test_nobody_goes_when_it_is_not_known_who_is_wanted(sim: Simulation) -> None
 def test_an_ensemble_has_to_be_left(sim: Simulation) -> None:
     three = replace(sim.world(), stateful_sets=sets(("", 3)))
     victim = gates.Victim(three.stateful_sets[0], 2)
-    assert message(gates.enough_without(three, victim)) == (
+    assert message(gates.enough_without(three, sim.desired(), victim)) == (
         "without c-bookie-2 there would be 2 bookies, and durability.ensembleSize is 3: raise spec.replicas again"
     )
-    assert gates.enough_without(sim.world(), gates.Victim(sim.world().stateful_sets[0], 3)) is None
+    assert gates.enough_without(sim.world(), sim.desired(), gates.Victim(sim.world().stateful_sets[0], 3)) is None
+
+
+def test_those_that_never_served_are_none_of_an_ensemble(sim: Simulation) -> None:
+    five = replace(sim.world(), stateful_sets=sets(("", 5)))
+    victim = gates.Victim(five.stateful_sets[0], 3)
+    assert gates.enough_without(five, sim.desired(), victim) is None
+    sim.change(durability={"ensembleSize": 4})
+    obstacle = gates.enough_without(replace(five, cluster=sim.view()), sim.desired(), victim)
+    assert message(obstacle).startswith("without c-bookie-3 there would be 3 bookies")
 
 
 def test_zones_have_to_be_left(sim: Simulation) -> None:
     sim.change(placement={"minZonesPerWriteQuorum": 2})
     world = replace(sim.world(), stateful_sets=sets(("a", 4), ("b", 1)))
-    assert gates.enough_without(world, gates.Victim(world.stateful_sets[0], 3)) is None
-    assert message(gates.enough_without(world, gates.Victim(world.stateful_sets[1], 0))) == (
+    assert world.facts is not None
+    names = ("c-bookie-a-0", "c-bookie-a-1", "c-bookie-a-2", "c-bookie-a-3", "c-bookie-b-0")
+    world = replace(world, facts=replace(world.facts, cookies=frozenset(map(sim.desired().bookie_id, names))))
+    assert gates.enough_without(world, sim.desired(), gates.Victim(world.stateful_sets[0], 3)) is None
+    assert message(gates.enough_without(world, sim.desired(), gates.Victim(world.stateful_sets[1], 0))) == (
         "without c-bookie-b-0 bookies would be left in 1 zones, and placement.minZonesPerWriteQuorum is 2"
     )
 

@@ -9,8 +9,10 @@ from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Rest
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import at_step
+from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 ROLLOUT, REPLACE, DECOMMISSION = OperationType.ROLLOUT, OperationType.REPLACE, OperationType.DECOMMISSION
+SCALE_UP = OperationType.SCALE_UP
 
 
 def kinds(sim: Simulation) -> list[tuple[OperationType, str]]:
@@ -90,3 +92,57 @@ def test_an_operation_that_waits_for_something_else_goes_on() -> None:
     sim.bookkeeper.up = True
     sim.run_until_rest()
     assert kinds(sim) == [(ROLLOUT, "Done")]
+
+
+def test_a_replacement_beside_a_full_quota_holds_up_nobody() -> None:
+    """The newcomer took the place of the lost bookie, and is not asked for any more."""
+    sim = resting(repair={"autoReplaceAfterSeconds": 20}, update={"progressDeadlineSeconds": 120})
+    sim.change(replicas=5)
+    sim.kubernetes.quota = 4
+    losing(sim, "Settle", "c-bookie-1")
+    at_step(sim, "Start", most=900)
+    sim.kubernetes.quota = 5
+    sim.advance(1)
+    sim.kubernetes.quota = 4
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-1"])
+    sim.advance(5)
+    assert set(sim.kubernetes.pods) == {f"c-bookie-{number}" for number in (0, 2, 3, 4)}
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert (REPLACE, "Failed") in kinds(sim)
+    assert kinds(sim)[-1] == (DECOMMISSION, "Done")
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_a_replacement_without_a_spare_bookie_lets_one_be_made(by_task: bool) -> None:
+    repair = {} if by_task else {"repair": {"autoReplaceAfterSeconds": 20}}
+    sim = resting(decommission={"stallSeconds": 60}, **repair)
+    sim.kubernetes.lose_volume("c-bookie-0")
+    task = sim.ask(TaskType.REPLACE, "c-bookie-0") if by_task else ""
+    at_step(sim, "Drain")
+    full = sim.desired().bookie_id("c-bookie-1")
+    sim.bookkeeper.read_only.add(full)
+    sim.run_until_stalled("NoSpareBookie")
+    assert "Raise spec.replicas" in str(sim.passes[-1].plan)
+    sim.change(replicas=5)
+    sim.run(lambda one, _: (REPLACE, "Done") in kinds(one), most=900)
+    assert [kind for kind, _ in kinds(sim)] == [REPLACE, SCALE_UP, REPLACE]
+    sim.bookkeeper.read_only.discard(full)
+    sim.run_until_rest()
+    assert not task or sim.phase(task) == "Done"
+    assert len(sim.bookkeeper.writable) == 5
+    assert not sim.accidents
+
+
+def test_a_replacement_that_waits_for_a_broken_bookie_lets_that_be_mended() -> None:
+    sim = resting(replicas=5, repair={"autoReplaceAfterSeconds": 20}, decommission={"stallSeconds": 60})
+    sim.change(image=BAD_IMAGE)
+    losing(sim, "Await", "c-bookie-0")
+    sim.run_until_stalled("BookieUnavailable", most=900)
+    sim.change(image="")
+    sim.run_until_rest(most=900)
+    assert [kind for kind in kinds(sim) if kind[0] is REPLACE] == [(REPLACE, "Cancelled"), (REPLACE, "Done")]
+    assert end(sim) == end(resting(replicas=5))
+    assert not sim.accidents

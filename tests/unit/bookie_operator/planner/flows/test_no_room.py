@@ -63,6 +63,21 @@ def test_fewer_replicas_lead_out(
     assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
 
 
+def test_a_newcomer_that_took_the_quota_of_a_member_makes_room_again() -> None:
+    sim = resting()
+    sim.change(replicas=5)
+    sim.run_until_rest()
+    sim.kubernetes.quota = 4
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-1"])
+    passes(sim, 30)
+    assert "c-bookie-1" not in sim.kubernetes.pods
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
 def crowded(**changes: object) -> Simulation:
     """A newcomer waited for a node, and took that of a bookie which was restarted."""
     sim = resting(**changes)
