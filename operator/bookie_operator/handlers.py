@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ _PAGE: Final = 200
 _SERVER_TIMEOUT_S: Final = 300
 _REQUEST_TIMEOUT_S: Final = 30.0
 _STOP_S: Final = 15.0
+_LONGEST_S: Final = 2 * (_SERVER_TIMEOUT_S + _REQUEST_TIMEOUT_S)
+"""Every watch asks anew within half of that, also where it is not answered."""
 _PLURALS: Final = frozenset(each.plural for each in (CLUSTER, TASK, BOOKIE_JOB, *_CHILDREN, *_RUNNERS))
 
 Wake = Callable[[str, str, bool], None]
@@ -75,14 +78,44 @@ def operator_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | None = None) -> kopf.OperatorRegistry:
+class Watches:
+    """Which task watches what, and when it last asked the API server: kopf goes on without a watch that ended, and says
+    so in its log alone.
+
+    Threads: `ask` on kopf's loop; `fault` from any.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked: dict[str, tuple[asyncio.Task[object] | None, float]] = {}
+        """By path."""
+
+    async def ask(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """A middleware: lists and watches pass here, each in the task of its watch."""
+        if request.method == "GET" and request.url.path.rpartition("/")[2] in _PLURALS:
+            self._asked[request.url.path] = asyncio.current_task(), self._clock()
+        return await handler(request)
+
+    def fault(self) -> str:
+        """What is not watched any more; empty: nothing."""
+        for path, (task, at) in list(self._asked.items()):
+            if task is not None and task.done():
+                return f"the watch of {path} has ended: the log tells why"
+            if (silent := self._clock() - at) > _LONGEST_S:
+                return f"the watch of {path} has asked for nothing for {silent:.0f} s"
+        return ""
+
+
+def operator_registry(
+    wake: Wake, watches: Watches, login: Login | None = None, wake_job: Wake | None = None
+) -> kopf.OperatorRegistry:
     """`login`: how to reach the API server; without, as the `kubernetes` client does. `wake_job`: as `wake`, of a
     BookieJob; None: they are not watched, because this Kubernetes does not know them."""
     registry = kopf.OperatorRegistry()
 
     async def log_in(**context: Any) -> kopf.AiohttpSession | None:
         info = login(**context) if login is not None else kopf.login_via_client(**context)
-        return _session(info) if info is not None else None
+        return _session(info, watches) if info is not None else None
 
     async def cluster_event(namespace: str | None, name: str | None, **_: Any) -> None:
         wake(namespace or "", name or "", True)
@@ -103,14 +136,14 @@ def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | N
     return registry
 
 
-def _session(info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+def _session(info: kopf.ConnectionInfo, watches: Watches) -> kopf.AiohttpSession:
     """That asks for metadata alone where these are enough. It is kopf's to close."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         proxy=info.proxy_url,
         trust_env=info.trust_env,
-        middlewares=(_metadata_only,),
+        middlewares=(watches.ask, _metadata_only),
     )
     return kopf.AiohttpSession(
         server=info.server,
@@ -154,16 +187,21 @@ class Watching:
         self._wake, self._login, self.wake_job = wake, login, wake_job
         self._namespaces = namespaces
         self._stop, self._ready = threading.Event(), threading.Event()
+        self._watches = Watches()
         self.ended = asyncio.Event()
         """It watches no more, by itself."""
 
     @property
     def ready(self) -> bool:
-        return self._ready.is_set() and not self.ended.is_set()
+        return self._ready.is_set() and not self.ended.is_set() and not self.fault()
+
+    def fault(self) -> str:
+        """What is not watched any more; empty: nothing."""
+        return self._watches.fault()
 
     async def __aenter__(self) -> Watching:
         loop = asyncio.get_running_loop()
-        registry = operator_registry(self._wake, self._login, self.wake_job)
+        registry = operator_registry(self._wake, self._watches, self._login, self.wake_job)
 
         def watch() -> None:
             try:

@@ -114,6 +114,7 @@ async def run_operator(
                 context.metrics,
                 idle_for=lambda: max(keeper.idle_for(), job_keeper.idle_for()),
                 leading=lambda: context.leading(),
+                not_watched=watching.fault,
                 not_ready=lambda: _not_ready(watching, scopes),
                 limit_s=options.liveness_s,
             )
@@ -130,7 +131,7 @@ async def run_operator(
 def _not_ready(watching: Watching, scopes: Scopes) -> str:
     """Why; empty: it is."""
     if not watching.ready:
-        return "not watching yet"
+        return watching.fault() or "not watching yet"
     others = scopes.kept_by_others
     each = ", ".join(f"{namespace} (by the one in {other})" for namespace, other in sorted(others.items())[:10])
     return f"other operators keep namespaces that this one is to keep, and it stays out: {each}" if others else ""

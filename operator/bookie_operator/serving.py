@@ -1,7 +1,8 @@
 """The operator's own HTTP port: `/healthz`, `/readyz` and `/metrics`.
 
 `/healthz` fails when no pass over any cluster has ended for `limit_s` although one was due: one cluster that is not
-well is no reason to restart the operator, a loop that stands still is.
+well is no reason to restart the operator, a loop that stands still is. And it fails when something is not watched any
+more: nobody would be woken by what happens to it, and a new cluster of it never be seen.
 
 Threads: one event loop.
 """
@@ -24,16 +25,20 @@ async def serving(
     *,
     idle_for: Callable[[], float],
     leading: Callable[[], bool],
+    not_watched: Callable[[], str],
     not_ready: Callable[[], str],
     limit_s: float,
     host: str = "0.0.0.0",
 ) -> AsyncIterator[int]:
-    """The port, which is another one for 0. `not_ready`: why the operator is not ready; empty: it is."""
+    """The port, which is another one for 0. `not_watched`: what is watched no more; `not_ready`: why the operator is
+    not ready; empty: all is well."""
 
     async def healthz(request: web.Request) -> web.Response:
         idle = idle_for()
         if idle > limit_s:
             return web.Response(status=503, text=f"no pass over any cluster has ended for {idle:.0f} s\n")
+        if why := not_watched():
+            return web.Response(status=503, text=f"{why}\n")
         return web.Response(text="OK\n")
 
     async def readyz(request: web.Request) -> web.Response:

@@ -45,6 +45,8 @@ class ApiServer:
         """Plurals that nobody may read."""
         self.unknown: set[str] = set()
         """Plurals that are not defined."""
+        self.broken_watches: set[str] = set()
+        """Plurals whose watches are told of an error when something changes the next time."""
 
     def writes(self) -> list[str]:
         return [each for each in self.requests if not each.startswith("GET ")]
@@ -188,6 +190,10 @@ class ApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         while True:
+            if resource.plural in self.broken_watches:
+                status = {"kind": "Status", "code": 500, "message": "etcdserver: leader changed"}
+                await response.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+                return response
             for change in [each for each in self.store.changes if each.version > seen]:
                 seen = change.version
                 here = not found["namespace"] or change.obj["metadata"].get("namespace") == found["namespace"]

@@ -67,6 +67,7 @@ async def test_health_is_about_the_loop_and_not_about_a_cluster() -> None:
             OperatorMetrics(),
             idle_for=lambda: idle,
             leading=lambda: True,
+            not_watched=lambda: "",
             not_ready=lambda: "" if ready else "not watching yet",
             limit_s=900.0,
         ) as port,

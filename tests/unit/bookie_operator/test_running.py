@@ -6,12 +6,18 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import kopf
+import pytest
+from yarl import URL
 
 from bookie_operator.api.kinds import CLUSTER, LEASE, POD
+from bookie_operator.handlers import Watches
 from bookie_operator.running import RunOptions, run_operator
+from tests.support import unheard
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.jobs import FakeJobs
 
@@ -130,6 +136,53 @@ async def test_what_is_watched_is_its_own_and_metadata_alone() -> None:
         for plural, selector, _ in fake.server.watches:
             assert (plural in own) is (selector == ""), plural
             assert selector in ("", "app.kubernetes.io/name in (podkeeper,podkeeper-job),app.kubernetes.io/instance")
+
+
+@pytest.mark.parametrize("plural", ["bookieclusters", "bookietasks", "pods", "cronjobs"])
+async def test_a_watch_that_ended_shows_from_outside(plural: str) -> None:
+    """kopf goes on without it: only a new process watches again."""
+    async with fake_cluster() as fake, operator(fake) as port:
+        async with asyncio.timeout(60):
+            while plural not in {each for each, _, _ in fake.server.watches}:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert (await get(port, "/healthz"))[0] == 200
+        fake.server.broken_watches.add(plural)
+        fake.apply(replicas=3)
+        async with asyncio.timeout(60):
+            while (await get(port, "/healthz"))[0] == 200:  # noqa: ASYNC110 - nothing tells a prober
+                await asyncio.sleep(0.01)
+        status, text = await get(port, "/healthz")
+        assert (status, text.rpartition("/")[2]) == (503, f"{plural} has ended: the log tells why\n")
+        assert await get(port, "/readyz") == (503, text)
+    for thread in threading.enumerate():
+        if thread.name == "kopf":
+            await asyncio.to_thread(thread.join, 60)
+    # kopf's own callbacks trip over the end of a watch.
+    unheard._heard[:] = [each for each in unheard._heard if "request_cancel_callback" not in each]
+
+
+async def test_a_watch_that_asks_for_nothing_counts_as_ended() -> None:
+    now = 0.0
+    watches = Watches(lambda: now)
+
+    async def unanswered(_: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        raise aiohttp.ServerDisconnectedError
+
+    async def asks(path: str) -> None:
+        request: Any = SimpleNamespace(method="GET", url=URL(f"http://api{path}"))
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await watches.ask(request, unanswered)
+
+    await asks("/api/v1/namespaces/a/pods")
+    await asks("/api/v1/namespaces/b/pods")
+    await asks("/version")
+    now = 600.0
+    await asks("/api/v1/namespaces/a/pods")
+    assert watches.fault() == ""
+    now = 661.0
+    assert watches.fault() == "the watch of /api/v1/namespaces/b/pods has asked for nothing for 661 s"
+    await asks("/api/v1/namespaces/b/pods")
+    assert watches.fault() == ""
 
 
 async def test_clusters_are_kept_where_jobs_are_not_defined() -> None:
