@@ -1,7 +1,8 @@
 """From a plan to what became of it.
 
 Invariants
-- At most one action is carried out, after the invariants were checked, and only while this process may act.
+- At most one action is carried out, after the invariants were checked, and only while this process may act: what is
+  still under way when it may not any more is given up, before another operator can have begun.
 - An action that failed is not tried again before its back-off is over, whatever wakes the pass; what is shown meanwhile
   does not change.
 
@@ -10,6 +11,8 @@ Threads: one event loop.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
 import structlog
@@ -30,6 +33,8 @@ from bookie_operator.reconcile.context import OperatorContext
 _log = structlog.get_logger(__name__)
 _SOON_S = 0.2
 _OUTDATED_S = 1.0
+_LOOK_S = 0.25
+"""Between two looks at whether this process may still act; much less than a Lease lasts beyond that."""
 
 
 class NotLeading(Exception):
@@ -83,7 +88,7 @@ async def _act(context: OperatorContext, execution: Execution, decision: Act) ->
         raise NotLeading
     log = _log.bind(namespace=cluster.namespace, cluster=cluster.name, action=type(decision.action).__name__)
     try:
-        await carry_out(execution, decision.action)
+        await while_leading(context.leading, carry_out(execution, decision.action))
     except Outdated as exc:
         log.info("looked again: the world has changed", reason=str(exc))
         return Outcome(cluster.status, plan, _OUTDATED_S)
@@ -104,6 +109,20 @@ async def _act(context: OperatorContext, execution: Execution, decision: Act) ->
     event = decision.event or Event(type(decision.action).__name__, decision.reason)
     gone = isinstance(decision.action, ReleaseFinalizer)
     return Outcome(base, plan, _SOON_S, event, gone=gone)
+
+
+async def while_leading(leading: Callable[[], bool], work: Coroutine[object, object, None]) -> None:
+    """Work that may take a while, such as to reach a pod. Raises NotLeading: what was not sent by then never is."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_LOOK_S))[0]:
+            if not leading():
+                raise NotLeading
+        task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _contents(execution: Execution, action: object) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -10,7 +11,7 @@ from bookie_operator.api.errors import Forbidden, KubernetesError
 from bookie_operator.api.kinds import CLAIM, EVENT, POD, SERVICE, STATEFUL_SET
 from bookie_operator.planner.actions import ApplyObjects, DeleteClaim
 from bookie_operator.reconcile import carrying_out
-from bookie_operator.reconcile.carrying_out import NotLeading
+from bookie_operator.reconcile.carrying_out import NotLeading, while_leading
 from bookie_operator.reconcile.passing import run_pass
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
@@ -127,6 +128,48 @@ async def test_leadership_that_is_lost_during_a_pass_stops_it_before_its_action(
         with pytest.raises(NotLeading):
             await run_pass(context, NAME, NAMESPACE)
         assert len(fake.server.writes()) == before
+
+
+async def test_what_is_under_way_when_leadership_is_lost_is_given_up() -> None:
+    """Whoever leads next may want the contrary, and a pod that is reached late obeys whom it hears last."""
+    reached, leads, sent = asyncio.Event(), True, []
+
+    async def ask() -> None:
+        await reached.wait()
+        sent.append("asked")
+
+    asking = asyncio.create_task(while_leading(lambda: leads, ask()))
+    assert not (await asyncio.wait([asking], timeout=0.6))[0], "it goes on for as long as this process leads"
+    leads = False
+    with pytest.raises(NotLeading):
+        await asking
+    reached.set()
+    await asyncio.sleep(0)
+    assert not sent
+    leads = True
+    await while_leading(lambda: leads, ask())
+    assert sent == ["asked"]
+
+
+async def test_a_pass_asks_for_nothing_any_more_when_it_leads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, given_up = asyncio.Event(), asyncio.Event()
+
+    async def never_ends(*_: object) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(carrying_out, "carry_out", never_ends)
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        context = fake.operators[0]
+        context.leading = lambda: not entered.is_set()
+        with pytest.raises(NotLeading):
+            await run_pass(context, NAME, NAMESPACE)
+        assert given_up.is_set()
+        assert fake.resource["metadata"]["finalizers"], "what came before was written"
 
 
 async def test_an_action_that_fails_is_spaced_shown_and_tried_again() -> None:
