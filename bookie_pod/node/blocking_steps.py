@@ -2,7 +2,7 @@
 
 Invariants
 - A cancelled start ends only after the step that runs has: the step uses what would be closed. A long step asks
-  `cancelled` now and then and ends early.
+  `cancelled` now and then and ends early; as long as it asks it makes progress.
 
 Threads: event loop, but for `cancelled`, which the step asks.
 """
@@ -25,9 +25,12 @@ class BlockingSteps:
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
+        self.asked = 0
+        """How often a step asked whether to go on."""
 
     def cancelled(self) -> bool:
         """Whether the start was given up. Any thread."""
+        self.asked += 1
         return self._cancelled.is_set()
 
     async def run(self, phase: str, work: Callable[[], _T]) -> _T:

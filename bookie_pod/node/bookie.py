@@ -141,6 +141,7 @@ class Bookie:
 
     def steps(self) -> Iterator[Step]:
         """What its threads are at."""
+        yield Step("start-up", self._storage_start.step(), FLUSH_S)
         for journal in self._journals:
             yield Step(f"journal-{journal.index}", journal.step(), JOURNAL_STEP_S)
         if hasattr(self, "_durability"):

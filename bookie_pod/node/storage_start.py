@@ -8,6 +8,7 @@ Threads: event loop; the steps run on threads of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
@@ -21,6 +22,8 @@ from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.reserve import give_up_reserves
 
+_T = TypeVar("_T")
+
 
 class StorageStart:
     """`side` is there after `open`."""
@@ -32,6 +35,12 @@ class StorageStart:
         self._on_loop = on_loop
         self._registry = registry
         self._steps = BlockingSteps()
+        self._tells = False
+        """A step runs that asks now and then whether to go on."""
+
+    def step(self) -> object | None:
+        """Another one while a replay or a check comes nearer to its end; None: neither goes on."""
+        return (self._steps.asked, *self.side.storage.flushing()) if self._tells else None
 
     async def open(self, phase: str) -> StorageSide:
         """The right engine on the directories, or a refusal. Raises StartupError, StorageFault."""
@@ -63,11 +72,18 @@ class StorageStart:
                 cancelled=self._steps.cancelled,
             )
 
-        return await self._steps.run(phase, replay)
+        return await self._telling(phase, replay)
 
     async def check(self, enter: Callable[[str], None]) -> None:
         """`localConsistencyCheckOnStartup`."""
         if self._config.integrity.consistency_check_on_startup:
             phase = "checking the storage"
             enter(phase)
-            await self._steps.run(phase, lambda: check_consistency(self.side.storage, self._steps.cancelled))
+            await self._telling(phase, lambda: check_consistency(self.side.storage, self._steps.cancelled))
+
+    async def _telling(self, phase: str, work: Callable[[], _T]) -> _T:
+        self._tells = True
+        try:
+            return await self._steps.run(phase, work)
+        finally:
+            self._tells = False

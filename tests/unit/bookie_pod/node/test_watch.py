@@ -7,13 +7,23 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node import storage_start
 from bookie_pod.node import watch as watching
+from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.watch import PartEnded, Step, Watch
+from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.lasting import lasting_task
 from tests.support.until import until
+
+if TYPE_CHECKING:
+    from bookie_pod.node.parts import StorageSide
 
 
 @pytest.fixture(autouse=True)
@@ -186,3 +196,43 @@ async def test_a_lasting_task_that_its_owner_cancels_is_no_fault() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await looks(watch)
+
+
+# --- a start ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replaying(
+    monkeypatch: pytest.MonkeyPatch, replay: Callable[..., object]
+) -> Iterator[tuple[StorageStart, asyncio.Task[object]]]:
+    """A start whose replay does this."""
+    start = StorageStart(BookieConfig(), PosixFiles(), lambda work: None, Registry())
+    start.side = cast("StorageSide", SimpleNamespace(storage=SimpleNamespace(flushing=list)))
+    monkeypatch.setattr(storage_start, "replay_journals", replay)
+    assert start.step() is None
+    yield start, asyncio.create_task(start.replay("replaying journals"))
+    assert start.step() is None
+
+
+async def test_a_replay_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes are answered meanwhile, so nobody else would end it."""
+    released = threading.Event()
+    with replaying(monkeypatch, lambda *_, **__: released.wait()) as (start, task):
+        watch = Watch(lambda: [Step("start-up", start.step(), 0.1)])
+        assert "the thread start-up has made no progress" in await found(watch)
+        released.set()
+        await task
+
+
+async def test_a_replay_that_takes_long_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def replay(*_: object, cancelled: Callable[[], bool], **__: object) -> None:
+        while not released.wait(0.001):
+            cancelled()
+
+    with replaying(monkeypatch, replay) as (start, task):
+        seen: set[object] = set()
+        await until(lambda: seen.add(start.step()) or len(seen) > 3)
+        released.set()
+        await task
