@@ -6,7 +6,8 @@ then it may be that of an earlier cluster of this name, which would be lost.
     instanceId            the metadata service's id of the cluster
     metadataServiceUri    where that is
     replicas              number of bookies that the operator has made, of all zones
-    bookies               JSON: {pod: {"bookieId", "claims": [name, ...]}}
+    bookies               JSON: {pod: {"bookieId", "claims": [name, ...]}}; of so many that a Secret would not take it
+                          without `claims`, and then without `bookieId`: both follow from the pod and `spec`
     spec                  JSON: the spec without what are defaults anyway, so that a new default changes nothing here
 
 Threads: pure functions, any thread.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.claims import volume_kinds
@@ -27,17 +28,19 @@ from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.builders.secrets import secret_data
 from bookie_operator.world.model import ClusterView
 
+_MOST_BYTES: Final = 600_000
+"""Of `bookies`. A Secret takes 1 MiB, and `spec` is in it too."""
+
 
 def identity(cluster: ClusterView, sets: Iterable[BookieSet]) -> dict[str, str]:
     """The content, not encoded."""
     made = {each.name: each.replicas for each in sets} | cluster.status.recorded_replicas
     pods = [naming.pod(name, ordinal) for name, replicas in made.items() for ordinal in range(replicas)]
-    bookies = {pod: {"bookieId": _bookie_id(cluster, pod), "claims": _claims(cluster, pod)} for pod in pods}
     return {
         "instanceId": cluster.status.instance_id,
         "metadataServiceUri": metadata_service_uri(cluster),
         "replicas": str(len(pods)),
-        "bookies": canonical(bookies).decode(),
+        "bookies": _bookies(cluster, pods),
         "spec": canonical(cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)).decode(),
     }
 
@@ -66,6 +69,15 @@ def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest
         return None
     content = {"type": "Opaque", "data": secret_data(identity(cluster, sets))}
     return manifest(cluster, "v1", "Secret", naming.identity(cluster.name), naming.BOOKIE, content, owned=False)
+
+
+def _bookies(cluster: ClusterView, pods: list[str]) -> str:
+    """As much of each as there is room for."""
+    ids = {pod: {"bookieId": _bookie_id(cluster, pod)} for pod in pods}
+    whole = {pod: {**known, "claims": _claims(cluster, pod)} for pod, known in ids.items()}
+    names: dict[str, dict[str, str]] = {pod: {} for pod in pods}
+    texts = (canonical(content) for content in (whole, ids, names))
+    return next((text for text in texts if len(text) <= _MOST_BYTES), canonical({})).decode()
 
 
 def _bookie_id(cluster: ClusterView, pod: str) -> str:

@@ -20,8 +20,12 @@ def _camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
+def shortened(text: str, length: int) -> str:
+    return text[: length - 1] + "…" if len(text) > length else text
+
+
 def _shortened(text: Any) -> Any:
-    return text[: MESSAGE_LENGTH - 1] + "…" if isinstance(text, str) and len(text) > MESSAGE_LENGTH else text
+    return shortened(text, MESSAGE_LENGTH) if isinstance(text, str) else text
 
 
 class Model(BaseModel):

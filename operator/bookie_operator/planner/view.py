@@ -29,7 +29,7 @@ def stateful_set(world: World, name: str) -> StatefulSetView | None:
 
 
 def pod(world: World, name: str) -> PodView | None:
-    return next((one for one in world.pods if one.name == name), None)
+    return world.pods_by_name.get(name)
 
 
 def pod_name(stateful_set_name: str, ordinal: int) -> str:
@@ -58,7 +58,7 @@ def claims(world: World) -> tuple[ClaimView, ...]:
 
 
 def claims_of(world: World, bookie: str) -> tuple[ClaimView, ...]:
-    return tuple(one for one in claims(world) if one.bookie == bookie)
+    return tuple(one for one in world.claims_by_bookie.get(bookie, ()) if one.volume in VOLUMES)
 
 
 def going_claim(world: World, bookie: str) -> ClaimView | None:

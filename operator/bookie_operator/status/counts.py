@@ -28,6 +28,7 @@ from bookie_operator.crds.cluster_status import (
     VersionStatus,
     VolumeStatus,
 )
+from bookie_operator.crds.model import MESSAGE_LENGTH, shortened
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
@@ -35,6 +36,9 @@ from bookie_operator.planner.operations import written
 from bookie_operator.world.model import PodFault, PodView, World
 
 _STEP: Final = 5
+_MESSAGES: Final = 100_000
+"""Characters of the messages of all bookies: etcd takes 1.5 MiB, of which everything else needs its share."""
+_SHORTEST: Final = 60
 _LOST: Final = frozenset({PodFault.COOKIE, PodFault.VOLUME})
 _DRAINS: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 
@@ -134,12 +138,15 @@ def bookies(
     world: World, desired: Desired, before: list[BookieStatus], operation: Operation | None
 ) -> list[BookieStatus]:
     earlier = {each.name: each for each in before}
-    return [_bookie(world, desired, name, earlier.get(name), operation) for name in pods_of(world, desired)]
+    faulty = sum(bool(pod.fault_message) for pod in world.pods)
+    room = min(MESSAGE_LENGTH, max(_SHORTEST, _MESSAGES // max(1, faulty)))
+    return [_bookie(world, desired, name, earlier.get(name), operation, room) for name in pods_of(world, desired)]
 
 
 def _bookie(
-    world: World, desired: Desired, name: str, before: BookieStatus | None, operation: Operation | None
+    world: World, desired: Desired, name: str, before: BookieStatus | None, operation: Operation | None, room: int
 ) -> BookieStatus:
+    """`room`: characters of its message."""
     pod = view.pod(world, name)
     bookie_id = desired.bookie_id(name)
     leaving = operation is not None and operation.bookie == name and operation.type in _DRAINS
@@ -160,7 +167,7 @@ def _bookie(
         template_hash=pod.template_hash if pod else "",
         disk_used_percent=_stepped(facts.used_percent if facts else None, before.disk_used_percent if before else None),
         ledgers_remaining=drain.ledgers_left if leaving and drain is not None else None,
-        message=pod.fault_message if pod else "",
+        message=shortened(pod.fault_message, room) if pod else "",
     )
 
 

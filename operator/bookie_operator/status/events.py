@@ -29,7 +29,8 @@ from bookie_operator.world.model import ClusterView
 _log = structlog.get_logger(__name__)
 REPEAT_S: Final = 300.0
 _MAX_KEPT: Final = 4096
-_MAX_NOTE: Final = 1000
+_MAX_NOTE: Final = 1024
+"""Bytes, as Kubernetes counts them."""
 CONTROLLER: Final = "podkeeper.dev/operator"
 
 
@@ -47,7 +48,8 @@ class Events:
         self._kubernetes = kubernetes
         self._instance = instance
         self._now = now
-        self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
+        self._series: OrderedDict[str, _Series] = OrderedDict()
+        """By what is the same; see `_digest`."""
 
     async def publish(self, cluster: ClusterView, event: Event, action: str = "Reconcile") -> None:
         """`action`: in camel case, what was being done."""
@@ -60,7 +62,7 @@ class Events:
     ) -> None:
         """The same, with the metadata of a resource whose spec cannot be read, or of another kind."""
         now = self._now()
-        key = (cluster["uid"], event.reason, event.message)
+        key = _digest(cluster["uid"], event.reason, event.message)
         series = self._series.get(key)
         try:
             if series is None:
@@ -80,9 +82,8 @@ class Events:
             _log.warning("event could not be written", reason=event.reason, error=str(exc))
 
     @staticmethod
-    def _name(cluster: Mapping[str, str], key: tuple[str, str, str], now: float) -> str:
-        digits = hashlib.sha256("\0".join((*key, f"{now:.6f}")).encode()).hexdigest()[:16]
-        return f"{cluster['name']}.{digits}"
+    def _name(cluster: Mapping[str, str], key: str, now: float) -> str:
+        return f"{cluster['name']}.{_digest(key, f'{now:.6f}')[:16]}"
 
     async def _create(
         self, cluster: Mapping[str, str], event: Event, action: str, name: str, now: float, about: Resource
@@ -97,7 +98,7 @@ class Events:
                 "reportingInstance": self._instance[:128],
                 "action": action[:128],
                 "reason": event.reason[:128],
-                "note": event.message[:_MAX_NOTE],
+                "note": event.message.encode()[:_MAX_NOTE].decode(errors="ignore"),
                 "type": event.type.value,
                 "regarding": {
                     "apiVersion": about.api_version,
@@ -117,3 +118,8 @@ class Events:
             await self._kubernetes.merge(EVENT, cluster["namespace"], series.name, patch)
         except Absent:  # events go after an hour
             await self._create(cluster, event, action, series.name, now, about)
+
+
+def _digest(*words: str) -> str:
+    """Of words as long as they may be."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
@@ -216,6 +217,18 @@ class DeploymentView:
 class World:
     """Everything, as one pass found it."""
 
+    @cached_property
+    def pods_by_name(self) -> Mapping[str, PodView]:
+        return {pod.name: pod for pod in reversed(self.pods)}
+
+    @cached_property
+    def claims_by_bookie(self) -> Mapping[str, tuple[ClaimView, ...]]:
+        """In the order in which they were found."""
+        found: dict[str, list[ClaimView]] = {}
+        for claim in self.claims:
+            found.setdefault(claim.bookie, []).append(claim)
+        return {bookie: tuple(claims) for bookie, claims in found.items()}
+
     now: float
     """Seconds since 1970."""
     cluster: ClusterView
@@ -244,6 +257,12 @@ class World:
     """When it ended, completed or failed; seconds since 1970."""
     metadata_instance_id: str = ""
     """Instance id that the Job found or made; empty: it did not tell (yet)."""
+    check_job: str = ""
+    """Of the Job that looks for the metadata where they are to be from now on, as `metadata_job`; so the next two."""
+    check_job_message: str = ""
+    check_job_finished_at: float | None = None
+    check_instance_id: str = ""
+    """Instance id that it found; empty: none, or it did not tell (yet)."""
     cleanup_job: str = ""
     """Of the Job that removes the metadata, as `metadata_job`."""
     identity: Mapping[str, str] | None = None

@@ -6,6 +6,7 @@ import base64
 import copy
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bookie_operator.builders.build import build
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import content_hash, object_hash, stamped
+from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Evictions
 from tests.support.chart_files import CLUSTER
@@ -263,6 +265,26 @@ def test_the_identity_is_written_when_the_cluster_has_one() -> None:
     }
     spec = json.loads(content["spec"])
     assert spec == {**MINIMAL}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "length", "kept"), [(1, 40, {"bookieId", "claims"}), (16, 40, {"bookieId"}), (16, 4, {"bookieId"})]
+)
+def test_a_secret_takes_the_identity_of_the_largest_cluster(volumes: int, length: int, kept: set[str]) -> None:
+    """1,000 bookies, of which each may have 16 ledger volumes: the API server takes 1 MiB."""
+    name = "n" * length
+    storage = {**MINIMAL["storage"], "ledger": {**MINIMAL["storage"]["ledger"], "volumes": volumes}}
+    view = cluster(
+        {**MINIMAL, "replicas": 1000, "storage": storage},
+        recorded={f"{name}-bookie": 1000},
+        name=name,
+    )
+    secret = build(replace(view, namespace="s" * 63), BuildContext()).objects[f"Secret/{name}-identity"]
+    content = {key: base64.b64decode(text) for key, text in secret["data"].items()}
+    assert sum(map(len, content.values())) < 700_000
+    bookies = json.loads(content["bookies"])
+    assert (len(bookies), set(bookies[f"{name}-bookie-999"])) == (1000, kept)
+    assert recorded_bookies({"bookies": content["bookies"].decode()}) == set(bookies)
 
 
 def test_claims_say_whose_data_they_hold_once_that_is_known() -> None:

@@ -47,4 +47,14 @@ async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
         await events.publish_about(CLUSTER, Event("C", "b" * 5000))
         await events.publish_about(CLUSTER, Event("D", "b" * 5000))
         (event,) = server.store.list(EVENT, "here")
-        assert len(event["note"]) == 1000
+        assert len(event["note"]) == 1024
+
+
+async def test_a_note_is_as_long_as_kubernetes_takes_in_any_language() -> None:
+    """Which counts bytes, and refuses an event with one too many."""
+    async with kubernetes_alone() as (kubernetes, server):
+        events = Events(kubernetes, "operator-0", now=lambda: NOW)
+        await events.publish_about(CLUSTER, Event("A", "ü€" * 3000))
+        (event,) = server.store.list(EVENT, "here")
+        assert 1020 < len(event["note"].encode()) <= 1024
+        assert set(event["note"]) == {"ü", "€"}
