@@ -45,6 +45,15 @@ JOBS_CHANGED = (
     _job("job-scheduled", _spec(schedule="@daily"), "cannot get a schedule, nor lose one", before={}),
     _job("job-unscheduled", _spec(), "cannot get a schedule, nor lose one", before=_spec(schedule="@daily")),
     _job("job-arguments", _spec(args=["--dry-run"]), "a job that runs once cannot be changed", before={}),
+    *(
+        _job(f"job-{field}", _spec(**{field: value}), "a job that runs once cannot be changed", before={})
+        for field, value in (
+            ("activeDeadlineSeconds", 60),
+            ("passwordSecret", {"name": "ledgers"}),
+            ("nodeSelector", {"disk": "fast"}),
+            ("priorityClassName", "batch"),
+        )
+    ),
     _job("job-executors", _spec(executors={"instances": 2}), "a job that runs once cannot be changed", before={}),
 )
 JOBS_ALLOWED = (

@@ -93,6 +93,7 @@ to alert on, or the metric `podkeeper_operator_job_last_outcome`.
 | `ClusterDeleting` | delete the BookieJob too, unless the cluster is to come back |
 | `InvalidSpec` | each message names field and remedy |
 | `NameTaken` | wait, or delete the object that the message names |
+| `SpecChanged` | a job that runs once does not follow a change: put `spec` back, or make another BookieJob |
 | `Refused` | what Kubernetes refused stands in the message: quota, rights, or a part of a pod |
 | `RunFailed` | the message has its last words; the log of the pod has more |
 | `Pending`, `Running`, `Suspended`, `Scheduled` | nothing |

@@ -43,11 +43,26 @@ OWN_SPARK_CONF: Final = (
 )
 """Keys of Spark that follow from other parts of `spec`."""
 _KEYS: Final = "[" + ", ".join(f"'{key}'" for key in OWN_SPARK_CONF) + "]"
-_ONCE: Final = ("args", "sparkConf", "image", "executors", "concurrencyPolicy", "backoffLimit")
+_ONCE: Final = (
+    "args",
+    "sparkConf",
+    "image",
+    "executors",
+    "concurrencyPolicy",
+    "backoffLimit",
+    "nodeSelector",
+    "priorityClassName",
+)
+_ONCE_IF_GIVEN: Final = ("activeDeadlineSeconds", "passwordSecret", "startingDeadlineSeconds")
+"""What no rule sees into, because a shape of Kubernetes' own is handed through, is told in the loop (`SpecChanged`)."""
 
 
 def _same(field: str) -> str:
     return f"self.{field} == oldSelf.{field}"
+
+
+def _same_if_given(field: str) -> str:
+    return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {_same(field)})"
 
 
 JOB_RULES: Final[tuple[Rule, ...]] = (
@@ -78,7 +93,9 @@ JOB_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "spec",
-        "self.schedule != '' || (" + " && ".join(_same(field) for field in _ONCE) + ")",
+        "self.schedule != '' || ("
+        + " && ".join([*map(_same, _ONCE), *(f"({_same_if_given(field)})" for field in _ONCE_IF_GIVEN)])
+        + ")",
         "a job that runs once cannot be changed, but for suspend and ttlSecondsAfterFinished: make another BookieJob",
     ),
     Rule(

@@ -167,6 +167,7 @@ def run_view(
         suspended=job["spec"].get("suspend") is True,
         deleting="deletionTimestamp" in metadata,
         template_hash=(metadata.get("annotations") or {}).get(names.TEMPLATE_HASH, ""),
+        inputs=(metadata.get("annotations") or {}).get(names.TEMPLATE_INPUTS, ""),
     )
 
 

@@ -53,6 +53,8 @@ class RunView:
     deleting: bool = False
     template_hash: str = ""
     """Of the specification that it was made of."""
+    inputs: str = ""
+    """Of what people had asked for then; empty: nobody wrote it down."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,14 @@ from bookie_operator.world.job_model import JobResource
 from bookie_operator.world.model import ClusterView
 
 _SPARK_TAG: Final = "-spark"
+_FREE: Final = {
+    "suspend",
+    "ttl_seconds_after_finished",
+    "successful_jobs_history_limit",
+    "failed_jobs_history_limit",
+    "time_zone",
+}
+"""What of a BookieJob that runs once may be changed, or means nothing to it."""
 _TAGGED: Final = re.compile(r"[^@]+:[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -56,6 +64,7 @@ class JobObjects:
             runner=key_of(self.runner),
             runner_hash=object_hash(self.runner),
             template_hash=template,
+            inputs=self.runner["metadata"]["annotations"].get(names.TEMPLATE_INPUTS, ""),
         )
 
     def manifest(self, key: str) -> Manifest:
@@ -76,7 +85,8 @@ def build_job(cluster: ClusterView, job: JobResource, context: BuildContext) -> 
     if job.spec.scheduled:
         runner = _cron_job(job, run, digest)
     else:
-        runner = job_object(job, "batch/v1", "Job", {"spec": {**run, "suspend": job.spec.suspend}}, _stamp(digest))
+        once = {**_stamp(digest), names.TEMPLATE_INPUTS: _asked_for(job)}
+        runner = job_object(job, "batch/v1", "Job", {"spec": {**run, "suspend": job.spec.suspend}}, once)
     return JobObjects(tuple(support), runner)
 
 
@@ -89,6 +99,11 @@ def spark_image(cluster: ClusterView, job: JobResource, context: BuildContext) -
     if not _TAGGED.fullmatch(image):
         image = f"{context.image_repository}:{cluster.spec.version}"
     return f"{image}{_SPARK_TAG}"
+
+
+def _asked_for(job: JobResource) -> str:
+    """Hash of what the one run is made of, as people asked for it: neither the cluster nor a release counts."""
+    return content_hash(job.spec.model_dump(mode="json", by_alias=True, exclude=_FREE, exclude_defaults=True))
 
 
 def _stamp(digest: str) -> dict[str, str]:

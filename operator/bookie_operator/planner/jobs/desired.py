@@ -23,6 +23,8 @@ class DesiredJob:
     runner_hash: str
     template_hash: str
     """Of the specification of the runs."""
+    inputs: str = ""
+    """Of what people asked for, as far as the one run is made of it; empty: there is a schedule."""
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def _blocker(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
         return Blocker("InvalidSpec", "; ".join(world.spec_errors), stalled=True)
     status = world.job.status
     if not world.job.spec.scheduled and (status.history or status.active or world.runs):
-        return None  # it needs nothing any more
+        return _changed(world, desired)  # it needs nothing any more
     if found := _no_cluster(world):
         return found
     wanted = {*desired.support, desired.runner} if desired is not None else set()
@@ -163,6 +163,20 @@ def _blocker(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
         live = world.objects[key]
         if not _is_ours(world, live):
             return _taken(key, live)
+    return None
+
+
+def _changed(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
+    """What runs once is made of `spec` as it was: whatever is changed afterwards does nothing."""
+    wanted = desired.inputs if desired is not None else ""
+    for run in world.runs:
+        if wanted and run.inputs and run.inputs != wanted:
+            return Blocker(
+                "SpecChanged",
+                f"spec was changed after Job {run.name} was made of it, and a job that runs once does not follow:"
+                " put it back, or make another BookieJob",
+                stalled=True,
+            )
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,34 @@ async def test_a_job_runs_once() -> None:
         assert jobs.status["active"] == []
         assert sorted(jobs.events()) == ["RunStarted", "RunSucceeded"]
         BookieJobStatus.model_validate(jobs.status)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"resources": {"requests": {"memory": "1Gi"}}},
+        {"env": [{"name": "A", "value": "b"}]},
+        {"tolerations": [{"operator": "Exists"}]},
+        {"affinity": {"podAffinity": {}}},
+        {"volumes": [{"name": "jars", "emptyDir": {}}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_change_that_one_run_does_not_follow_is_told(change: dict[str, Any]) -> None:
+    """What Kubernetes' own shape is handed through for no rule of the API server sees into."""
+    async with ready_for_jobs() as jobs:
+        jobs.apply()
+        await jobs.until(lambda: jobs.phase == "Running")
+        jobs.apply(**change)
+        await jobs.until(lambda: jobs.condition("Stalled") == ("True", "SpecChanged"))
+        assert jobs.condition("Ready") == ("False", "SpecChanged")
+        assert jobs.jobs() == ["weekly-job"], "it goes on as it was"
+        (key,) = change
+        jobs.apply(**{key: None})
+        await jobs.until(lambda: jobs.condition("Stalled")[0] == "False")
+        jobs.apply(suspend=True, ttlSecondsAfterFinished=60)
+        await jobs.until(lambda: jobs.phase == "Suspended")
+        assert jobs.condition("Stalled")[0] == "False"
 
 
 async def test_its_pods_go_after_a_while_and_it_stays() -> None:
