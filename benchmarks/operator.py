@@ -299,7 +299,7 @@ def main(
 
 
 def _one_cluster(bookies: int, passes: int, profile: bool) -> None:
-    profiler = cProfile.Profile() if profile else None
+    profiler = cProfile.Profile(time.process_time) if profile else None
     measured = asyncio.run(_against_fakes(bookies, passes, profiler))
     click.echo(
         f"{bookies} bookies: median {measured['median_ms']:.0f} ms, p90 {measured['p90_ms']:.0f} ms, "

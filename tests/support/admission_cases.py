@@ -134,7 +134,7 @@ CREATED = (
 CHANGED = (
     Case(
         "metadata-service",
-        _spec(metadataService={"uri": "zk://other:2181"}),
+        _spec(metadataService={"type": "Embedded", "uri": ""}),
         "spec.metadataService: Invalid value",
         before={},
         status=_CREATED,
@@ -142,7 +142,7 @@ CHANGED = (
     Case(
         "metadata-service-words",
         _spec(metadataService={"rootPath": "/elsewhere"}),
-        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
+        "cannot be changed but for uri: the cluster's ledgers are listed there; put it back, or make a new cluster",
         before={},
         status=_CREATED,
     ),
@@ -234,6 +234,13 @@ ALLOWED = (
         _storage(journal={"size": "5Gi", "storageClassName": "slow", "volumes": 2}),
         "",
         before=_storage(journal={"size": "10Gi", "storageClassName": "fast"}),
+    ),
+    Case(
+        "other-servers-of-the-metadata-service",
+        _spec(metadataService={"uri": "zk+hierarchical://other-0:2181;other-1:2181"}),
+        "",
+        before={},
+        status=_CREATED,
     ),
     Case("index-before-it-exists", _storage(index={"size": "1Gi"}), "", before={}),
     Case("zones-before-it-exists", _spec(placement=_zones(("a", None), ("b", None))), "", before={}),

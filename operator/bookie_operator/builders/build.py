@@ -3,12 +3,13 @@
 Pure: the same cluster and context make the same objects. What the metadata service must have told first (the instance
 id) is taken from `status`: until it stands there, claims are not labelled with it and the identity Secret is left out.
 
-Threads: any thread.
+Threads: any thread; `Builds` on one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.autorecovery import autorecovery
@@ -20,7 +21,8 @@ from bookie_operator.builders.disruption import budgets
 from bookie_operator.builders.gateway import gateway, gateway_budget
 from bookie_operator.builders.hashing import Manifest, key_of
 from bookie_operator.builders.identity import identity_secret
-from bookie_operator.builders.metadata import destruction_job, embedded_service, initialisation_job
+from bookie_operator.builders.metadata import check_job, destruction_job, embedded_service, initialisation_job
+from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, unknown_alerts
 from bookie_operator.builders.network_policy import network_policies
 from bookie_operator.builders.service_account import service_account
@@ -28,6 +30,7 @@ from bookie_operator.builders.services import client_service, gateway_service, h
 from bookie_operator.builders.settings import dynamic_config, given_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets
 from bookie_operator.builders.tls import certificates, issued_secrets
+from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.world.model import ClusterView
 
 
@@ -54,6 +57,8 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         sets=sets,
         support=_present(*support),
         metadata_job=initialisation_job(cluster, context, config_name),
+        check_job=check_job(cluster, context, config_name),
+        moves_to=moves_to(cluster),
         destroy_job=destruction_job(cluster, context, config_name),
         budgets=budgets(cluster),
         autorecovery=autorecovery(cluster, context, config_name),
@@ -68,6 +73,37 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         issued=issued_secrets(cluster),
         missing=tuple(_missing(cluster, context)),
     )
+
+
+class Builds:
+    """What was made of each cluster last. Most passes find the same cluster once more, and ask for the same objects."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[ClusterView, BuildContext, DesiredObjects]] = {}
+        """By UID of the cluster."""
+
+    def of(self, cluster: ClusterView, context: BuildContext) -> DesiredObjects:
+        """As `build`; raises what that raises."""
+        seen, last = _seen(cluster), self._last.get(cluster.uid)
+        if last is None or last[:2] != (seen, context):
+            last = self._last[cluster.uid] = seen, context, build(seen, context)
+        return last[2]
+
+    def forget(self, namespace: str, name: str) -> None:
+        """There is no cluster of this name any more."""
+        kept = {uid: each for uid, each in self._last.items() if (each[0].namespace, each[0].name) != (namespace, name)}
+        self._last = kept
+
+
+def _seen(cluster: ClusterView) -> ClusterView:
+    """Of what changes with every pass only that of which objects are made."""
+    status = cluster.status
+    known = BookieClusterStatus(
+        instance_id=status.instance_id,
+        recorded_replicas=status.recorded_replicas,
+        metadata_service_uri=status.metadata_service_uri,
+    )
+    return replace(cluster, status=known, generation=0, deleting=False, has_finalizer=True, created_at=0.0)
 
 
 def _missing(cluster: ClusterView, context: BuildContext) -> Iterator[str]:

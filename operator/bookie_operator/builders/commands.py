@@ -31,6 +31,11 @@ cat /tmp/cluster.json
 sed -n 's/.*"instance_id": *"\\([^"]*\\)".*/\\1/p' /tmp/cluster.json >{TERMINATION_LOG}
 """
 
+_LOOK: Final = f"""\
+bookie shell whatisinstanceid >/tmp/instance
+sed -n 's/.* InstanceId: *//p' /tmp/instance >{TERMINATION_LOG}
+"""
+
 
 def stop(grace_seconds: int) -> list[str]:
     """Of a bookie's preStop, so with the program: it registers as read-only and flushes. SIGTERM follows, for which
@@ -44,6 +49,11 @@ def initialise(cluster: ClusterView) -> list[str]:
     A cluster that is made has the UID of its resource as its instance id: so everybody can tell whose the root is.
     """
     return ["/bin/sh", "-ec", _INITIALISE, metadata_service_uri(cluster), cluster.uid]
+
+
+def look() -> list[str]:
+    """Tells the instance id of the cluster at `BK_metadataServiceUri` as its termination message. With the program."""
+    return ["/bin/sh", "-ec", _LOOK]
 
 
 def destroy(cluster: ClusterView) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
 from bookie_operator.crds import names
@@ -48,6 +49,10 @@ class DesiredObjects:
     """In the order in which they are applied."""
     metadata_job: Manifest
     """Makes the cluster in the metadata service, if it is not there."""
+    check_job: Manifest | None
+    """Looks for it where it is to be from now on; None: it stays where it is."""
+    moves_to: str
+    """URI of that place."""
     destroy_job: Manifest
     """Removes it from there."""
     budgets: Mapping[Evictions, Manifest]
@@ -68,13 +73,13 @@ class DesiredObjects:
     missing: tuple[str, ...] = ()
     """What `spec` asks for and this Kubernetes does not know, each with its remedy."""
 
-    @property
+    @cached_property
     def objects(self) -> Mapping[str, Manifest]:
         """By `Kind/name`: all but the Job that destroys metadata; the budget as it is while all is well."""
         found = [*self.support, self.metadata_job, *(each.manifest for each in self.sets)]
         if self.budgets:
             found.append(self.budgets[max(self.budgets)])
-        found += [each for each in (self.autorecovery, self.gateway) if each is not None]
+        found += [each for each in (self.check_job, self.autorecovery, self.gateway) if each is not None]
         return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
 
     def as_applied(self, key: str, annotations: Mapping[str, str]) -> Manifest | None:
@@ -119,6 +124,9 @@ class DesiredObjects:
             support={key_of(manifest): object_hash(manifest) for manifest in self.support},
             metadata_job=key_of(self.metadata_job),
             metadata_job_hash=object_hash(self.metadata_job),
+            check_job=key_of(self.check_job) if self.check_job is not None else "",
+            check_job_hash=object_hash(self.check_job) if self.check_job is not None else "",
+            moves_to=self.moves_to,
             budget=key_of(budget) if budget is not None else "",
             budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
             autorecovery=_beside(self.autorecovery),

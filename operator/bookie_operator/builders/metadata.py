@@ -1,4 +1,4 @@
-"""The metadata service: the embedded one, and the Jobs that make and remove a cluster's metadata.
+"""The metadata service: the embedded one, and the Jobs that make, look for and remove a cluster's metadata.
 
 Invariants
 - The Job that makes a cluster changes nothing where there is one: it may run again at any time.
@@ -20,6 +20,7 @@ from bookie_operator.builders.claims import claim
 from bookie_operator.builders.common import (
     READ_ONLY_CONTAINER,
     common_pod_spec,
+    environment,
     labels,
     manifest,
     pod_metadata,
@@ -39,6 +40,7 @@ from bookie_operator.builders.container import (
 )
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
@@ -50,6 +52,8 @@ _PORT: Final = "metadata"
 _STARTUP: Final = Probe(period_seconds=2, failure_threshold=150)
 _ATTEMPTS: Final = 20
 """Of a Job, ten seconds to six minutes apart: for more than an hour without a metadata service."""
+_LOOKS: Final = 3
+"""Attempts of a Job that only looks."""
 _OF_THE_IMAGE: Final = ("image", "imagePullPolicy", "env", "envFrom")
 """Of a container: what is run, and what it is configured by beside its files."""
 
@@ -116,23 +120,42 @@ def initialisation_job(cluster: ClusterView, context: BuildContext, config_name:
     return _job(cluster, config_name, name, naming.METADATA_INIT, made)
 
 
+def check_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest | None:
+    """Looks which cluster is where the metadata are to be from now on; None: they stay where they are."""
+    uri = moves_to(cluster)
+    if not uri:
+        return None
+    name = naming.metadata_check(cluster.name)
+    made = _job_container(cluster, context, [], [environment("BK_metadataServiceUri", uri)])
+    made |= {"command": commands.look()}
+    del made["args"]
+    return _job(cluster, config_name, name, naming.METADATA_INIT, made, attempts=_LOOKS)
+
+
 def destruction_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest:
     name = naming.metadata_destroy(cluster.name)
     made = _job_container(cluster, context, commands.destroy(cluster))
     return _job(cluster, config_name, name, naming.METADATA_DESTROY, made)
 
 
-def _job_container(cluster: ClusterView, context: BuildContext, arguments: Sequence[str]) -> dict[str, Any]:
+def _job_container(
+    cluster: ClusterView, context: BuildContext, arguments: Sequence[str], env: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     # Where a quota wants limits for everything nothing else has what bookies need to be made at all.
     resources = cluster.spec.pod.resources or {"requests": {"cpu": "50m", "memory": "64Mi"}}
-    made = container(cluster, context, arguments, [], resources)
+    made = container(cluster, context, arguments, env, resources)
     made["terminationMessagePath"] = commands.TERMINATION_LOG
     made["volumeMounts"] += shared_extras(cluster)[1]
     return made
 
 
 def _job(
-    cluster: ClusterView, config_name: str, name: str, component: str, job_container: Mapping[str, Any]
+    cluster: ClusterView,
+    config_name: str,
+    name: str,
+    component: str,
+    job_container: Mapping[str, Any],
+    attempts: int = _ATTEMPTS,
 ) -> Manifest:
     pod = {
         **common_pod_spec(cluster, account_name(cluster)),
@@ -141,7 +164,7 @@ def _job(
         "volumes": [*volumes(cluster, config_name), *shared_extras(cluster)[0]],
     }
     spec = {
-        "backoffLimit": _ATTEMPTS,
+        "backoffLimit": attempts,
         "template": {"metadata": pod_metadata(cluster, component), "spec": pod},
     }
     return manifest(cluster, "batch/v1", "Job", name, component, {"spec": spec})

@@ -1,5 +1,8 @@
 """Where the cluster's metadata is, for bookies and clients.
 
+Servers of an external service may come to be others, under another name. Until it is proved that the cluster is found
+there (`planner.flows.move`), everything goes on where it was, as `status` has it.
+
 Threads: pure functions, any thread.
 """
 
@@ -12,6 +15,18 @@ from bookie_operator.world.model import ClusterView
 
 def metadata_service_uri(cluster: ClusterView) -> str:
     """`metadataServiceUri` with the cluster's root, as every component and client sets it."""
+    return cluster.status.metadata_service_uri if moves_to(cluster) else _asked_for(cluster)
+
+
+def moves_to(cluster: ClusterView) -> str:
+    """Where `spec` says that the cluster is, though it is known to be elsewhere; empty: it is where `spec` says."""
+    status, asked = cluster.status, _asked_for(cluster)
+    external = cluster.spec.metadata_service.type is MetadataServiceKind.EXTERNAL
+    known = external and status.instance_id and status.metadata_service_uri
+    return asked if known and status.metadata_service_uri != asked else ""
+
+
+def _asked_for(cluster: ClusterView) -> str:
     service = cluster.spec.metadata_service
     if service.type is MetadataServiceKind.EMBEDDED:
         host = f"{naming.metadata(cluster.name)}.{cluster.namespace}.svc"

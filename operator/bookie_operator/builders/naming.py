@@ -65,6 +65,10 @@ def metadata_init(cluster: str) -> str:
     return f"{cluster}-metadata-init"
 
 
+def metadata_check(cluster: str) -> str:
+    return f"{cluster}-metadata-check"
+
+
 def metadata_destroy(cluster: str) -> str:
     return f"{cluster}-metadata-destroy"
 

@@ -40,7 +40,8 @@ class MetadataServiceKind(StrEnum):
 
 
 class MetadataService(Model):
-    """Where the cluster keeps what its clients and bookies agree on. It cannot be changed."""
+    """Where the cluster keeps what its clients and bookies agree on. Once it exists only `uri` can be changed, to other
+    servers of the same service."""
 
     type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
     """`External`: a ZooKeeper of yours. `Embedded`: one pod that the operator runs, for development only."""

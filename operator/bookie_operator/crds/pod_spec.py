@@ -26,7 +26,8 @@ class Probe(Model):
 
 class StartupProbe(Probe):
     """Until it succeeds the other probes wait. It asks what the liveness probe asks, which the process answers from its
-    first second on, also during a long replay or while it rebuilds an index: neither ends it."""
+    first second on, also during a long replay or while it rebuilds an index: neither ends it. A replay that makes no
+    progress for half an hour ends the process."""
 
     failure_threshold: Annotated[int, Field(ge=1, le=1000)] = 180
     """Failures in a row after which the bookie is restarted."""

@@ -38,6 +38,15 @@ _NEW: Final = f"!({_EXISTS})"
 _KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
 
 
+def _same(part: str, *fields: str) -> str:
+    return " && ".join(f"self.spec.{part}.{field} == oldSelf.spec.{part}.{field}" for field in fields)
+
+
+def _same_if_given(field: str) -> str:
+    now, old = f"self.spec.{field}", f"oldSelf.spec.{field}"
+    return f"has({now}) == has({old}) && (!has({now}) || {now} == {old})"
+
+
 def _volume(kind: str) -> Iterator[Rule]:
     path = f"spec.storage.{kind}"
     yield Rule(
@@ -61,8 +70,7 @@ def _kept(kind: str) -> Iterator[Rule]:
     free = _NEW if kind != "index" else f"{_NEW} || !has({now}) || !has({old})"
     yield Rule(
         "",
-        f"{free} || (has({now}.storageClassName) == has({old}.storageClassName) && "
-        f"(!has({now}.storageClassName) || {now}.storageClassName == {old}.storageClassName))",
+        f"{free} || ({_same_if_given(f'storage.{kind}.storageClassName')})",
         "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
         "make a new cluster with it",
         field=f"spec.storage.{kind}.storageClassName",
@@ -122,8 +130,9 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "",
-        f"{_NEW} || self.spec.metadataService == oldSelf.spec.metadataService",
-        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
+        f"{_NEW} || ({_same('metadataService', 'type', 'rootPath', 'size')} && "
+        f"{_same_if_given('metadataService.storageClassName')})",
+        "cannot be changed but for uri: the cluster's ledgers are listed there; put it back, or make a new cluster",
         field="spec.metadataService",
     ),
     Rule(

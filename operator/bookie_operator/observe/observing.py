@@ -138,6 +138,7 @@ async def observe(
     changed = _drift(owned, objects)
     views = _of_their_templates(views, read, changed, objects)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
+    check = await _metadata_job(sources, cluster, _named(read.jobs, desired.check_job), read.pods, now)
     makers = [*read.stateful_sets, *read.deployments, *read.jobs]
     refused = await refusals(makers, read.pods, lambda obj: _events_of(sources.kubernetes, cluster.namespace, obj), now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
@@ -161,6 +162,10 @@ async def observe(
         metadata_job_message=job.message,
         metadata_job_finished_at=job.finished_at,
         metadata_instance_id=job.told if job.state == "Complete" else "",
+        check_job=check.state,
+        check_job_message=check.message,
+        check_job_finished_at=check.finished_at,
+        check_instance_id=check.told if check.state == "Complete" else "",
         cleanup_job=cleanup.state,
         identity=identity_texts,
         expandable=volumes.growing_classes(read.classes) if read.classes is not None else None,
@@ -321,7 +326,7 @@ async def _by_owner(
         *desired.monitoring,
         *desired.deployments,
         *(f"{STATEFUL_SET.kind}/{each.name}" for each in desired.stateful_sets),
-        *(key for key in (desired.budget, desired.metadata_job) if key),
+        *(key for key in (desired.budget, desired.metadata_job, desired.check_job) if key),
         *({cleanup_job} if cluster.deleting and cleanup_job else ()),
     }
     own = {_key(each): each for each in found if _key(each) in issued or ownership.is_own(each, cluster)}

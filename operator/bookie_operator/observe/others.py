@@ -22,9 +22,9 @@ from bookie_operator.world.model import ClusterView, NodeView, TaskView
 _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 
-def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
-    """What a newer release wrote beside what counts is left out. Raises ValidationError for a spec or a status that
-    cannot be read all the same."""
+def cluster_view(obj: Mapping[str, Any], spec: BookieClusterSpec | None = None) -> ClusterView:
+    """What a newer release wrote beside what counts is left out. `spec`: as somebody has read it already. Raises
+    ValidationError for a spec or a status that cannot be read all the same."""
     metadata = obj["metadata"]
     deleting = "deletionTimestamp" in metadata
     status, _ = readable_status(obj.get("status") or {}, deleting=deleting)
@@ -33,7 +33,7 @@ def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
         namespace=metadata["namespace"],
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
-        spec=BookieClusterSpec.model_validate(known_spec(obj.get("spec") or {})[0]),
+        spec=spec or BookieClusterSpec.model_validate(known_spec(obj.get("spec") or {})[0]),
         status=BookieClusterStatus.model_validate(status),
         annotations=metadata.get("annotations") or {},
         deleting=deleting,

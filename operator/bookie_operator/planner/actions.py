@@ -203,6 +203,8 @@ class RecordState:
     """Empty: as it was. It is written once."""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Of StatefulSets, added to `recorded_replicas`."""
+    metadata_service_uri: str = ""
+    """Empty: as it was."""
 
 
 @dataclass(frozen=True)

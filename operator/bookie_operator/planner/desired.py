@@ -78,6 +78,12 @@ class Desired:
     settings: str = ""
     """`ConfigMap/name` of what a bookie takes at its next start without being restarted for it, `given_config` among
     it; also in `support`. While its hash differs there may be bookies that run with other values."""
+    check_job: str = ""
+    """`Job/name` of what looks for the metadata where `spec` says now that they are; empty: they are known to be
+    there."""
+    check_job_hash: str = ""
+    moves_to: str = ""
+    """URI of that place, with the root."""
     bookie_ids: Mapping[str, str] = field(default_factory=dict)
     """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""
     bookie_id_suffix: str = ""

@@ -15,6 +15,7 @@ import aiohttp
 
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders.build import Builds
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.observe.surroundings import Surroundings
@@ -56,6 +57,7 @@ class OperatorContext:
     """Whether this process may act; asked again right before every side effect."""
     now: Callable[[], float] = time.time
     """Seconds since 1970."""
+    builds: Builds = field(default_factory=Builds)
     back_off: BackOff = field(default_factory=BackOff)
     repairs: Repairs = field(default_factory=Repairs)
     certificates: AdminCertificates = field(default_factory=AdminCertificates)

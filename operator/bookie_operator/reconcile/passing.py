@@ -23,7 +23,7 @@ from bookie_operator.api.errors import Absent, Conflict, KubernetesError
 from bookie_operator.api.kinds import CLUSTER, JOB, SECRET, TASK, KubernetesObject
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
-from bookie_operator.builders.build import build
+from bookie_operator.builders.build import Builds, build
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
@@ -78,6 +78,7 @@ async def run_pass(context: OperatorContext, name: str, namespace: str) -> float
     if seconds is None:
         context.metrics.forget(namespace, name)
         context.repairs.forget((namespace, name))
+        context.builds.forget(namespace, name)
     else:
         context.metrics.passed(namespace, name, time.monotonic() - begun, context.now())
     return seconds
@@ -102,8 +103,8 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     resource = {**resource, "spec": asked, "status": told}
     spec, errors = parse_spec(asked)
     if spec is not None:
-        cluster = cluster_view(resource)
-        errors, objects = _made(cluster, await context.building())
+        cluster = cluster_view(resource, spec)
+        errors, objects = _made(context.builds, cluster, await context.building())
         if objects is not None:
             errors = errors or await context.certificates.keep(context.kubernetes, cluster, context.now())
             return await _reconcile(context, resource, cluster, objects, errors, ignored)
@@ -114,13 +115,15 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     return await _reconcile(context, resource, cluster, build(cluster, await context.building()), errors, ignored)
 
 
-def _made(cluster: ClusterView, building: BuildContext) -> tuple[tuple[str, ...], DesiredObjects | None]:
+def _made(
+    builds: Builds, cluster: ClusterView, building: BuildContext
+) -> tuple[tuple[str, ...], DesiredObjects | None]:
     """What is wrong with the spec, and what is made of it; None: nothing can be. Parts of Kubernetes' own are handed
     through, and their shape is as people wrote it."""
     errors: tuple[str, ...] = ()
     try:
         errors = validate(cluster.spec, cluster.status)
-        return errors, build(cluster, building)
+        return errors, builds.of(cluster, building)
     except Exception as exc:
         _log.info("no objects can be made of the spec", cluster=cluster.name, reason=f"{type(exc).__name__}: {exc}")
         words = (
@@ -263,8 +266,9 @@ async def _tell(
 ) -> BookieClusterStatus:
     """The status as it is written now."""
     cluster = execution.cluster
-    uri = cluster.status.metadata_service_uri if observed.world.spec_errors else ""
-    uri = uri or metadata_service_uri(cluster)
+    known = outcome.base.metadata_service_uri
+    moved = known != cluster.status.metadata_service_uri
+    uri = known if known and (moved or observed.world.spec_errors) else metadata_service_uri(cluster)
     told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
     if not context.leading():
         raise NotLeading

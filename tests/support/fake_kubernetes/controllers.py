@@ -31,6 +31,8 @@ class Controllers:
     broken_images: set[str] = field(default_factory=set)
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Of runs of BookieJobs, by the BookieJob's name: exit code and termination message. Without, they go on."""
+    job_messages: dict[str, str] = field(default_factory=dict)
+    """Instead of `job_message`, by the Job's name."""
     no_pods: set[str] = field(default_factory=set)
     """Jobs whose pods nobody can make."""
     driver: Driver = field(init=False)
@@ -137,7 +139,7 @@ class Controllers:
             self._make(owner, f"{name}-abcde", owner["spec"]["template"], "x", name)
             pod = self.store.get(POD, namespace, f"{name}-abcde")
         of_a_job = (owner["metadata"].get("labels") or {}).get(names.JOB)
-        end = self.ends.get(of_a_job) if of_a_job else (0, self.job_message(name))
+        end = self.ends.get(of_a_job) if of_a_job else (0, self.job_messages.get(name, self.job_message(name)))
         if end is not None:
             self._end(owner, pod, *end)
 

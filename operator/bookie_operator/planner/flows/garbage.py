@@ -33,7 +33,8 @@ def begin(world: World, desired: Desired) -> Act | None:
 def _object(world: World, desired: Desired) -> Act | None:
     """The next object that is not desired; only what bears a hash was made by the operator."""
     wanted = {*desired.support, *desired.monitoring, *desired.deployments, desired.budget, desired.metadata_job}
-    gateways = f"Service/{world.cluster.name}-gateway"
+    wanted.add(desired.check_job)
+    once = {f"Service/{world.cluster.name}-gateway", f"Job/{world.cluster.name}-metadata-check"}
     in_use = _config_maps_in_use(world)
     for key, digest in sorted(world.object_hashes.items()):
         kind, _, name = key.partition("/")
@@ -43,7 +44,7 @@ def _object(world: World, desired: Desired) -> Act | None:
         if kind == "Certificate" and _older_templates(world, desired):
             continue
         old_config = kind == _CONFIG_MAP and in_use is not None and name not in in_use
-        if kind in _KINDS or old_config or key == gateways:
+        if kind in _KINDS or old_config or key in once:
             return Act(DeleteObject(key, uid), f"nothing uses {key} any more")
     return None
 

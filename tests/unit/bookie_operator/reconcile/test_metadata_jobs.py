@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, JOB, STATEFUL_SET
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, JOB, POD, STATEFUL_SET
 from bookie_operator.builders import config
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
@@ -101,3 +101,79 @@ async def test_a_mended_spec_is_taken_at_once_where_the_metadata_cannot_be_made(
         assert fake.condition("Ready") == "True"
         assert pod_of(fake, INIT)["containers"][0]["image"] == "somewhere/podkeeper:0.1.0"
         assert fake.time - began < 300.0
+
+
+# --- other servers ----------------------------------------------------------------------------------------------------
+
+CHECK = "demo-metadata-check"
+THERE = "zk+hierarchical://new-0:2181;new-1:2181"
+
+
+def uris(fake: FakeCluster) -> tuple[str, str, list[str]]:
+    """Of the status, of the template of the bookies, and of each bookie."""
+    template = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]["template"]["spec"]
+    return (
+        fake.status["metadataServiceUri"],
+        _uri(fake, template),
+        [_uri(fake, fake.store.get(POD, NAMESPACE, pod)["spec"]) for pod in fake.pods()],
+    )
+
+
+def _uri(fake: FakeCluster, pod_spec: dict[str, Any]) -> str:
+    (file,) = (name for name in config_maps(pod_spec) if not name.endswith("-settings"))
+    text = fake.store.get(CONFIG_MAP, NAMESPACE, file)["data"]["bookie.conf"]
+    return next(line.partition("=")[2] for line in text.splitlines() if line.startswith("metadataServiceUri="))
+
+
+async def moving(fake: FakeCluster, told: str | None = None) -> None:
+    """A cluster at rest whose spec names other servers, where the cluster of this instance id is; None: its own."""
+    fake.apply(replicas=3)
+    await fake.settle()
+    fake.controllers.job_messages[CHECK] = fake.resource["metadata"]["uid"] if told is None else told
+    fake.apply(metadataService={"uri": THERE})
+
+
+async def test_the_same_cluster_elsewhere_is_a_change_of_the_configuration() -> None:
+    async with fake_cluster() as fake:
+        await moving(fake)
+        before = uris(fake)
+        await fake.until(lambda: fake.store.find(JOB, NAMESPACE, CHECK) is not None)
+        assert uris(fake) == before, "nothing knows the new place before it is proved"
+        (container,) = pod_of(fake, CHECK)["containers"]
+        assert {"name": "BK_metadataServiceUri", "value": f"{THERE}/ledgers"} in container["env"]
+        await fake.settle(limit=900)
+        there = f"{THERE}/ledgers"
+        assert uris(fake) == (there, there, [there] * 3)
+        assert fake.condition("Ready") == "True"
+        assert fake.store.find(JOB, NAMESPACE, CHECK) is None
+        assert fake.whole()
+
+
+@pytest.mark.parametrize("found", ["another-instance", ""])
+async def test_another_cluster_elsewhere_is_told_and_nothing_else_waits(found: str) -> None:
+    async with fake_cluster() as fake:
+        await moving(fake, found)
+        before = uris(fake)
+        await fake.until(lambda: fake.reason("Stalled") == "MetadataElsewhere", 900)
+        fake.apply(replicas=4, metadataService={"uri": THERE})
+        await fake.until(lambda: fake.status["readyReplicas"] == 4, 900)
+        assert uris(fake)[:2] == before[:2]
+        fake.apply(replicas=4)
+        await fake.settle(limit=900)
+        assert fake.condition("Ready") == "True"
+        assert fake.store.find(JOB, NAMESPACE, CHECK) is None
+        assert uris(fake)[:2] == before[:2]
+
+
+async def test_a_place_that_does_not_answer_may_be_corrected() -> None:
+    async with fake_cluster() as fake:
+        fake.controllers.no_pods.add(CHECK)
+        await moving(fake, "")
+        await fake.until(lambda: fake.reason("Reconciling") == "MetadataMoves")
+        first = fake.store.get(JOB, NAMESPACE, CHECK)["metadata"]["uid"]
+        fake.controllers.no_pods.clear()
+        fake.controllers.job_messages[CHECK] = fake.resource["metadata"]["uid"]
+        fake.apply(metadataService={"uri": "zk://right:2181"})
+        await fake.until(lambda: fake.status["metadataServiceUri"] == "zk://right:2181/ledgers", 900)
+        found = fake.store.find(JOB, NAMESPACE, CHECK)
+        assert found is None or found["metadata"]["uid"] != first
