@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.crds import names
 from bookie_operator.crds.beside_spec import Autorecovery, Gateway
 from bookie_operator.crds.config_keys import RESERVED, static_part
@@ -52,9 +53,13 @@ _NOT_IN_ITS_TEMPLATE: Final = {"enabled", "replicas", "lost_bookie_recovery_dela
 def inputs_hash(cluster: ClusterView) -> str:
     """Of `spec` and of the annotation that asks for a restart."""
     config = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
+    spec = cluster.spec.model_dump(mode="json", by_alias=True, exclude=_APART, exclude_defaults=True)
+    if moves_to(cluster):  # not yet: the template is still that of the place where the metadata are known to be
+        known = cluster.status.metadata_service_uri.removesuffix(cluster.spec.metadata_service.root_path)
+        spec["metadataService"]["uri"] = known
     return content_hash(
         {
-            "spec": cluster.spec.model_dump(mode="json", by_alias=True, exclude=_APART, exclude_defaults=True),
+            "spec": spec,
             "config": config,
             "restart": cluster.annotations.get(names.RESTART, ""),
         }

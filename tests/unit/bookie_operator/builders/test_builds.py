@@ -15,7 +15,7 @@ from bookie_operator.world.model import ClusterView
 from tests.support.operator_clusters import CASES, MINIMAL, cluster
 
 BUSY = {
-    "conditions": [Condition(type="Ready", status="False")],
+    "conditions": [Condition(type="Ready", status="False", reason="Upgrading")],
     "operation": Operation(id="Rollout-1", type=OperationType.ROLLOUT, step="Stop"),
     "replicas": 2,
     "observed_generation": 7,
