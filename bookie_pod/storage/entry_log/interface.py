@@ -19,7 +19,7 @@ What always holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,9 +133,8 @@ class EntryLogger(Protocol):
         """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
         ...
 
-    def rotate(self, log_ids: Collection[int] | None = None) -> None:
-        """Close the current logs (or those of them that are named) with their ledgers map; the next append begins a new
-        one."""
+    def rotate(self) -> None:
+        """Close the current logs with their ledgers map; the next append begins a new one."""
         ...
 
     def abandon_unsynced(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 import structlog
@@ -87,8 +87,8 @@ class DefaultEntryLogger:
     def checkpoint(self) -> None:
         self._appender.checkpoint()
 
-    def rotate(self, log_ids: Collection[int] | None = None) -> None:
-        self._appender.rotate(log_ids)
+    def rotate(self) -> None:
+        self._appender.rotate()
 
     def abandon_unsynced(self) -> None:
         self._appender.abandon_unsynced()

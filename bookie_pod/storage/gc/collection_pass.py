@@ -3,11 +3,10 @@
 A pass
 1. finishes compactions that a crash interrupted;
 2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
-3. closes the logs that are written at present and in which nothing lives;
-4. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
+3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
    is in the index, and the deletions are durable;
-5. measures each of them; one in which nothing lives is removed;
-6. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
+4. measures each of them; one in which nothing lives is removed;
+5. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
    copies of what lives in them fit.
 
 Invariants

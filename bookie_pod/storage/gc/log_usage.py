@@ -8,7 +8,7 @@ Invariants
   *quarantined*: never deleted, never compacted, since what lies there was not seen. If not, the log was being written
   when power failed, and ends there.
 - A ledger counts as live unless it is known neither here nor to the metadata service. (In a log that is written at
-  present, which is nothing but closed for it: unless it is not known here.)
+  present, which is only counted: unless it is not known here.)
 - What is kept in memory is packed (16 bytes a ledger in a log) and bounded by `max_bytes` over all logs; a map
   beyond that is read again in the next pass, a scan too.
 
@@ -128,14 +128,13 @@ class LogUsages:
             _log.info("a quarantined entry log is gone", log_id=log_id)
             del self.quarantined[log_id]
 
-    def measure_current(self) -> list[int]:
-        """Look at the logs that are written at present; those in which nothing lives that is known here."""
+    def measure_current(self) -> None:
+        """Look at the logs that are written at present."""
         has_ledger, found = self._storage.has_ledger, []
         for log_id, sizes in self._storage.logs.current_sizes().items():
             alive = [nbytes for ledger_id, nbytes in sizes.items() if has_ledger(ledger_id)]
             found.append(LogUsage(log_id, sum(sizes.values()), sum(alive), len(alive)))
         self.current = found
-        return [usage.log_id for usage in found if usage.is_dead]
 
     def refresh(self, log_id: int) -> LogUsage | None:
         """Look at one flushed log. None: quarantined, or it could not be read in this pass."""

@@ -78,7 +78,7 @@ class SpaceReclaimer:
     def measure(self, result: PassResult) -> None:
         """Look at every log that is complete; remove those in which nothing lives."""
         logs = self._storage.logs
-        self._close_dead(result)
+        self._usages.measure_current()
         present = logs.log_ids()
         flushed = [log_id for log_id in present if logs.is_flushed(log_id)]
         self._indexed.intersection_update(flushed)
@@ -112,21 +112,6 @@ class SpaceReclaimer:
             self._deleted.retain(
                 self._usages.seen_deleted.ascending(), min(not_looked_at, default=logs.least_unflushed_log_id())
             )
-
-    def _close_dead(self, result: PassResult) -> None:
-        """Logs that are written at present and in which nothing lives are complete: else they would stay until others
-        write so much."""
-        dead = self._usages.measure_current()
-        if not dead:
-            return
-        try:
-            self._storage.logs.rotate(dead)
-            self._storage.logs.checkpoint()
-        except StorageFault as error:
-            result.errors.append(f"closing logs in which nothing lives: {error}")
-            _log.warning("logs in which nothing lives stay open", logs=len(dead), reason=str(error))
-        else:
-            self._usages.measure_current()
 
     def _delete_log(self, log_id: int, result: PassResult, *, copied: int | None = None) -> None:
         """`copied`: bytes of it that compaction wrote elsewhere, so that they did not come free; None: it was dead."""

@@ -17,7 +17,7 @@ from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.state_file import GcStateFile
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
-from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
+from tests.support.memtable_engine import ENGINES
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 
@@ -109,7 +109,7 @@ def test_rows_that_ran_ahead_of_a_log_are_no_damage(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
-def test_the_log_that_is_written_is_given_back_when_nothing_in_it_lives(engine: str) -> None:
+def test_the_log_that_is_written_is_counted_and_left_alone(engine: str) -> None:
     rig = GcRig(engine=engine)
     rig.write([1], 3)
     put(rig.storage, entry(2, 0))
@@ -123,14 +123,9 @@ def test_the_log_that_is_written_is_given_back_when_nothing_in_it_lives(engine: 
     assert "being written" in rig.gc.report(active).reason
     assert rig.logs.current_log_id() == active
     rig.delete(2)
-    result = rig.gc.run_pass()
-    assert (result.ledgers_deleted, result.logs_deleted, result.errors) == (1, 1, [])
-    assert result.reclaimed_bytes > 44
-    assert not rig.logs.exists(active)
-    assert rig.gc.current_usages() == []
-    put(rig.storage, entry(1, 3))
-    rig.storage.flush()
-    assert rig.readable(1) == {each: entry(1, each, 100 if each < 3 else 40) for each in range(4)}
+    rig.force()
+    assert rig.logs.exists(active)
+    assert [each.remaining for each in rig.gc.current_usages()] == [0]
 
 
 @pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
@@ -145,33 +140,6 @@ def test_the_log_that_is_written_stays_while_anything_in_it_lives_and_is_counted
     assert (usage.total, usage.remaining, usage.ledgers) == (448, 44, 1)
     assert rig.gc.buckets()[0] == 1
     assert rig.logs.current_log_id() == usage.log_id
-
-
-def test_with_a_log_for_each_ledger_those_of_deleted_ledgers_go_and_no_others() -> None:
-    rig = GcRig(bookie=MemTableBookie("sorted", options=memtable_options(per_ledger=True)))
-    for ledger_id in range(4):
-        put(rig.storage, entry(ledger_id, 0))
-        rig.metadata.ledgers[ledger_id] = None
-    rig.storage.flush()
-    logs = {ledger_id: rig.logs.current_log_id(ledger_id) for ledger_id in range(4)}
-    assert sorted(rig.logs.log_ids()) == list(logs.values()) == [0, 1, 2, 3]
-    rig.delete(1, 3)
-    assert rig.gc.run_pass().logs_deleted == 2
-    assert {ledger_id: rig.logs.current_log_id(ledger_id) for ledger_id in range(4)} == {**logs, 1: None, 3: None}
-    assert rig.logs.log_ids() == [0, 2]
-
-
-def test_a_log_that_cannot_be_closed_is_told_and_the_pass_goes_on() -> None:
-    rig = GcRig()
-    dead = rig.write([1], 3)
-    put(rig.storage, entry(2, 0))
-    rig.metadata.ledgers |= {2: None, 99: None}
-    rig.storage.flush()
-    rig.delete(1, 2)
-    rig.bookie.faults.fail("datasync", path=".log", times=1)
-    result = rig.gc.run_pass()
-    assert any("closing logs in which nothing lives" in error for error in result.errors)
-    assert not rig.logs.exists(dead)
 
 
 # --- age ------------------------------------------------------------------------------------------------------
