@@ -22,10 +22,10 @@ PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loa
 unexport PYTHONDONTWRITEBYTECODE
 
 # Each ring has the shorter ones; tests/rings.toml says which tests wait for a longer one, and why.
-NOT_HERE = not interop and not seeds and not e2e
+NOT_HERE = not interop and not pulsar and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check test test-change test-long times mutants simulate campaign soak interop e2e lint docs lock bench clean java
+.PHONY: run check test test-change test-long times mutants simulate campaign soak interop pulsar e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -47,7 +47,7 @@ test-change: $(VENV)/.installed java
 
 # What no shorter ring has.
 test-long: $(VENV)/.installed java
-	$(PARALLEL) $(TESTS) -m "slow and not interop and not e2e" $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "slow and not interop and not pulsar and not e2e" $(PYTEST_ARGS)
 
 # Where the time of `make test` goes: docs/testing.md.
 TIMES := build/times.jsonl
@@ -81,6 +81,10 @@ INTEROP ?= interop
 interop: TESTS = tests/interop
 interop: $(VENV)/.installed java
 	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(PYTEST_ARGS)
+
+# A broker of Apache Pulsar from Maven, one for all tests.
+pulsar: $(VENV)/.installed java
+	$(BIN)/pytest tests/pulsar -m pulsar $(PYTEST_ARGS)
 
 # Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
 e2e: $(VENV)/.installed java

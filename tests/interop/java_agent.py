@@ -39,6 +39,9 @@ class JavaAgent:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def stop(self) -> None:
         """End it, as one that dies."""
         self._process.kill()

@@ -18,7 +18,7 @@ from tests.support.hanging import hanging
 from tests.support.serve_process import ServeProcess
 from tests.support.until import until_true
 
-_START_S = 60.0
+_START_S = 240.0
 
 
 class ServeCluster:
@@ -27,15 +27,16 @@ class ServeCluster:
     def __init__(self, work: Path, metadata_uri: str, settings: Mapping[str, str] | None = None) -> None:
         self.uri = metadata_uri
         self.bookies: dict[str, ServeProcess] = {}
+        self._added = 0
         self._work = work
         self._settings = {"zkTimeout": "4000", **(settings or {})}
-        made = ServeProcess.command("cluster", "init", metadata_uri)
+        made = ServeProcess.command("cluster", "init", metadata_uri, "--if-absent")
         assert made.returncode == 0, made.stderr
 
     def add(self, count: int) -> list[str]:
         """Start so many further bookies; returns their names when all serve."""
-        first = len(self.bookies) + 1
-        names = [f"bookie-{number}" for number in range(first, first + count)]
+        names = [f"bookie-{number}" for number in range(self._added + 1, self._added + count + 1)]
+        self._added += count
         for name in names:
             settings = {"bookieId": name, "metadataServiceUri": self.uri, **self._settings}
             self.bookies[name] = ServeProcess(self._work / name, settings)
