@@ -270,7 +270,8 @@ class WriteHandle:
         """Raises what ends the writing if the ledger is not this writer's any more."""
         stored = await self._context.ledgers.read(self.ledger_id, fresh=True)
         check_open(stored.value)
-        if stored.value.creation_token != self.metadata.creation_token:
+        # Clients of the reference lose it with their first update, and formats before 3 have none: 0 tells nothing.
+        if stored.value.creation_token not in (0, self.metadata.creation_token):
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted, and another client made one of this id")
 
     async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:

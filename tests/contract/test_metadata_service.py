@@ -317,8 +317,9 @@ class TestLedgers:
         made = ledger(5, format_version=version)
         if version == 1:
             made = replace(made, digest_type=None, password=None)
-        await service.ledgers.create(made)
+        created = await service.ledgers.create(replace(made, creation_token=77))
         found = await service.ledgers.read(5)
+        assert replace(found.value, ctime=None) == created.value
         await service.ledgers.write(found.value.closed(1, 10), found.version)
         data = (await service.tree.get(f"{driver.root}/00/0000/L0005")).data
         assert data.startswith(b"BookieMetadataFormatVersion\t%d\n" % version)

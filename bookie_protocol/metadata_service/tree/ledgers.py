@@ -66,8 +66,9 @@ class TreeLedgers:
     async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
         if metadata.format_version > self._format_version:
             metadata = replace(metadata, format_version=self._format_version)
-        if metadata.format_version >= 3:
-            metadata = replace(metadata, creation_token=self._random.randrange(MAX_LEDGER_ID))
+        # What is returned is what is stored: formats before 3 have no place for a token.
+        token = self._random.randrange(MAX_LEDGER_ID) if metadata.format_version >= 3 else 0
+        metadata = replace(metadata, creation_token=token)
         path = await self._path(metadata.ledger_id, timeout)
         data = encode_ledger_metadata(metadata)
         while True:

@@ -91,6 +91,16 @@ async def test_nor_one_whose_id_is_another_ledgers(three):
             await ledger.append(b"lost")
 
 
+async def test_metadata_that_a_client_of_the_reference_has_updated_are_still_the_writers(three):
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=2) as ledger:
+        await ledger.append(b"x")
+        stored = await three.metadata.ledgers.read(ledger.ledger_id)
+        assert stored.value.creation_token
+        await three.metadata.ledgers.write(replace(stored.value, creation_token=0), stored.version)
+        await restart(three, client)
+        assert await ledger.append(b"y") == 1
+
+
 async def test_a_bookie_that_came_back_costs_one_look_and_idle_writers_none(three, looks):
     async with three.client() as client:
         first = await client.create(write_quorum=3)
