@@ -70,13 +70,13 @@ class LogReads:
             locations: Sequence[int | None] = self._locate(ledger_id, entry_ids)
         except StorageFault:
             locations = [None] * len(entry_ids)  # each alone: what is wrong with one concerns that one
-        read: dict[int, bytes] = {}
+        read: dict[tuple[int, int], bytes] = {}
         result: bytes | Exception | None
         for place, (entry_id, location) in enumerate(zip(entry_ids, locations, strict=True)):
             try:
                 if location is None:
                     location = self._locate(ledger_id, (entry_id,))[0]
-                result = read.get(location)
+                result = read.get((location, entry_id))
                 if result is not None:
                     self._metrics.read_from(ReadLevel.READ_CACHE)
                 elif location:
@@ -84,7 +84,7 @@ class LogReads:
                     rows = self._found(location, ledger_id, entry_id, self._read_at(wanted, generation))
                     result = rows[0][1]
                     if wanted:
-                        read |= {row[2]: row[1] for row in rows[1 : 1 + wanted]}
+                        read |= {(row[2], row[0]): row[1] for row in rows[1 : 1 + wanted]}
             except Exception as error:
                 result = error
             yield result
@@ -153,15 +153,17 @@ class LogReads:
     def _rows(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
         """The entry, and what lies behind it, up to what is known to be damaged."""
         damaged = self.damaged
-        if location in damaged:
-            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
-        begin = time.perf_counter()
-        rows = self._logs.read_run(location, ledger_id, entry_id, more, max_bytes)
-        elapsed = time.perf_counter() - begin
-        self._metrics.read_log(elapsed)
-        if more:
-            self._metrics.read_ahead(elapsed, len(rows) - 1, sum([len(row[1]) for row in rows[1:]]))
-        return list(takewhile(lambda row: row[2] not in damaged, rows)) if damaged else rows
+        if location not in damaged:
+            begin = time.perf_counter()
+            rows = self._logs.read_run(location, ledger_id, entry_id, more, max_bytes)
+            elapsed = time.perf_counter() - begin
+            self._metrics.read_log(elapsed)
+            if more:
+                self._metrics.read_ahead(elapsed, len(rows) - 1, sum([len(row[1]) for row in rows[1:]]))
+            # The scrubber may have found the damage meanwhile.
+            if sound := list(takewhile(lambda row: row[2] not in damaged, rows)) if damaged else rows:
+                return sound
+        raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
 
 
 def _span(entry_ids: Sequence[int], locations: Sequence[int | None], place: int) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.engines.metrics import ReadLevel
 from bookie_pod.storage.entry_log.interface import Row
-from bookie_pod.storage.index.location_rows import KEY, LocationRun
+from bookie_pod.storage.index.location_rows import KEY, VALUE, LocationRun
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
@@ -234,6 +234,35 @@ def test_an_older_copy_that_lies_behind_is_not_taken_for_the_entry() -> None:
     put(storage, entry(1, 5, mark=b"n"))
     storage.flush()
     assert list(storage.read_each(1, (4, 5, 6))) == [entry(1, 4), entry(1, 5, mark=b"n"), entry(1, 6)]
+    storage.close()
+
+
+def test_a_row_that_leads_to_another_entry_gives_nobody_that_entry() -> None:
+    bookie = _flushed(10)
+    storage = bookie.open()
+    locations = storage.directories[0].locations
+    batch = locations._store.batch()
+    batch.put(KEY.pack(1, 4), VALUE.pack(locations.get(1, 6)))
+    batch.commit()
+    found = list(storage.read_each(1, (5, 6, 4)))
+    assert found[:2] == [entry(1, 5), entry(1, 6)]
+    assert isinstance(found[2], EntryDamaged)
+    storage.close()
+
+
+def test_damage_that_is_found_while_the_entry_is_read_is_damage() -> None:
+    class FoundMeanwhile(list[int]):
+        looks = 0
+
+        def __contains__(self, location: object) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    bookie = _flushed(3)
+    storage = bookie.open()
+    storage.directories[0].refuse(FoundMeanwhile([1]))
+    with pytest.raises(EntryDamaged, match="entry 0 of ledger 1 is damaged here"):
+        storage.read(1, 0)
     storage.close()
 
 
