@@ -3,6 +3,7 @@
 Invariants
 - `wait_for` looks at every state that the API server tells, and sleeps nowhere.
 - A time-out names what was waited for and what was seen last.
+- A watch that ends or breaks is begun anew: how long there is time says the waiting alone.
 
 Threads: one object for each thread.
 """
@@ -10,6 +11,7 @@ Threads: one object for each thread.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -19,6 +21,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
 from kubernetes.stream import stream
+from urllib3.exceptions import HTTPError
 
 Object = dict[str, Any]
 Found = TypeVar("Found")
@@ -51,6 +54,8 @@ KINDS: Final = {
 _MERGE: Final = "application/merge-patch+json"
 _MANAGER: Final = "e2e"
 _WATCH_SECONDS: Final = 30
+PATIENCE: Final = float(os.environ.get("PODKEEPER_E2E_PATIENCE", "1"))
+"""A factor of every time-out."""
 
 
 class Kube:
@@ -182,6 +187,7 @@ class Kube:
     ) -> Found:
         """Until `condition` (of objects by name) gives something that is neither None nor False; AssertionError after
         `seconds`, with `what` and each object as `show` tells it."""
+        seconds *= PATIENCE
         end = time.monotonic() + seconds
         seen: dict[str, Object] = {}
         while True:
@@ -228,6 +234,8 @@ class Kube:
         except (ApiException, DynamicApiError) as error:
             if error.status != 410:
                 raise
+        except HTTPError:
+            return  # the connection broke
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

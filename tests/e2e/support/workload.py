@@ -20,7 +20,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from tests.e2e.support import manifests
-from tests.e2e.support.kube import Kube, pod_ready
+from tests.e2e.support.kube import PATIENCE, Kube, pod_ready
 
 _PROGRAM: Final = Path(__file__).with_name("workload_program.py")
 _PORT: Final = 8080
@@ -99,6 +99,7 @@ class Workload:
 
     def progress(self, entries: int = 100, seconds: float = _PROGRESS_SECONDS) -> dict[str, Any]:
         """So many further entries are acknowledged and some are read; AssertionError after `seconds`."""
+        seconds *= PATIENCE
         end = time.monotonic() + seconds
         state = self.state()
         appended, read = state["appended"] + entries, state["read"] + 1
