@@ -27,7 +27,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
+from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.few_lines import FewLines
@@ -201,7 +201,7 @@ class HttpServer:
 class _Connection(web.RequestHandler):
     """Reads no more than it may."""
 
-    __slots__ = ("_complaints", "_has_head", "_last", "_received", "_share")
+    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share")
 
     def __init__(self, server: web.Server, memory: MemoryGovernor, complaints: _Complaints) -> None:
         super().__init__(
@@ -212,7 +212,8 @@ class _Connection(web.RequestHandler):
             logger=complaints,  # type: ignore[arg-type]  # it has what is asked of a logger
         )
         self._complaints = complaints
-        self._share = memory.share(self._cut_off)
+        self._memory = memory
+        self._share: Share
         self._received = 0
         """Bytes of what is not dealt with."""
         self._has_head = False
@@ -220,13 +221,17 @@ class _Connection(web.RequestHandler):
         self._last = b""
         """In which the end of the head may have begun."""
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._share = self._memory.share(self._cut_off)  # only now: a TLS handshake that fails is told to nobody
+
     def data_received(self, data: bytes) -> None:
         before = self._received
         self._received += len(data)
         if not self._has_head:
             end = (self._last + data[: MAX_HEAD_BYTES - before]).find(_HEAD_END)
             self._has_head = end >= 0
-            self._last = data[1 - len(_HEAD_END) :]
+            self._last = (self._last + data)[1 - len(_HEAD_END) :]
         if not self._has_head and self._received > MAX_HEAD_BYTES:
             self._turn_away(_TOO_LONG, f"a head of more than {MAX_HEAD_BYTES} bytes")
         elif self._received > MAX_HEAD_BYTES + MAX_BODY_BYTES:

@@ -298,6 +298,16 @@ async def test_a_head_as_browsers_and_proxies_make_it(server: HttpServer) -> Non
                 assert answer.status == 200
 
 
+async def test_a_head_that_comes_byte_by_byte(server: HttpServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    protocol = next(iter(server._silent))
+    for byte in b"GET /healthz HTTP/1.1\r\nHost: it\r\nContent-Length: 40000\r\n\r\n":
+        protocol.data_received(bytes([byte]))
+    protocol.data_received(b" " * 40000)
+    assert (await reader.readline()).split()[1] == b"200"
+    writer.close()
+
+
 async def test_what_is_received_and_not_dealt_with_is_governed(node: FakeNode, registry: Registry) -> None:
     memory = MemoryGovernor(1 << 20)
     server = await start_http(LOCAL, node, registry, memory=memory)
@@ -480,6 +490,20 @@ async def serial(port: int, context: ssl.SSLContext, name: str | None) -> str:
     found: str = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()
     return found
+
+
+async def test_a_handshake_that_fails_leaves_nothing(node: FakeNode, registry: Registry, tmp_path: Path) -> None:
+    memory = MemoryGovernor(1 << 20)
+    config = mounted(tmp_path, Certificates(tmp_path).make_all(), "bookie")
+    server = await start_http(config, node, registry, memory=memory)
+    assert server is not None
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"no handshake\r\n\r\n")
+        await reader.read()
+        writer.close()
+    assert not memory._shares
+    await server.stop()
 
 
 @pytest.mark.parametrize("name", ["bookie.example", None], ids=["with a name", "without a name"])
