@@ -10,6 +10,9 @@ Invariants
 - Room is given to those who wait for it in the order in which they asked, as soon as somebody gives some back. Who has
   its part already is passed over. Who asks for little waits for nobody, and who holds what it can only give back when
   it has gone on waits for no newcomer.
+- Those who hold room until they are told what they asked other connections for (`Waiter.has_begun`) leave a part of
+  all there is to such connections, and while they wait, whoever holds nothing is still given some: else both would wait
+  for each other.
 - When more is held than there is, those lose their connection for whom nothing has moved for longest: a frame that has
   not come to its end, or answers that are not taken, however few of them.
 
@@ -34,6 +37,8 @@ STUCK_S: Final = 1.0
 """For how long nothing moves until a client is in the way of one that waits for room."""
 URGE_S: Final = 0.1
 """Between two looks whether somebody is kept waiting for too long."""
+BEGUN_LEAVES: Final = 4
+"""Those who have begun leave such a part to others."""
 LONG_S: Final = 10.0
 """For how long nothing moves until a client is in the way even if it holds little: there may be very many of them."""
 
@@ -52,8 +57,8 @@ class MemoryGovernor:
         self.lock = threading.Lock()
         self._shares: set[Share] = set()
         self._waiting: deque[Waiter] = deque()
-        self.is_short = False
-        """Somebody waits because others hold too much: nobody else is given what would do for it."""
+        self.kept_waiting: Waiter | None = None
+        """Who waits because others hold too much: nobody else is given what would do for it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._grants = False
         """`_grant` will be called."""
@@ -83,7 +88,8 @@ class MemoryGovernor:
         """It waits no more. Does nothing if it has gone on."""
         with suppress(ValueError):
             self._waiting.remove(waiter)
-            self.is_short = self.is_short and bool(self._waiting)
+            if self.kept_waiting is waiter:
+                self.kept_waiting = None
             self.given_back()
 
     def given_back(self) -> None:
@@ -94,26 +100,28 @@ class MemoryGovernor:
             self._loop.call_soon_threadsafe(self._grant)
 
     def _grant(self) -> None:
-        self._grants = self.is_short = False
+        self._grants, self.kept_waiting = False, None
         granted, left = [], []
-        while self._waiting and not self.is_short:
+        while self._waiting and (self.kept_waiting is None or self.kept_waiting.has_begun):
             waiter = self._waiting.popleft()
             if waiter.share.take(waiter.nbytes, has_begun=waiter.has_begun):
                 granted.append(waiter)
-            else:
-                left.append(waiter)
-                self.is_short = self._is_kept_waiting(waiter)
+                continue
+            left.append(waiter)
+            if self._is_kept_waiting(waiter) and (self.kept_waiting is None or not waiter.has_begun):
+                self.kept_waiting = waiter
         self._waiting.extendleft(reversed(left))
         for waiter in granted:
             waiter.go_on()
 
     def _is_kept_waiting(self, waiter: Waiter) -> bool:
-        """By what all hold together, not by what it holds itself."""
-        return self.at_once(waiter.nbytes) > self.limit - self.total
+        """By what others hold, not by what it holds itself."""
+        share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
+        return self.limit - self.total < wanted <= self.limit - 2 * (share.held + share.making)
 
-    def at_once(self, nbytes: int) -> int:
+    def to_be_free(self, nbytes: int, *, has_begun: bool) -> int:
         """So much has to be free before so many bytes are made: who wants more than a half waits for that."""
-        return min(nbytes, self.limit // 2)
+        return min(nbytes, self.limit // 2) + (self.limit // BEGUN_LEAVES if has_begun else 0)
 
     def _urge(self) -> None:
         """Whoever is kept waiting for too long gets the room of those for whom nothing moves."""
@@ -121,7 +129,8 @@ class MemoryGovernor:
         self._recount()
         waiter = next(filter(self._is_kept_waiting, self._waiting), None)
         if waiter is not None and waiter.loop.time() - waiter.since > STUCK_S:
-            waiter.share.relieve(waiter.nbytes)
+            self.relieve(time.perf_counter(), self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun))
+        self.given_back()  # also what another thread gave back while those who wait were looked through
         if self._waiting:
             self._urging = self._waiting[0].loop.call_later(URGE_S, self._urge)
 
@@ -190,12 +199,17 @@ class Share:
         """Have so many bytes made if there is room for them: `make` gives them back. See `Waiter.has_begun`."""
         governor = self._governor
         with governor.lock:
-            is_next = has_begun or not governor.is_short or nbytes <= self._small
-            if not is_next or not self.fits(nbytes):
+            if not (has_begun or self._is_next(nbytes)) or not self.fits(nbytes, has_begun=has_begun):
                 return False
             self.making += nbytes
             governor.making += nbytes
             return True
+
+    def _is_next(self, nbytes: int) -> bool:
+        first = self._governor.kept_waiting
+        if first is None or nbytes <= self._small:
+            return True
+        return first.has_begun and not self.held + self.making
 
     def wait(self, nbytes: int, go_on: Callable[[], None], *, has_begun: bool = False) -> Waiter:
         """Call `go_on` when so many bytes were taken for it."""
@@ -214,21 +228,21 @@ class Share:
         governor = self._governor
         return self.held + self.making > max(governor.limit - governor.total, SMALL)
 
-    def fits(self, nbytes: int) -> bool:
+    def fits(self, nbytes: int, *, has_begun: bool = False) -> bool:
         """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
         holds anything, or it has no more than `SMALL` then."""
-        return self._governor.at_once(nbytes) <= max(self.left, self._small) or self._governor.total == 0
+        governor = self._governor
+        wanted = governor.to_be_free(nbytes, has_begun=has_begun)
+        return wanted <= self.left or nbytes <= self._small or governor.total == 0
 
     @property
     def left(self) -> int:
         """So much may be made for this client now without it having more than is left for the others."""
         return self._governor.limit - self._governor.total - self.held - self.making
 
-    def relieve(self, wanted: int = 0) -> None:
-        """More may be held than there is; or so many bytes were waited for in vain, and nobody makes way for what this
-        client could not have if the others held nothing. See `MemoryGovernor.relieve`."""
-        if wanted <= self._governor.limit - 2 * (self.held + self.making) or not wanted:
-            self._governor.relieve(time.perf_counter(), wanted)
+    def relieve(self) -> None:
+        """More may be held than there is. See `MemoryGovernor.relieve`."""
+        self._governor.relieve(time.perf_counter())
 
     def end(self) -> None:
         """The client is gone, or has to go. What is being made for it is given back when it was made."""

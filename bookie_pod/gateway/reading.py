@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 from bookie_client import LedgerEntry, LedgerReader
 from bookie_client.batches import Batches
 from bookie_pod.callers import Call
-from bookie_pod.client_memory import SMALL, MemoryGovernor
+from bookie_pod.client_memory import BEGUN_LEAVES, SMALL, MemoryGovernor
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 
 MAX_ENTRIES: Final = 10_000
 LARGEST_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes that one call reads ahead; there may be many."""
-WINDOW_SHARE: Final = 64
+WINDOW_SHARE: Final = 48
 """A Read reads ahead at most such a part of what is left to its caller."""
 RESPONSES: Final = 12
 """So many times the size of a response is held besides what is read ahead, as measured: entries that arrived, those of
@@ -57,7 +57,8 @@ class BatchLimits:
 async def window(call: Call, reader: LedgerReader, limits: BatchLimits) -> BatchLimits:
     """Wait for room to read a range, and hold it until the call ends. The limits are those that there is room for, and
     no more than `nbytes` of them are to be read ahead of a response."""
-    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, call.caller.share.left // WINDOW_SHARE))
+    left = call.caller.share.left - call.caller.memory.limit // BEGUN_LEAVES
+    nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, left // WINDOW_SHARE))
     batch = min(limits.nbytes, nbytes)
     average = reader.length // (reader.last_add_confirmed + 1) if reader.length else 0
     room = await call.room(max(nbytes + RESPONSES * batch, (ENTRIES_AHEAD + RESPONSES) * average), has_begun=True)

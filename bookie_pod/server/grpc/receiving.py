@@ -200,10 +200,11 @@ class _Messages:
             self._give_back()
 
     def _is_silent(self) -> None:
+        room = self._room
+        self._give_back()  # first, so that it does not count twice
         if self._only is not None:
-            self._hold(self._room)
+            self._hold(room)
             self._call.waits()
-        self._give_back()
 
     def _give_back(self) -> None:
         room, self._room = self._room, 0

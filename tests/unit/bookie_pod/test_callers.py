@@ -9,6 +9,8 @@ import pytest
 
 from bookie_pod.callers import Call, Callers, current_call
 from bookie_pod.client_memory import SMALL, STUCK_S, MemoryGovernor
+from bookie_pod.server.grpc.receiving import _Messages
+from tests.support.until import until
 
 MB = 1 << 20
 
@@ -152,3 +154,26 @@ async def test_who_gives_up_while_it_waits_keeps_nothing(callers: Callers) -> No
     assert callers.memory.total == 2 * MB
     await ended(calls)
     assert callers.memory.total == 0
+
+
+async def test_room_for_a_request_that_does_not_come_counts_once(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client that sends a frame over another port would lose its connection, though there is room for all."""
+    monkeypatch.setattr("bookie_pod.server.grpc.receiving.SILENT_S", 0.001)
+    sends: list[str] = []
+    share = callers.memory.share(lambda: sends.append("cut off"))
+    share.hold(6 * MB)
+    share.stuck_since = 0.0
+    with callers.call("silent") as call:
+        message = asyncio.create_task(anext(_Messages(_Silent(), call, None, 3 * MB // 2, MB)))
+        await until(lambda: call.waits_since is not None)
+        assert (callers.memory.total, sends) == (15 * MB // 2, [])
+        message.cancel()
+        await asyncio.gather(message, return_exceptions=True)
+
+
+class _Silent:
+    async def read(self) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError

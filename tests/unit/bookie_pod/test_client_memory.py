@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bookie_pod.client_memory import LONG_S, SMALL, MemoryGovernor, Share
+from tests.support.until import until
 
 MB = 1 << 20
 
@@ -89,26 +92,6 @@ def test_who_waits_for_little_gets_it_whatever_others_hold() -> None:
     assert not modest.share.fits(1)
 
 
-def test_nobody_makes_way_for_what_would_not_fit_even_then() -> None:
-    """Who has nearly half itself gets no more by what others lose."""
-    governor = MemoryGovernor(10 * MB)
-    greedy, other = Client(governor), Client(governor)
-    greedy.share.hold(4 * MB)
-    other.share.hold(3 * MB)
-    other.share.stuck_since = 0.0
-    greedy.share.relieve(4 * MB)
-    assert (other.cut_off, other.share.held) == (0, 3 * MB)
-    governor.limit = 12 * MB
-    greedy.share.relieve(4 * MB)
-    assert not greedy.share.fits(4 * MB + 1)
-    assert other.cut_off == 0  # there is no excess now
-    governor.limit, wanted = 13 * MB, 5 * MB
-    other.share.hold(2 * MB)
-    greedy.share.relieve(wanted)
-    assert other.cut_off == 1
-    assert greedy.share.fits(wanted)
-
-
 class Waiting:
     """Who waits for room, and goes on with it."""
 
@@ -123,6 +106,25 @@ class Waiting:
 async def turns() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
+
+
+async def test_nobody_makes_way_for_what_would_not_fit_even_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has nearly half itself gets no more by what others lose, and is in nobody's way."""
+    monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 0.0)
+    monkeypatch.setattr("bookie_pod.client_memory.URGE_S", 0.001)
+    governor = MemoryGovernor(10 * MB)
+    greedy, other, newcomer = (Client(governor) for _ in range(3))
+    greedy.share.hold(4 * MB)
+    other.share.hold(3 * MB)
+    other.share.stuck_since = 0.0
+    itself = Waiting(greedy, 4 * MB)
+    await turns()
+    assert newcomer.share.take(2 * MB)
+    newcomer.share.make(-2 * MB)
+    by_others = Waiting(newcomer, 5 * MB)
+    await until(lambda: by_others.went_on)  # though it came later
+    assert (itself.went_on, other.cut_off) == (False, 1)
+    governor.leave(itself.waiter)
 
 
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
@@ -154,21 +156,53 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
 
 async def test_who_has_begun_waits_for_no_newcomer() -> None:
     """Else those who hold what they can only give back later would wait for those who wait for them."""
-    governor = MemoryGovernor(10 * MB)
+    governor = MemoryGovernor(16 * MB)
     begun, newcomer = Client(governor), Client(governor)
     others = [Client(governor) for _ in range(4)]
     for each in others:
-        each.share.hold(2 * MB)
-    coming = Waiting(newcomer, 4 * MB)
+        each.share.hold(5 * MB // 2)
+    coming = Waiting(newcomer, 8 * MB)
     await turns()
     assert not newcomer.share.take(MB)
     assert begun.share.take(MB, has_begun=True)
-    again = Waiting(begun, MB + MB // 2, has_begun=True)
+    again = Waiting(begun, MB, has_begun=True)
     await turns()
     assert not again.went_on
-    others[0].share.hold(-2 * MB)
+    others[0].share.hold(-5 * MB // 2)
     await turns()
     assert (again.went_on, coming.went_on) == (True, False)
+
+
+async def test_those_who_have_begun_leave_room_for_what_they_wait_for() -> None:
+    """A call that reads holds room until other connections, perhaps of this very process, brought what it reads."""
+    governor = MemoryGovernor(8 * MB)
+    reading = [Client(governor) for _ in range(20)]
+    begun = [each for each in reading if each.share.take(MB, has_begun=True)]
+    late = [Waiting(each, MB, has_begun=True) for each in reading if each not in begun]
+    await turns()
+    assert begun
+    assert not any(each.went_on for each in late)
+    source = Client(governor)
+    assert source.share.take(2 * MB)
+    assert not source.share.take(MB // 8)  # one thing after another, as long as somebody waits
+    source.share.make(-2 * MB)
+    begun[0].share.make(-MB)
+    await turns()
+    assert [each.went_on for each in late] == [True] + [False] * (len(late) - 1)
+
+
+async def test_what_a_source_waits_for_is_not_behind_those_who_have_begun() -> None:
+    governor = MemoryGovernor(8 * MB)
+    reading, next_one, source = (Client(governor) for _ in range(3))
+    assert reading.share.take(4 * MB, has_begun=True)
+    source.share.make(3 * MB)
+    late, more = Waiting(next_one, 4 * MB, has_begun=True), Waiting(source, MB)
+    await turns()
+    assert (late.went_on, more.went_on) == (False, False)
+    source.share.make(-3 * MB)
+    await turns()
+    assert (late.went_on, more.went_on) == (False, True)
+    assert next_one.share.making == 0
 
 
 async def test_who_waits_no_more_is_in_nobodys_way() -> None:
@@ -182,7 +216,7 @@ async def test_who_waits_no_more_is_in_nobodys_way() -> None:
     await turns()
     assert second.went_on
     governor.leave(second.waiter)
-    assert not governor.is_short
+    assert governor.kept_waiting is None
     assert later.share.making == MB
 
 
@@ -196,3 +230,22 @@ async def test_what_is_given_back_by_a_thread_is_given_on() -> None:
     await asyncio.to_thread(reader.share.make, -9 * MB)
     await turns()
     assert later.went_on
+
+
+async def test_what_a_thread_gives_back_while_somebody_is_looked_at_is_given_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    governor = MemoryGovernor(10 * MB)
+    reader, waiting = Client(governor), Client(governor)
+    reader.share.make(9 * MB)
+    take = Share.take
+
+    def refused_a_moment_too_early(share: Share, nbytes: int, *, has_begun: bool = False) -> bool:
+        taken = take(share, nbytes, has_begun=has_begun)
+        if reader.share.making:
+            reader.share.make(-9 * MB)
+        return taken
+
+    monkeypatch.setattr(Share, "take", refused_a_moment_too_early)
+    later = Waiting(waiting, 2 * MB)
+    await until(lambda: later.went_on)
