@@ -21,6 +21,7 @@ Source: reference on-disk formats, section 9.1.
 from __future__ import annotations
 
 import contextlib
+import errno
 import posixpath
 import random
 import threading
@@ -180,7 +181,7 @@ class IndexDirectories:
         a move was not finished."""
         directory = self._where.get(ledger_id)
         if ledger_id in self._half_moved:
-            return directory not in self._lost
+            return directory not in self._lost or self._half_moved[ledger_id] in self._lost
         writable = self._dirs.writable()
         return directory is not None and (directory in self._lost or (bool(writable) and directory not in writable))
 
@@ -192,6 +193,9 @@ class IndexDirectories:
             return  # deleted just now
         source = posixpath.join(old, relative_path(ledger_id))
         new = self._half_moved.get(ledger_id) or self._copied(ledger_id, source, old)
+        if new in self._lost:
+            # What the old file lacks is in the journals, so it must stay, and nothing is written to the copy any more.
+            raise OSError(errno.EIO, "the disk of its copy was given up", _copy_in(new, ledger_id))
         if old in self._lost:
             return
         target = posixpath.join(new, relative_path(ledger_id))

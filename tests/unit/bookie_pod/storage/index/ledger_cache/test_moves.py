@@ -185,3 +185,24 @@ def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing() -> None:
     storage = moving.restarted()
     assert storage.ledger_ids() == []
     storage.close()
+
+
+@pytest.mark.parametrize("old_too", [False, True])
+def test_half_a_move_to_a_disk_that_is_given_up_ends_there(old_too: bool) -> None:
+    """The copy may be gone with its disk, and what the old file lacks is in the journals."""
+    moving = Moving(homes=3)
+    moving.bookie.faults.fail("unlink", path=".idx", times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()
+    copy = moving.path
+    size = moving.bookie.files.size(copy)
+    cache = moving.storage.cache
+    for path in (copy, moving.old) if old_too else (copy,):
+        cache.give_up(path[: len("/ledgers0")])
+    moving.put(range(20, ENTRIES))
+    moving.storage.flush()
+    assert moving.bookie.files.exists(moving.old)
+    assert moving.bookie.files.size(copy) == size
+    with pytest.raises(StorageFault, match="on a disk that failed"):
+        cache.get(1, 3)
+    moving.storage.close()
