@@ -104,7 +104,7 @@ async def test_who_does_not_take_its_answers_makes_way(served: Served) -> None:
         untaken = [execute(get.SerializeToString()) for _ in range(20)]
 
         def cut_off() -> bool:
-            served.memory.relieve(time.perf_counter())  # as the guard of memory does every now and then
+            served.memory.relieve(time.perf_counter(), LIMIT)  # as if another one had waited for all there is
             return served.memory.cut_off > 0
 
         await until(cut_off)
