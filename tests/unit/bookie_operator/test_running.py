@@ -14,6 +14,7 @@ import kopf
 import pytest
 from yarl import URL
 
+from bookie_operator import handlers
 from bookie_operator.api.kinds import CLUSTER, LEASE, POD
 from bookie_operator.handlers import Watches
 from bookie_operator.running import RunOptions, run_operator
@@ -32,12 +33,16 @@ async def reached(fake: FakeCluster, what: Callable[[], bool]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def operator(fake: FakeCluster, identity: str = "one") -> AsyncIterator[int]:
-    """The port of its own server."""
+async def operator(
+    fake: FakeCluster, identity: str = "one", loops: list[asyncio.AbstractEventLoop] | None = None
+) -> AsyncIterator[int]:
+    """The port of its own server. `loops` gets kopf's."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     options = RunOptions((NAMESPACE,), fake.operators[0].settings, NAMESPACE, identity=identity, metrics_port=0)
 
     def login(**_: object) -> kopf.ConnectionInfo:
+        if loops is not None:
+            loops.append(asyncio.get_running_loop())
         return kopf.ConnectionInfo(server=fake.server.host)
 
     running = asyncio.create_task(
@@ -138,10 +143,13 @@ async def test_what_is_watched_is_its_own_and_metadata_alone() -> None:
             assert selector in ("", "app.kubernetes.io/name in (podkeeper,podkeeper-job),app.kubernetes.io/instance")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("plural", ["bookieclusters", "bookietasks", "pods", "cronjobs"])
-async def test_a_watch_that_ended_shows_from_outside(plural: str) -> None:
-    """kopf goes on without it: only a new process watches again."""
-    async with fake_cluster() as fake, operator(fake) as port:
+async def test_a_watch_that_ended_shows_from_outside(plural: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf goes on without it, and does not end any more when it is told to: only a new process watches again."""
+    monkeypatch.setattr(handlers, "_STOP_S", 0.0)
+    loops: list[asyncio.AbstractEventLoop] = []
+    async with fake_cluster() as fake, operator(fake, loops=loops) as port:
         async with asyncio.timeout(60):
             while plural not in {each for each, _, _ in fake.server.watches}:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
@@ -154,11 +162,24 @@ async def test_a_watch_that_ended_shows_from_outside(plural: str) -> None:
         status, text = await get(port, "/healthz")
         assert (status, text.rpartition("/")[2]) == (503, f"{plural} has ended: the log tells why\n")
         assert await get(port, "/readyz") == (503, text)
-    for thread in threading.enumerate():
-        if thread.name == "kopf":
-            await asyncio.to_thread(thread.join, 60)
+    await ended(loops[0])
     # kopf's own callbacks trip over the end of a watch.
     unheard._heard[:] = [each for each in unheard._heard if "request_cancel_callback" not in each]
+
+
+async def ended(loop: asyncio.AbstractEventLoop) -> None:
+    """Its watchers swallow what cancels them once, and the thread would stay."""
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            if task.get_name().startswith("watcher for"):
+                task.cancel()
+
+    async with asyncio.timeout(60):
+        while not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(cancel)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_watch_that_asks_for_nothing_counts_as_ended() -> None:
