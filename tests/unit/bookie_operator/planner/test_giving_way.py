@@ -115,6 +115,27 @@ def test_a_replacement_beside_a_full_quota_holds_up_nobody() -> None:
     assert not sim.accidents
 
 
+def test_a_replacement_gives_way_once_to_a_bookie_that_never_served() -> None:
+    """Which has the room that another one waits for; and the replacement waits for that one."""
+    sim = resting(repair={"autoReplaceAfterSeconds": 20}, decommission={"stallSeconds": 60})
+    sim.change(replicas=5)
+    sim.kubernetes.quota = 4
+    losing(sim, "Settle", "c-bookie-1")
+    at_step(sim, "Prove", most=900)
+    sim.kubernetes.quota = 5
+    sim.advance(1)
+    sim.kubernetes.pods["c-bookie-4"].starts_at = float("inf")
+    sim.kubernetes.quota = 4
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-2"])
+    sim.advance(5)
+    assert "c-bookie-2" not in sim.kubernetes.pods
+    sim.change(replicas=4)
+    sim.run_until_rest(most=300)
+    assert kinds(sim)[-3:] == [(REPLACE, "Cancelled"), (DECOMMISSION, "Done"), (REPLACE, "Done")]
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
 @pytest.mark.parametrize("by_task", [False, True])
 def test_a_replacement_without_a_spare_bookie_lets_one_be_made(by_task: bool) -> None:
     repair = {} if by_task else {"repair": {"autoReplaceAfterSeconds": 20}}
