@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def leads_on(before: bytes, way: Callable[[Simulation], None]) -> str:
     return ""
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=40, deadline=None, phases=PHASES, derandomize=True)
 @given(events)
 def test_some_change_leads_on(happens: list[Event]) -> None:
