@@ -32,8 +32,10 @@ sed -n 's/.*"instance_id": *"\\([^"]*\\)".*/\\1/p' /tmp/cluster.json >{TERMINATI
 """
 
 _LOOK: Final = f"""\
-bookie shell whatisinstanceid >/tmp/instance
-sed -n 's/.* InstanceId: *//p' /tmp/instance >{TERMINATION_LOG}
+bookie cluster status --no-ledgers --json >/tmp/cluster.json || test -s /tmp/cluster.json
+cat /tmp/cluster.json
+sed -n 's/.*"instance_id": *"\\([^"]*\\)".*"writable": *\\([0-9]*\\), *"read-only": *\\([0-9]*\\).*/\\1 \\2 \\3/p' \
+  /tmp/cluster.json >{TERMINATION_LOG}
 """
 
 
@@ -52,7 +54,8 @@ def initialise(cluster: ClusterView) -> list[str]:
 
 
 def look() -> list[str]:
-    """Tells the instance id of the cluster at `BK_metadataServiceUri` as its termination message. With the program."""
+    """Tells the instance id of the cluster at `BK_metadataServiceUri`, and how many writable and read-only bookies are
+    registered there, as its termination message. With the program, which fails too where no bookie is writable."""
     return ["/bin/sh", "-ec", _LOOK]
 
 

@@ -79,8 +79,8 @@ CHANGES: Final[tuple[Rule, ...]] = (
     garbage.begin,
     support.monitoring,
 )
-"""While no operation runs. Space and bookies come before all that needs them, and what a replacement gives way to before
-the next one; one that is broken before those that work; a rollout goes between two bookies of a decommission."""
+"""While no operation runs. Space and bookies come before all that needs them; what a replacement gives way to comes
+before the next one; one that is broken before those that work; a rollout goes between two bookies of a decommission."""
 
 BESIDE: Final[tuple[Rule, ...]] = (
     lambda world, _: tasks.accept(world),

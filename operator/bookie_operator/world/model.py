@@ -262,7 +262,8 @@ class World:
     check_job_message: str = ""
     check_job_finished_at: float | None = None
     check_instance_id: str = ""
-    """Instance id that it found; empty: none, or it did not tell (yet)."""
+    """Instance id that it found, and how many writable and read-only bookies are registered there, with blanks between;
+    empty: none, or it did not tell (yet)."""
     cleanup_job: str = ""
     """Of the Job that removes the metadata, as `metadata_job`."""
     identity: Mapping[str, str] | None = None

@@ -4,7 +4,11 @@ A Job looks which cluster is there. Only if it is this one does `status.metadata
 is what everything is built with: bookies get it as any other change of the configuration, one after the other. Until
 then nothing knows the new place, and whatever else is asked for goes on at the old one.
 
-Invariant: the Job changes nothing, wherever it looks.
+Invariants
+- The Job changes nothing, wherever it looks.
+- A copy of the metadata, as on servers that a backup was restored to, has the same instance id, and nobody registered.
+  While bookies are registered at the known place it is never taken for the same service: bookies that moved there would
+  delete every ledger that was made since.
 
 Threads: pure functions, any thread.
 """
@@ -23,40 +27,46 @@ RETRY_SECONDS: Final = 300.0
 
 def begin(world: World, desired: Desired) -> Decision | None:
     job, uid = desired.check_job, world.object_uids.get(desired.check_job)
-    if not job:
+    if not job or job in world.taken:
         return None
     if uid is None:
         return Act(ApplyObjects((job,)), f"looks which cluster is at {desired.moves_to}")
     if world.object_hashes.get(job) != desired.check_job_hash:
         return Act(DeleteObject(job, uid), f"{job} looks elsewhere than spec says by now: it is made anew")
-    if world.check_job == "Complete":
-        return _found(world, desired)
-    if world.check_job != "Failed":
+    if world.check_job not in ("Complete", "Failed"):
         problem = f": {world.check_job_message}" if world.check_job_message else ""
         words = f"waits for {job} to look which cluster is at {desired.moves_to}{problem}"
         return Wait("MetadataMoves", words, seconds=2.0)
+    other = _other(world)
+    if not other:
+        message = f"the metadata are at {desired.moves_to} as well: that is where bookies look for them from now on"
+        return Act(RecordState(metadata_service_uri=desired.moves_to), message, event=Event("MetadataMoved", message))
     finished = world.check_job_finished_at
     if finished is not None and world.now - finished >= RETRY_SECONDS:
-        return Act(DeleteObject(job, uid), f"{job} failed: it is tried again")
-    return _elsewhere(
-        world, desired, f"nobody could tell which cluster is there ({world.check_job_message or 'see its log'})"
-    )
+        return Act(DeleteObject(job, uid), f"{job} did not find the cluster: it looks again")
+    return _elsewhere(world, desired, other)
 
 
-def _found(world: World, desired: Desired) -> Decision:
-    if world.check_instance_id != world.cluster.status.instance_id:
-        return _elsewhere(world, desired, f"the cluster there has instance id {world.check_instance_id or 'unknown'}")
-    message = f"the metadata are at {desired.moves_to} as well: that is where bookies look for them from now on"
-    return Act(RecordState(metadata_service_uri=desired.moves_to), message, event=Event("MetadataMoved", message))
+def _other(world: World) -> str:
+    """Why what the Job found is not this cluster; empty: it is."""
+    if world.check_job == "Failed":
+        return f"nobody could tell which cluster is there ({world.check_job_message or 'see its log'})"
+    found, _, registered = world.check_instance_id.partition(" ")
+    if found != world.cluster.status.instance_id:
+        return f"the cluster there has instance id {found or 'unknown'}"
+    here = len(world.facts.registered) if world.facts is not None else 0
+    if here and not any(int(count) for count in registered.split() if count.isdigit()):
+        return f"no bookie is registered there, and {here} are where it is now: that is a copy of its metadata"
+    return ""
 
 
 def _elsewhere(world: World, desired: Desired, found: str) -> Wait:
     status = world.cluster.status
     return Wait(
         "MetadataElsewhere",
-        f"spec.metadataService leads to {desired.moves_to}, and {found}, while this one has {status.instance_id}: it "
-        f"stays at {status.metadata_service_uri}. Put spec.metadataService.uri back, or name servers of the same "
-        "service",
+        f"spec.metadataService leads to {desired.moves_to}, and {found}. This one, with instance id "
+        f"{status.instance_id}, stays at {status.metadata_service_uri}. Put spec.metadataService.uri back, or name "
+        "servers of the same service",
         seconds=30.0,
         stalled=True,
     )

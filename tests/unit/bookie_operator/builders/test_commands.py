@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -66,11 +67,11 @@ def test_probes_ask_what_is_served() -> None:
     assert {commands.ALIVE, commands.READY} <= served
 
 
-def run_initialisation(tmp_path: Path, program: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+def run_script(tmp_path: Path, program: str, command: Sequence[str]) -> tuple[subprocess.CompletedProcess[str], Path]:
     """The Job's script, with `program` (shell) in the place of `bookie`."""
     (tmp_path / "bookie").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "bookie").chmod(0o755)
-    shell, options, script, *arguments = commands.initialise(cluster())
+    shell, options, script, *arguments = command
     log = tmp_path / "termination-log"
     script = script.replace("/tmp/cluster.json", f"{tmp_path}/cluster.json").replace(commands.TERMINATION_LOG, str(log))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -80,6 +81,26 @@ def run_initialisation(tmp_path: Path, program: str) -> tuple[subprocess.Complet
         ),
         log,
     )
+
+
+def run_initialisation(tmp_path: Path, program: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    return run_script(tmp_path, program, commands.initialise(cluster()))
+
+
+@pytest.mark.parametrize("code", [0, 12])
+def test_a_look_tells_the_instance_id_and_who_is_registered(tmp_path: Path, code: int) -> None:
+    arguments = tmp_path / "arguments"
+    bookies = {"writable": 3 if not code else 0, "read-only": 12, "down": 7}
+    answer = json.dumps({"metadata_service": "x", "instance_id": "1-2-3", "layout": "Y", "bookies": bookies})
+    program = f"printf '%s\\n' \"$@\" >{arguments}; echo '{answer}'; exit {code}"
+    ended, log = run_script(tmp_path, program, commands.look())
+    assert (ended.returncode, ended.stderr, log.read_text()) == (0, "", f"1-2-3 {bookies['writable']} 12\n")
+    assert parsed(arguments.read_text().split("\n")[:-1])["as_json"] is True
+
+
+def test_a_look_that_finds_nothing_fails(tmp_path: Path) -> None:
+    ended, log = run_script(tmp_path, "exit 12", commands.look())
+    assert (ended.returncode, log.exists()) == (1, False)
 
 
 def test_the_job_tells_the_instance_id_and_nothing_else(tmp_path: Path) -> None:

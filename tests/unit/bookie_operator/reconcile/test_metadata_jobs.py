@@ -129,7 +129,7 @@ async def moving(fake: FakeCluster, told: str | None = None) -> None:
     """A cluster at rest whose spec names other servers, where the cluster of this instance id is; None: its own."""
     fake.apply(replicas=3)
     await fake.settle()
-    fake.controllers.job_messages[CHECK] = fake.resource["metadata"]["uid"] if told is None else told
+    fake.controllers.job_messages[CHECK] = f"{fake.resource['metadata']['uid']} 2 1" if told is None else told
     fake.apply(metadataService={"uri": THERE})
 
 
@@ -172,8 +172,21 @@ async def test_a_place_that_does_not_answer_may_be_corrected() -> None:
         await fake.until(lambda: fake.reason("Reconciling") == "MetadataMoves")
         first = fake.store.get(JOB, NAMESPACE, CHECK)["metadata"]["uid"]
         fake.controllers.no_pods.clear()
-        fake.controllers.job_messages[CHECK] = fake.resource["metadata"]["uid"]
+        fake.controllers.job_messages[CHECK] = f"{fake.resource['metadata']['uid']} 0 3"
         fake.apply(metadataService={"uri": "zk://right:2181"})
         await fake.until(lambda: fake.status["metadataServiceUri"] == "zk://right:2181/ledgers", 900)
         found = fake.store.find(JOB, NAMESPACE, CHECK)
         assert found is None or found["metadata"]["uid"] != first
+
+
+async def test_a_copy_of_the_metadata_is_not_taken_for_the_same_service() -> None:
+    """Servers that a backup was restored to: bookies that went there would delete what was written since."""
+    async with fake_cluster() as fake:
+        await moving(fake)
+        uid = fake.resource["metadata"]["uid"]
+        fake.controllers.job_messages[CHECK] = f"{uid} 0 0"
+        before = uris(fake)
+        await fake.until(lambda: fake.reason("Stalled") == "MetadataElsewhere", 900)
+        assert uris(fake) == before
+        fake.controllers.job_messages[CHECK] = f"{uid} 3 0"
+        await fake.until(lambda: fake.status["metadataServiceUri"] == f"{THERE}/ledgers", 900)
