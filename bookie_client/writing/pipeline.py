@@ -235,7 +235,7 @@ class AddPipeline:
             return
         finally:
             self._looking = False
-        self._deliver()
+        self.deliver_soon()
 
     def _fail(self, add: PendingAdd, error: PodkeeperError) -> None:
         add.lingering = add.waiting > 0
