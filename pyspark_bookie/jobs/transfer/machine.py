@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY
+from bookie_client.streams.model import APPLICATION, GOING_KEY, STREAM_KEY, WRITER_KEY
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import (
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 _ID_TRIES: Final = 20
 _BATCHES_UNDER_WAY: Final = 4
-_STREAM_TAGS: Final = (STREAM_KEY, WRITER_KEY)
-"""Custom metadata that would make another stream's ledger of the new one."""
+_STREAM_TAGS: Final = (STREAM_KEY, WRITER_KEY, GOING_KEY)
+"""Custom metadata that would make another stream's ledger of the new one, or one that no stream takes: a deletion that
+found the ledger listed after all may not have lived to take its mark back."""
 
 Stored = Versioned[TransferRecord]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings
+from bookie_client.streams.model import GOING_KEY, STREAM_KEY
 from bookie_protocol.errors import BadRequest, EntryDamaged, LedgerNotClosed, NoSuchLedger, Refused, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.common.throttle import Throttle
@@ -193,6 +194,15 @@ def test_a_ledger_that_comes_back_is_its_streams(source: LedgerShelf, target: Le
     assert transferrer(source, target, keep_ids=True).transfer(7)[0] is TransferFate.MADE
     with pytest.raises(BadRequest, match="is stream orders's"):
         target.run(lambda client: Streams(client).publish("others", ledgers))
+
+
+def test_a_copy_of_a_ledger_that_was_about_to_be_deleted_stays(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS, custom={STREAM_KEY: b"orders", GOING_KEY: b""})
+    _, record = transferrer(source, target, stream="copied").transfer(7)
+    assert record is not None
+    copy = PublishedLedger(record.target_id, len(PAYLOADS), sum(map(len, PAYLOADS)))
+    target.run(lambda client: Streams(client).create("copied", StreamSettings()))
+    assert target.run(lambda client: Streams(client).publish("copied", [copy])).is_new
 
 
 def test_what_was_made_for_one_stream_is_refused_to_another(source: LedgerShelf, target: LedgerShelf) -> None:
