@@ -143,6 +143,7 @@ def _pem(what: str, der: bytes) -> bytes:
 
 
 def _pkcs12(content: bytes, secret: str) -> Stored:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
 
@@ -155,7 +156,9 @@ def _pkcs12(content: bytes, secret: str) -> Stored:
             )
         others = [each.certificate.public_bytes(serialization.Encoding.PEM) for each in found.additional_certs]
         own = [] if found.cert is None else [found.cert.certificate.public_bytes(serialization.Encoding.PEM)]
-    except ValueError as error:
+    except UnsupportedAlgorithm as error:
+        raise BadStore(f"a PKCS12 store of a kind that is not supported ({error})") from error
+    except (ValueError, TypeError) as error:
         raise BadStore(f"no PKCS12 store of this password ({error})") from error
     return Stored(key, b"".join([*own, *others]) if key else b"", b"".join(others))
 

@@ -24,3 +24,7 @@ done
 cp client.jks other-key.jks
 keytool $J -keypasswd -alias client -keystore other-key.jks -storetype JKS -keypass hunter22 -new different
 rm -f ca.p12 ca.pem chain.pem *.csr bookie.pem client.pem
+openssl genpkey -algorithm SM2 -out sm2.pem
+openssl req -x509 -key sm2.pem -subj /CN=other-curve -days 36500 -out sm2-certificate.pem
+openssl pkcs12 -export -inkey sm2.pem -in sm2-certificate.pem -passout pass:hunter22 -out other-curve.p12
+rm sm2.pem sm2-certificate.pem

@@ -120,3 +120,9 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def test_a_key_of_jks_with_another_password_is_told(password: str) -> None:
     with pytest.raises(BadStore, match="the key has another password than the store"):
         read_store(str(STORES / "other-key.jks"), password)
+
+
+def test_a_key_that_nobody_here_understands_is_told(password: str) -> None:
+    """A renewed certificate of this kind must leave the last good one in use."""
+    with pytest.raises(BadStore, match="not supported"):
+        read_store(str(STORES / "other-curve.p12"), password)
