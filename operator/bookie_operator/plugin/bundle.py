@@ -66,7 +66,7 @@ _MAX_EVENTS: Final = 2000
 _CLAIM: Final = re.compile(r"^(journal|ledger|index)-\d+-")
 """What the name of a claim has before that of its pod."""
 _SECONDS: Final = 15.0
-_NAMES_A_SECRET: Final = frozenset({"secretKeyRef", "secretRef", "secret", "imagePullSecrets"})
+_NAMES_A_SECRET: Final = re.compile(r"(?i)secret(key)?(ref)?$|^imagePullSecrets$")
 """Members whose `name` is that of a Secret; `secretName` is one itself."""
 
 
@@ -251,7 +251,7 @@ def secrets_named(thing: Any, key: str = "") -> frozenset[str]:
     """The Secrets that objects of Kubernetes name: in volumes, environments, pulls of images and specs of ours."""
     if isinstance(thing, Mapping):
         found = [secrets_named(child, str(name)) for name, child in thing.items()]
-        if key in _NAMES_A_SECRET and isinstance(thing.get("name"), str):
+        if _NAMES_A_SECRET.search(key) and isinstance(thing.get("name"), str):
             found.append(frozenset({thing["name"]}))
     elif isinstance(thing, list):
         found = [secrets_named(child, key) for child in thing]

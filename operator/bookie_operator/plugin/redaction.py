@@ -1,7 +1,8 @@
 """What leaves the cluster in a support bundle bears no secrets.
 
 Two ways, because neither is enough. By *source*: values that are known to be secret (those of Secrets that the cluster
-uses, and whatever stood under a name that says so) are replaced wherever they come again, word for word or in base64.
+uses, and whatever stood under a name that says so) are replaced wherever they come again, word for word, in base64, or
+as JSON and addresses write them.
 By *shape*: passwords in URLs, options and assignments, bearer tokens, keys of clouds, PEM blocks.
 
 Invariants
@@ -15,9 +16,11 @@ Threads: a `Redactor` belongs to one.
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 REDACTED: Final = "REDACTED"
 _WORDS: Final = r"passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:private|api|access|account).?key"
@@ -29,14 +32,21 @@ _HARMLESS: Final = re.compile(
     r"|expirationSeconds)$"
 )
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}"
-_VALUE: Final = r"(?P<value>\\?\"(?:[^\"\\]|\\(?!\")|\\\"(?=[^\s,;}\])]))*\\?\"|'[^'\n]*'|[^\s\"',;&})\]]+)"
-_ASSIGNED: Final = re.compile(rf"(?P<name>{_NAME})(?P<sign>\\?[\"']?[ \t]*[=:][ \t]*){_VALUE}")
-_WHOLE_LINE: Final = re.compile(rf"(?m)^(?P<name>\s*{_NAME})(?P<sign>\s*[=:][ \t]*)(?P<value>[^\n\"'{{\[]+)$")
-"""As in files of properties and in YAML: the value may have blanks."""
-_OPTION: Final = re.compile(rf"(?P<name>(?<!\S)--?{_NAME})(?P<sign>[ \t]+){_VALUE}")
+_VALUE: Final = re.compile(
+    r"\\?\"(?:[^\"\\]|\\(?!\")|\\\"(?=[^\s,;}\])]))*(?:\\?\"|\Z)|'[^'\n]*'"
+    r"|[^\s\"',;&})\]](?:[^\s\"',;&})\]]|[\"'](?=\w))*|'\S+"
+)
+"""In quotes, which what was cut off does not close, or a word; a quote within a word is part of it."""
+_LINES: Final = (
+    (re.compile(rf"(?m)^[ \t]*(?P<name>{_NAME})[ \t]*=[ \t]*"), re.compile(r"[^\n]+")),
+    (re.compile(rf"(?m)^[ \t]*(?P<name>{_NAME})[ \t]*:[ \t]*"), re.compile(r"[^\s\"'{\[][^\n]*")),
+)
+"""As in files of properties and in YAML: the value may have blanks, and whatever else."""
+_ASSIGNED: Final = (re.compile(rf"(?P<name>{_NAME})\\?[\"']?[ \t]*[=:][ \t]*"), _VALUE)
+_OPTION: Final = (re.compile(rf"(?<!\S)(?P<name>--?{_NAME})[ \t]+"), _VALUE)
 _BEARER: Final = re.compile(r"(?i)\b(?P<kept>(?:bearer|basic)\s+)[A-Za-z0-9._~+/=\-]{8,}")
 _IN_ADDRESS: Final = re.compile(
-    r"(?P<kept>(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?<![\w/.:@-]))[^\s/:@\"']*:)[^\s/@\"']+(?=@(?!sha256:)[\w.\[])"
+    r"(?P<kept>(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?<![\w/.:@-]))[^\s/:@\"']*:)[^\s/,\"']+(?=@(?!sha256:)[\w.\[])"
 )
 """`user:password@host`, which the digest of an image is not."""
 _OF_CLOUDS: Final = re.compile(
@@ -46,6 +56,8 @@ _OF_CLOUDS: Final = re.compile(
 _PEM: Final = re.compile(
     r"(?P<kept>-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----)(?:(?!-----).)*(?:-----END [A-Z0-9 ]*PRIVATE KEY-----)?", re.DOTALL
 )
+_USER: Final = re.compile(r"[^\s:/\"'{]+:(?P<password>[^\s/]\S*)")
+"""`user:password`, as ZooKeeper takes it."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _PUBLIC: Final = re.compile(r"(?i)^(user(name)?|login|.*\.crt|.*\.pub|instance.?id|namespace|host(name)?|port)$")
 """Keys of Secrets whose values are no secrets, and whose words stand everywhere."""
@@ -70,10 +82,10 @@ class Redactor:
             except ValueError:
                 self._learn(str(encoded))
             else:
-                self._learn(text)
+                self._learn_whole(text)
         for key, text in (secret.get("stringData") or {}).items():
             if not _PUBLIC.match(str(key)):
-                self._learn(str(text))
+                self._learn_whole(str(text))
 
     def redacted(self, thing: Mapping[str, Any]) -> dict[str, Any]:
         """An object of Kubernetes, without what its owners keep to themselves."""
@@ -101,9 +113,18 @@ class Redactor:
             text = self._pattern.sub(REDACTED, text)
         for shape in (_PEM, _BEARER, _IN_ADDRESS, _OF_CLOUDS):
             text = shape.sub(lambda found: found["kept"] + REDACTED, text)
-        for assignment in (_WHOLE_LINE, _ASSIGNED, _OPTION):
-            text = assignment.sub(_without_value, text)
+        for form in (*_LINES, _ASSIGNED, _OPTION):
+            text = _without_values(text, form)
         return text
+
+    def _learn_whole(self, text: str) -> None:
+        """A value of a Secret, and what it says that is secret: a file of credentials has names, users and the like."""
+        self._learn(text)
+        for form in (*_LINES, _ASSIGNED):
+            for start, end in _values(text, form):
+                self._learn(text[start:end].strip("\\\"' \t;,"), named=True)
+        if (user := _USER.fullmatch(text.strip())) is not None:
+            self._learn(user["password"])
 
     def _learn(self, text: str, named: bool = False) -> None:
         """`named`: only its name says that it is secret, so a plain word is left alone."""
@@ -113,8 +134,9 @@ class Redactor:
         lines = [line.strip() for line in text.splitlines()] if "\n" in text else []
         for each in (text, *(line for line in lines if len(line) >= 2 * _SHORTEST)):
             if len(each) >= _SHORTEST and each != REDACTED:
-                self._known[each] = None
-                self._known[base64.b64encode(each.encode()).decode().rstrip("=")] = None
+                encoded = base64.b64encode(each.encode()).decode().rstrip("=")
+                for form in (each, encoded, json.dumps(each)[1:-1], quote(each, safe="")):
+                    self._known[form] = None
                 self._pattern = None
 
     def _cleaned(self, value: Any, name: str = "") -> Any:
@@ -143,8 +165,24 @@ def sensitive(name: str) -> bool:
     return bool(_SENSITIVE.search(name) or _PASS.search(name)) and not _HARMLESS.search(name)
 
 
-def _without_value(found: re.Match[str]) -> str:
-    if not sensitive(found["name"].strip()) or found["value"].strip("\\\"' ") in ("", REDACTED):
-        return found[0]
-    quote = re.match(r"\\?[\"']", found["value"])
-    return f"{found['name']}{found['sign']}{quote[0] if quote else ''}{REDACTED}{quote[0] if quote else ''}"
+def _values(text: str, form: tuple[re.Pattern[str], re.Pattern[str]]) -> Iterator[tuple[int, int]]:
+    """Where the values are whose names say that they are secret. Within other values there may be more of them."""
+    names, values = form
+    at = 0
+    while (name := names.search(text, at)) is not None:
+        at = name.end()
+        if sensitive(name["name"]) and (value := values.match(text, at)) is not None:
+            yield value.span()
+            at = value.end()
+
+
+def _without_values(text: str, form: tuple[re.Pattern[str], re.Pattern[str]]) -> str:
+    kept, done = [], 0
+    for start, end in _values(text, form):
+        value = text[start:end]
+        if value.strip("\\\"' ") in ("", REDACTED):
+            continue
+        mark = re.match(r"\\?[\"']", value)
+        kept += [text[done:start], mark[0] if mark else "", REDACTED, mark[0] if mark else ""]
+        done = end
+    return "".join([*kept, text[done:]])

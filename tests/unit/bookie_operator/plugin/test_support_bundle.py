@@ -164,6 +164,14 @@ def test_what_sounds_like_a_secret_goes_and_what_says_where_it_is_stays() -> Non
             f"x\n-----BEGIN EC PRIVATE KEY-----{REDACTED}\ny",
         ),
         ("-----BEGIN PRIVATE KEY-----\nMIIE cut off", f"-----BEGIN PRIVATE KEY-----{REDACTED}"),
+        ("a=1\nzkPassword=it's {b,c}; \"d\nb=2", f"a=1\nzkPassword={REDACTED}\nb=2"),
+        ("zkPassword='tis", f"zkPassword='{REDACTED}'"),
+        ("bookie --json --password hunter2", f"bookie --json --password {REDACTED}"),
+        ("zkPassword: it's {b,c}", f"zkPassword: {REDACTED}"),
+        ("began with zkPassword=ab'cd\"ef in", f"began with zkPassword={REDACTED} in"),
+        ('{"a": "zkPassword=abc"}', f'{{"a": "zkPassword={REDACTED}"}}'),
+        ('{"password": "cut o', f'{{"password": "{REDACTED}"'),
+        ("zk://ada:hunter@2@zk-1:2181,eve:x@zk-2/x", f"zk://ada:{REDACTED}@zk-1:2181,eve:{REDACTED}@zk-2/x"),
     ],
 )
 def test_shapes_of_secrets(text: str, clean: str) -> None:
@@ -199,6 +207,31 @@ def test_what_is_known_to_be_secret_is_looked_for_everywhere() -> None:
     assert redactor.text(text) == f"{REDACTED} {REDACTED}= podkeeper {REDACTED} {REDACTED} disabled {REDACTED}"
 
 
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ('quo"te\\d', json.dumps('quo"te\\d')),
+        ("pässwörd", json.dumps("pässwörd")),
+        ("p@ss/word", "https://ada:p%40ss%2Fword@host"),
+        ('Client {\n  password="inside-jaas"; };', "said inside-jaas"),
+        ('{"auths": {"r": {"username": "ada-the-first", "password": "of-a-registry"}}}', "said of-a-registry"),
+        ("ada:of-zookeeper", "said of-zookeeper"),
+        ("user=ada-the-first\nbookiePassword = of a property", "said of a property"),
+    ],
+)
+def test_what_a_secret_says_is_known_in_every_form(secret: str, text: str) -> None:
+    redactor = Redactor()
+    redactor.learn_secret({"data": {"any": base64.b64encode(secret.encode()).decode()}})
+    clean = redactor.text(f"{text} and ada-the-first")
+    assert clean.endswith(" and ada-the-first")
+    assert clean.removesuffix(" and ada-the-first") in (
+        REDACTED,
+        f"said {REDACTED}",
+        f'"{REDACTED}"',
+        f"https://ada:{REDACTED}@host",
+    )
+
+
 async def test_secrets_of_pods_are_in_nothing_that_is_written(rig: KubectlRig, tmp_path: Path) -> None:
     """Canaries: wherever a cluster takes a secret, and wherever something may tell it again."""
     store = rig.fake.store
@@ -206,6 +239,7 @@ async def test_secrets_of_pods_are_in_nothing_that_is_written(rig: KubectlRig, t
         "s3": "canary-of-the-environment",
         "wholesale": "canary-of-env-from",
         "disk": "canary-of-a-volume",
+        "driver": "canary-of-a-driver",
     }.items():
         data = {"k": base64.b64encode(value.encode()).decode()}
         store.create(SECRET, NAMESPACE, {"metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
@@ -213,9 +247,10 @@ async def test_secrets_of_pods_are_in_nothing_that_is_written(rig: KubectlRig, t
     spec["containers"][0]["env"] = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "k"}}}]
     spec["containers"][0]["envFrom"] = [{"secretRef": {"name": "wholesale"}}]
     spec.setdefault("volumes", []).append({"name": "v", "secret": {"secretName": "disk"}})
+    spec["volumes"].append({"name": "c", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "driver"}}})
     rig.logs["demo-bookie-0"] = [
         "2027-01-01T00:00:01Z canary-of-the-environment canary-of-env-from",
-        "2027-01-01T00:00:02Z canary-of-a-volume",
+        "2027-01-01T00:00:02Z canary-of-a-volume canary-of-a-driver",
     ]
     path = tmp_path / "bundle.tar.gz"
     assert await rig.run("support-bundle", NAME, "-o", str(path)) == 0
