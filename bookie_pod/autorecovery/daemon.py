@@ -64,6 +64,8 @@ class AutoRecovery:
         self._worker = worker
         self._interval = watch_interval
         self._tasks: list[asyncio.Task[None]] = []
+        self._told: str | None = None
+        """The complaint that was logged; a bookie goes on watching, whatever `watch` returns."""
 
     async def start(self) -> None:
         """Begin; returns at once."""
@@ -78,15 +80,14 @@ class AutoRecovery:
 
     async def watch(self) -> str:
         """Look after the parts until the session is beyond hope, or a part is `dead`; returns why."""
-        told: str | None = None
         while True:
             complaint = self.complaint()
-            if complaint != told and (complaint is None) != (told is None):
+            if (complaint is None) != (self._told is None):
                 if complaint is not None:
                     _log.error("auto-recovery does not work", reason=complaint)
                 else:
                     _log.info("auto-recovery works again")
-            told = complaint
+            self._told = complaint
             if (dead := self.dead()) is not None:
                 return dead
             if self._session.away() >= self._reopen_after:

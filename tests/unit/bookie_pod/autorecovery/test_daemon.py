@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery import daemon as daemon_module
 from bookie_pod.autorecovery import supervision
@@ -157,3 +158,6 @@ async def test_a_part_that_nobody_keeps_any_more_ends_the_watch(daemon: AutoReco
     daemon._tasks[0].cancel()
     async with asyncio.timeout(10):
         assert await daemon.watch() == daemon.dead() == daemon.complaint() == "the auditor is dead: it was cancelled"
+    with capture_logs() as told:
+        assert await daemon.watch() == daemon.dead()
+    assert told == [], "once is enough: a bookie watches on"
