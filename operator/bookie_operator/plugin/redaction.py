@@ -31,7 +31,7 @@ _HARMLESS: Final = re.compile(
     r"(?i)(name|path|file|ref|keyref|optional|class|type|automountServiceAccountToken|serviceAccountToken"
     r"|expirationSeconds)$"
 )
-_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}"
+_NAME: Final = r"(?<![A-Za-z0-9_.\-])[A-Za-z0-9_.\-]++"
 _VALUE: Final = re.compile(
     r"\\?\"(?:[^\"\\]|\\(?!\")|\\\"(?=[^\s,;}\])]))*(?:\\?\"|\Z)|'[^'\n]*'"
     r"|[^\s\"',;&})\]](?:[^\s\"',;&})\]]|[\"'](?=\w))*|'\S+"
@@ -43,10 +43,10 @@ _LINES: Final = (
 )
 """As in files of properties and in YAML: the value may have blanks, and whatever else."""
 _ASSIGNED: Final = (re.compile(rf"(?P<name>{_NAME})\\?[\"']?[ \t]*[=:][ \t]*"), _VALUE)
-_OPTION: Final = (re.compile(rf"(?<!\S)(?P<name>--?{_NAME})[ \t]+"), _VALUE)
+_OPTION: Final = (re.compile(r"(?<!\S)(?P<name>--?[A-Za-z_][A-Za-z0-9_.\-]*+)[ \t]+"), _VALUE)
 _BEARER: Final = re.compile(r"(?i)\b(?P<kept>(?:bearer|basic)\s+)[A-Za-z0-9._~+/=\-]{8,}")
 _IN_ADDRESS: Final = re.compile(
-    r"(?P<kept>(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?<![\w/.:@-]))[^\s/:@\"']*:)[^\s/,\"']+(?=@(?!sha256:)[\w.\[])"
+    r"(?P<kept>(?:[A-Za-z][A-Za-z0-9+.\-]{0,30}://|(?<![\w/.:@-]))[^\s/:@\"']{0,200}:)[^\s/,\"']+(?=@(?!sha256:)[\w.\[])"
 )
 """`user:password@host`, which the digest of an image is not."""
 _OF_CLOUDS: Final = re.compile(
