@@ -195,7 +195,7 @@ async def test_reads_of_every_level(tmp_path: Path) -> None:
         await flushing
         assert await read(3) == (0, 0, 1)
         assert await read(3) == (0, 1, 0)
-        assert await read(4) == (0, 1, 0)  # its successor came along
+        assert await read(4) == (0, 0, 1)  # a read that follows none reads nothing ahead
 
 
 async def test_last_entry_over_memory_and_disk(tmp_path: Path) -> None:

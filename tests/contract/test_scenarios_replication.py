@@ -261,9 +261,7 @@ async def test_a_bookie_that_hangs_costs_a_reader_the_speculative_time_out_and_n
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_ranges_come_by_batch_where_every_bookie_has_every_entry_and_singly_where_not(
-    cluster, monkeypatch, version
-):
+async def test_ranges_come_by_batch_whether_every_bookie_has_every_entry_or_not(cluster, monkeypatch, version):
     noted = note_batches(monkeypatch)
     options = ClientOptions(protocol_version=version, batch_read_entries=100)
     async with Client(cluster.uri, options) as client:
@@ -275,4 +273,4 @@ async def test_ranges_come_by_batch_where_every_bookie_has_every_entry_and_singl
             if quorums[0] == quorums[1]:
                 assert 10 <= batches <= 15
             else:
-                assert batches == 0
+                assert 10 <= batches <= 24  # each bookie is asked for its own entries, by batches with a step

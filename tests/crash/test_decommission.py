@@ -159,7 +159,7 @@ async def test_the_coordinator_and_the_undo_race_for_the_cookie(tmp_path: Path) 
     """Whoever is first wins: a cookie that is gone is a bookie that left, a writable bookie has its cookie."""
     total = await requests_of_a_whole_run(tmp_path / "whole")
     outcomes = set()
-    for pause in range(total - 14, total + 1):
+    for pause in range(total - 24, total + 1):
         rig = await opened(tmp_path / str(pause))
         try:
             service, transport = await rig.connect()

@@ -66,7 +66,7 @@ def _begin_versions_anew(patch: pytest.MonkeyPatch) -> None:
 
     async def bury(self: ManifestStore, manifest: Manifest, now_ms: int) -> None:
         with suppress(MetadataNotFound, MetadataVersionConflict):
-            await self._heads.delete(manifest.name, manifest.version)
+            await self._heads.delete_this(manifest.name, (await self._heads.read(manifest.name)).identity)
 
     patch.setattr(ManifestStore, "bury", bury)
 

@@ -28,7 +28,8 @@ def verdicts(report, fragment=0):
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_only_denials_and_damage_make_a_replica_bad(error):
-    verdict = verdict_of(error("as it was answered"))
+    more = ("/ledgers",) if error is errors.DirectoryFault else ()
+    verdict = verdict_of(error("as it was answered", *more))
     if issubclass(error, errors.NotThere):
         assert verdict is ReplicaVerdict.MISSING
     elif issubclass(error, errors.DigestMismatch | errors.StorageFault):

@@ -79,6 +79,7 @@ async def test_another_configuration_of_the_release_waits_too_and_nobody_compare
         (has,) = [name for name in config_maps(template["spec"]) if name.startswith("demo-config-")]
         of_this_release = config.default_keys
         monkeypatch.setattr(config, "default_keys", lambda of: {**of_this_release(of), "journalMaxSizeMB": "512"})
+        another_process(fake)
         await passes(fake, 5)
         fake.server.requests.clear()
         await passes(fake)
@@ -93,6 +94,12 @@ async def test_another_configuration_of_the_release_waits_too_and_nobody_compare
 
 def autorecovery(fake: FakeCluster) -> dict[str, Any]:
     return fake.store.get(DEPLOYMENT, NAMESPACE, "demo-autorecovery")
+
+
+def another_process(fake: FakeCluster) -> None:
+    """Another release of the operator has built nothing yet."""
+    for operator in fake.operators:
+        operator.builds.forget(NAMESPACE, "demo")
 
 
 def config_of(obj: dict[str, Any]) -> str:
@@ -274,6 +281,7 @@ async def with_earlier_name(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) 
         fake.apply(replicas=4, tls=TLS)
         issue(fake, "demo-tls")
         await fake.settle()
+    another_process(fake)
 
 
 async def test_a_certificate_that_has_another_name_now_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
