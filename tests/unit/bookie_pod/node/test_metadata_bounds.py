@@ -36,8 +36,12 @@ class Served:
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
-        """With a connection of its own."""
-        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
+        """With a connection of its own, whose client takes nothing that it has not asked for."""
+        options = (
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),
+        )
         async with grpc.aio.insecure_channel(f"127.0.0.1:{self.server.port}", options=options) as made:
             yield made
 
