@@ -93,7 +93,7 @@ def decommission(
         return connection.run(lambda found: work.show_plan(found, bookie_id, as_json=as_json))
     if status:
         return connection.run(lambda found: work.show_status(found, bookie_id, as_json=as_json))
-    admin = work.AdminAccess(admin_url, token_file, ca_file, cert_file)
+    admin = work.AdminAccess(connection.configuration.http, admin_url, token_file, ca_file, cert_file)
     if undo:
         return connection.run(lambda found: work.take_back(found, bookie_id, admin, as_json=as_json))
     wanted = work.Wanted(

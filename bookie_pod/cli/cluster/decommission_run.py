@@ -30,6 +30,8 @@ from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table
 from bookie_pod.cli.units import duration_text, size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.node.admin.bookie_access import bookie_admin
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
 SILENT_S: Final = 60.0
@@ -38,8 +40,10 @@ SILENT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """How bookies' admin API is reached."""
+    """How bookies' admin API is reached: as `http` says, so that commands in a pod need no options; `url` and the files
+    count in its place."""
 
+    http: HttpConfig
     url: str | None = None
     token_file: str | None = None
     ca_file: str | None = None
@@ -49,7 +53,7 @@ class AdminAccess:
         """`InvalidConfiguration` for a file that cannot be used."""
         token = read_token(self.token_file) if self.token_file is not None else None
         tls = client_tls(self.ca_file, self.cert_file) if self.ca_file is not None else None
-        return HttpBookieAdmin(cluster.service, url=self.url, token=token, tls=tls)
+        return bookie_admin(cluster.service, self.http, url=self.url, token=token, tls=tls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
-"""How this bookie asks the admin API of others: bookies of one cluster are configured alike, so its own token and
-certificates are theirs.
+"""How the admin API of bookies is asked by their like: bookies of one cluster are configured alike, so the token and
+the certificates of one's own configuration are theirs.
 
 Threads: any; reads small files.
 """
 
 from __future__ import annotations
+
+import ssl
 
 from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
 from bookie_pod.config.sections.service import HttpConfig
@@ -13,9 +15,16 @@ from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import MetadataService
 
 
-def bookie_admin(service: MetadataService, config: HttpConfig) -> HttpBookieAdmin:
-    """`InvalidConfiguration` for a file that cannot be read."""
-    return HttpBookieAdmin(service, token=_token(config), tls=client_context(config))
+def bookie_admin(
+    service: MetadataService,
+    config: HttpConfig,
+    *,
+    url: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> HttpBookieAdmin:
+    """What is given counts in place of the configuration. `InvalidConfiguration` for a file that cannot be read."""
+    return HttpBookieAdmin(service, url=url, token=token or _token(config), tls=tls or client_context(config))
 
 
 def _token(config: HttpConfig) -> str | None:

@@ -10,6 +10,7 @@
     PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
     PODKEEPER_E2E_ARTIFACTS     where the state of failed tests is written (a temporary folder)
     PODKEEPER_E2E_LOCAL         anything: run the operator of this work tree here, instead of installing its chart
+    PODKEEPER_E2E_PATIENCE      a factor of every time-out (1), for a machine that does other things meanwhile
     PODKEEPER_E2E_KEEP          anything: leave the namespace as the last test left it
 
 Threads: values, for any thread.

@@ -18,7 +18,9 @@ from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, while_
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
 from bookie_pod.cli.units import duration_text, size_text
+from bookie_pod.config.sections.service import HttpConfig
 from bookie_protocol.errors import InvalidConfiguration, Refused
+from tests.support.certificates import Certificates
 
 NOWHERE = ("--metadata", "file:///does/not/exist")
 
@@ -98,9 +100,37 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
     cluster: object = type("Cluster", (), {"service": None})()
     for path in (str(file), str(tmp_path / "missing")):
         with pytest.raises(InvalidConfiguration, match="--ca-file"):
-            AdminAccess(ca_file=path).open(cluster)  # type: ignore[arg-type]
+            AdminAccess(HttpConfig(), ca_file=path).open(cluster)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="--token-file"):
-        AdminAccess(token_file=str(tmp_path / "missing")).open(cluster)  # type: ignore[arg-type]
+        AdminAccess(HttpConfig(), token_file=str(tmp_path / "missing")).open(cluster)  # type: ignore[arg-type]
+
+
+def test_a_command_in_a_pod_asks_bookies_as_they_ask_each_other(tmp_path: Path) -> None:
+    """What is advised there, `bookie cluster decommission BOOKIE`, has no options."""
+    certificates = Certificates(tmp_path).make_all()
+    (tmp_path / "token").write_text("of-the-pod\n")
+    (tmp_path / "other").write_text("given\n")
+    (tmp_path / "both.pem").write_bytes((tmp_path / "bookie.key").read_bytes() + (tmp_path / "bookie.pem").read_bytes())
+    http = HttpConfig(
+        auth_token_file=str(tmp_path / "token"),
+        tls_enable=True,
+        tls_client_authentication=False,
+        key_store_path=str(tmp_path / "both.pem"),
+        trust_store_path=str(certificates.folder / "authority.pem"),
+    )
+    cluster: object = type("Cluster", (), {"service": None})()
+
+    def opened(**given: str) -> tuple[str, list[str]]:
+        reach = AdminAccess(http, **given).open(cluster)  # type: ignore[arg-type]
+        assert reach._tls is not None
+        subjects = [dict(part[0] for part in each["subject"]) for each in reach._tls.get_ca_certs()]
+        return reach._headers["Authorization"], [each["commonName"] for each in subjects]
+
+    assert opened() == ("Bearer of-the-pod", ["authority"])
+    assert opened(token_file=str(tmp_path / "other"), ca_file=str(tmp_path / "stranger.pem")) == (
+        "Bearer given",
+        ["stranger"],
+    )
 
 
 def test_words_for_people() -> None:
