@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,11 +85,13 @@ def _read(logger: DefaultEntryLogger, location: int, ledger_id: int, entry_id: i
         run = logger.read_run(location, ledger_id, entry_id, 20, 100_000)
     except (EntryDamaged, StorageFault):
         return
-    for i, (found_id, body, place) in enumerate(run):
-        assert found_id == entry_id + i
+    assert run[0][0] == entry_id
+    for (earlier, _, before), (later, _, behind) in pairwise(run):
+        assert earlier < later, "ids ascend"
+        assert before < behind, "and so do places"
+    for found_id, body, place in run:
         assert struct.unpack_from(">qq", body) == (ledger_id, found_id)
-        assert place >= location
-    assert logger.read(location, ledger_id, entry_id) == run[0][1]
+        assert logger.read(place, ledger_id, found_id) == body
 
 
 @settings(max_examples=300, deadline=None)
