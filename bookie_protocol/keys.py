@@ -14,6 +14,9 @@ import hashlib
 from typing import Final
 
 MASTER_KEY_SIZE: Final = 20
+NO_KEY: Final = bytes(MASTER_KEY_SIZE)
+"""What counts for a client that presents no key: one as good as any other, and not the next one's. It is not the same
+as no bytes, which a bookie stores where it does not know the key."""
 
 
 def master_key(password: bytes) -> bytes:

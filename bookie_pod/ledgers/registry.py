@@ -3,8 +3,8 @@
 Invariants
 - One `LedgerState` per ledger. A state that has waiters, a fence on its way to the disk, or adds in the active half
   of the write cache is never evicted; any other may be, because storage and journal can rebuild it.
-- The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal,
-  an empty or all-zero one too.
+- The first key presented for a ledger whose key is unknown, which is stored as no bytes, becomes its key; from then on
+  every key must be equal. A client without a key presents `NO_KEY`: a ledger that it began has that one.
 - No ledger with a negative id is made: such ids mean something else in entry logs and in the ledger index.
 - That a deleted ledger was fenced is remembered for seven days (`FencedAndDeleted`), so that a late writer cannot make
   it anew. Copies, and the adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being
@@ -156,10 +156,8 @@ class Ledgers:
         return state
 
     def _learn_key(self, state: LedgerState, key: bytes) -> None:
-        if not is_unknown_key(state.key):
+        if state.key:
             raise Unauthorized(f"ledger {state.ledger_id}: the master key is not the one it was created with")
-        if is_unknown_key(key):
-            return
         check_storable(key)
         state.key = key
         state.key_journaled = False

@@ -55,7 +55,7 @@ class LedgerState:
     def __init__(self, ledger_id: int, key: bytes, journal: int) -> None:
         self.ledger_id = ledger_id
         self.key = key
-        """The master key; empty or all zero means that nobody has presented one yet."""
+        """The master key; empty: nobody has presented one yet. All zero: it was begun without one."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None

@@ -124,10 +124,8 @@ async def test_an_acknowledged_entry_of_a_ledger_without_a_key_survives(tmp_path
     async with await RawClient.connect(bookie.port) as client:
         for ledger_id in (1, 2):
             assert v2_entry(await client.ask(v2_read(ledger_id, 0))) == entry(ledger_id, 0)
-            assert (
-                v2_code(await client.ask(v2_add(entry(ledger_id, 1)))) == 0
-            )  # the first real key becomes the ledger's
-            assert v2_code(await client.ask(v2_add(entry(ledger_id, 2), NO_KEY))) == 102
+            assert v2_code(await client.ask(v2_add(entry(ledger_id, 1)))) == 102
+            assert v2_code(await client.ask(v2_add(entry(ledger_id, 2), NO_KEY))) == 0
     await bookie.stop()
 
 

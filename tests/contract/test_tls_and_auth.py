@@ -5,30 +5,41 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from bookie_pod.server.tcp.strangers import SECONDS
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, AuthStep, Peer
+from bookie_protocol.wire.v2_layout import Flag
 from tests.support.auth import TwoTokens
 from tests.support.certificates import Certificates
 from tests.support.frames import (
+    LAST,
     entry,
     v2_add,
+    v2_batch,
     v2_code,
     v2_entry,
     v2_fence,
     v2_read,
     v3_add,
     v3_answer,
+    v3_fence,
+    v3_force,
+    v3_list,
+    v3_poll,
     v3_read,
+    v3_read_lac,
     v3_start_tls,
     v3_status,
+    v3_write_lac,
 )
 from tests.support.served_bookie import RawClient, ServedBookie
 from tests.support.until import until
@@ -144,6 +155,27 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, certificat
     on_uvloop(run)
 
 
+@pytest.mark.parametrize("required", ["true", "false"])
+def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path, certificates: Certificates, required: str) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, {**certificates.settings(), "tlsRequired": required}) as bookie:
+            context = bookie.server.context
+            served = await upgraded(bookie.port, certificates.client_context())
+            assert v2_code(await served.ask(v2_add(entry(1, 0)))) == 0
+            silent = await RawClient.connect(bookie.port)
+            assert v3_status(await silent.ask(v3_start_tls())) == 0
+            assert len(context.strangers) == 1
+            context.strangers.look(time.perf_counter() + SECONDS + 1, 0.0)
+            assert await silent.closed()
+            await until(lambda: len(context.connections) == 1)
+            assert (len(context.strangers), context.strangers.sent_away) == (0, 1)
+            assert v2_code(await served.ask(v2_read(1, 0))) == 0
+            await silent.close()
+            await served.close()
+
+    on_uvloop(run)
+
+
 def test_requests_slipped_in_before_the_handshake_are_not_served(tmp_path: Path, certificates: Certificates) -> None:
     """Somebody in the middle could put an add in front of an authenticated client's requests."""
 
@@ -176,7 +208,7 @@ async def test_without_tls_the_connection_stays_plain(tmp_path: Path) -> None:
         ({"tlsKeyStore": ""}, "tlsKeyStore"),
         ({"tlsKeyStore": "/nowhere/key.pem"}, "cannot be used"),
         ({"tlsEnabledProtocols": "TLSv1.4"}, "TLSv1.4"),
-        ({"tlsEnabledCipherSuites": "NO_SUCH_SUITE"}, "cannot be used"),
+        ({"tlsEnabledCipherSuites": "ECDHE-RSA-AES128-GCM-SHA256,NO_SUCH"}, "NO_SUCH is no cipher suite that is there"),
     ],
 )
 async def test_bad_tls_configuration(
@@ -314,14 +346,58 @@ def test_a_half_open_handshake_does_not_hold_up_a_stop(tmp_path: Path, certifica
 # --- who may connect ------------------------------------------------------------------------------------------------
 
 
+def bookie_info() -> bytes:
+    request = v3.new_request(pb.GET_BOOKIE_INFO, 1)
+    request.getBookieInfoRequest.requested = 3
+    return v3.encode_frame(request)
+
+
+REQUESTS_V2 = (
+    v2_add(entry(1, 0)),
+    v2_add(entry(1, 0), flags=Flag.RECOVERY_ADD),
+    v2_add(entry(1, 0), flags=Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY),
+    v2_read(1, 0),
+    v2_read(1, LAST),
+    v2_fence(1),
+    v2_fence(1, 0),
+)
+REQUESTS_V3 = (
+    v3_add(entry(1, 0)),
+    v3_add(entry(1, 0), sync=False),
+    v3_add(entry(1, 0), recovery=True, priority=True),
+    v3_read(1, 0),
+    v3_read(1, LAST),
+    v3_poll(1, 0, 0),
+    v3_fence(1),
+    v3_write_lac(1, 0),
+    v3_read_lac(1),
+    v3_force(1),
+    v3_list(1),
+    bookie_info(),
+    *(
+        v3.encode_frame(v3.new_request(operation, 1))
+        for operation in pb.OperationType.values()
+        if operation not in (5, 9)
+    ),
+)
+"""Each operation, and each with nothing but its header."""
+
+
 async def refused_everywhere(port: int) -> None:
     """A client without TLS: requests of both dialects are answered as unauthorized, and change nothing."""
     async with await RawClient.connect(port) as plain:
-        for frame in (v2_add(entry(1, 0)), v2_read(1, 0), v2_fence(1)):
+        for frame in REQUESTS_V2:
             assert v2_code(await plain.ask(frame)) == v2.V2Code.EUA
+        plain.send(v2_batch(1, 0))
+        assert await plain.closed()  # as the reference does
     async with await RawClient.connect(port) as plain:
-        for frame in (v3_add(entry(1, 0)), v3_read(1, 0)):
-            assert v3_status(await plain.ask(frame)) == pb.EUA
+        for frame in REQUESTS_V3:
+            answer = v3_answer(await plain.ask(frame))
+            assert ([name.name for name, _ in answer.ListFields()], answer.status) == (["header", "status"], pb.EUA)
+    async with await RawClient.connect(port) as plain:  # from version 3 to 2, and many at once
+        plain.send(*REQUESTS_V3, *REQUESTS_V2)
+        assert {v3_status(await plain.frame()) for _ in REQUESTS_V3} == {pb.EUA}
+        assert {v2_code(await plain.frame()) for _ in REQUESTS_V2} == {v2.V2Code.EUA}
 
 
 def test_without_tls_nothing_is_served_where_it_is_required(tmp_path: Path, certificates: Certificates) -> None:
@@ -336,7 +412,7 @@ def test_without_tls_nothing_is_served_where_it_is_required(tmp_path: Path, cert
             assert v2_code(await secured.ask(v2_read(1, 0))) == v2.V2Code.ENOLEDGER
             assert v2_code(await secured.ask(v2_add(entry(1, 0)))) == 0
             await secured.close()
-            assert bookie.server.context.refusals == 6
+            assert bookie.server.context.refusals == 1 + 2 * len(REQUESTS_V2 + REQUESTS_V3)
 
     on_uvloop(run)
 

@@ -30,6 +30,8 @@ _SERVED_AS: Final = _BATCH_CLASS | _HIGH_PRIORITY | _DO_FENCING
 
 def cold_v2(conn: Connection, body: bytes) -> None:
     """Serve one frame body. Raises ProtocolViolation when the connection must close."""
+    if not conn.authenticated:
+        conn.security.early(len(body))
     request = v2.decode_request(body)
     if isinstance(request, v2.AuthFrame):
         conn.security.auth_v2(request)

@@ -24,6 +24,7 @@ from bookie_pod.server.tcp.replies_v3 import (
 from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
 from bookie_protocol.entry import read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
+from bookie_protocol.keys import NO_KEY
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import DEFERRED_SYNC, encode_frame, header_copied, parse_request
@@ -40,6 +41,8 @@ def cold_v3(conn: Connection, body: bytes) -> bool:
     request = parse_request(body)
     if request is None:
         return False
+    if not conn.authenticated:
+        conn.security.early(len(body))
     operation = request.header.operation
     if operation == pb.AUTH:
         conn.security.auth_v3(request)
@@ -78,7 +81,7 @@ def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
             ledger_id,
             entry_id,
             lac,
-            add.masterKey,
+            add.masterKey or NO_KEY,
             add.body,
             recovery=add.HasField("flag") and add.flag == pb.AddRequest.RECOVERY_ADD,
             high_priority=request.header.priority > 0,
@@ -117,7 +120,7 @@ def _write_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
     except BadRequest as error:
         reply.error(error)
         return
-    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey, write.body, reply)
+    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey or NO_KEY, write.body, reply)
 
 
 def _read_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:

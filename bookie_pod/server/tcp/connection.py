@@ -36,6 +36,7 @@ from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
 from bookie_pod.server.tcp.slow_receiver import SlowReceiver
+from bookie_pod.server.tcp.strangers import check_frame
 from bookie_protocol.errors import ProtocolViolation
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Connection(asyncio.Protocol):
                 if value > 0:
                     raw.setsockopt(socket.IPPROTO_TCP, option, value)
         self.context.connections.add(self)
+        self.security.came()
 
     def secured(self, transport: asyncio.Transport) -> None:
         """From now on everything goes through TLS."""
@@ -268,6 +270,8 @@ class Connection(asyncio.Protocol):
 
     def check_length(self, length: int, data: bytes, pos: int) -> None:
         """Raise ProtocolViolation for a length word, that at `pos`, which no frame may have."""
+        if not self.authenticated and not self._stalls:  # else what is under way may authenticate it
+            check_frame(length)
         longest = self.context.options.max_frame_bytes - 4
         if 0 < length <= longest:
             return
@@ -436,6 +440,8 @@ class Connection(asyncio.Protocol):
         """Close at once, whatever is under way."""
         if not self.closed and self.transport is not None:
             self.transport.abort()
+            if self._stalls & Stall.HANDSHAKE:
+                self.connection_lost(None)  # of which a transport says nothing in the middle of a TLS handshake
 
     def _cut_off(self) -> None:
         """There is not memory enough for all, and this client has done nothing for longest."""

@@ -19,6 +19,7 @@ from bookie_pod.server.few_lines import FewLines
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
+from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
 
 V2_HEAD_BYTES: Final = 28
@@ -116,6 +117,7 @@ class ServerContext:
         self.accepting = False
         """False until the bookie has replayed its journals, and again while it stops."""
         self.connections: set[Connection] = set()
+        self.strangers = Strangers()
         self.connection_errors = 0
         self._looked_at = time.perf_counter()
         self.complaints = FewLines(_log)
@@ -140,6 +142,7 @@ class ServerContext:
         asleep = passed if passed > ASLEEP_S else 0.0
         for conn in tuple(self.connections):
             conn.look(now, asleep)
+        self.strangers.look(now, asleep)
         self.memory.relieve(now)
         self.complaints.look()
 

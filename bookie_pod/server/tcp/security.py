@@ -7,6 +7,7 @@ Invariants
 - A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants.
 - Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
   put requests in front of those of an authenticated client.
+- Until it is known, and during each step, the client is one of the `Strangers`, with their limits.
 
 Threads: event loop only.
 
@@ -20,6 +21,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.strangers import FRAMES, check_frame
 from bookie_protocol.errors import ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
@@ -41,11 +43,26 @@ class ConnectionSecurity:
         self._refused = False
         self._lacks_tls = conn.context.options.tls_required
         self._encrypted = False
+        self._frames = 0
+        """That came before the client was authenticated."""
         self._task: asyncio.Task[None] | None = None
 
     @property
     def authenticated(self) -> bool:
         return self._authentication.authenticated and not self._lacks_tls
+
+    def came(self) -> None:
+        """The client is there."""
+        if not self.authenticated:
+            self._context.strangers.came(self._conn)
+
+    def early(self, length: int) -> None:
+        """A frame of so many bytes came before the client was authenticated. Raises ProtocolViolation if that is one
+        too many, or too long."""
+        check_frame(length)
+        self._frames += 1
+        if self._frames > FRAMES:
+            raise ProtocolViolation(f"more than {FRAMES} frames before authentication")
 
     def refused(self) -> None:
         """A request came before the client was authenticated, and was answered so."""
@@ -60,6 +77,7 @@ class ConnectionSecurity:
 
     def cancel(self) -> None:
         """The connection is gone."""
+        self._context.strangers.gone(self._conn)
         if self._task is not None:
             self._task.cancel()
 
@@ -151,6 +169,7 @@ class ConnectionSecurity:
     def _start(self, step: object) -> None:
         assert asyncio.iscoroutine(step)
         self._conn.stall(Stall.HANDSHAKE)
+        self._context.strangers.came(self._conn)
         self._task = self._context.loop.create_task(step)
         self._task.add_done_callback(self._finished)
 
@@ -163,4 +182,6 @@ class ConnectionSecurity:
             self._context.complaints.error("authentication step failed", peer=self._conn.peer, exc_info=error)
             self._conn.close(ProtocolViolation("authentication step failed"))
         self._conn.authenticated = self.authenticated
+        if self.authenticated:
+            self._context.strangers.gone(self._conn)
         self._conn.unstall(Stall.HANDSHAKE)

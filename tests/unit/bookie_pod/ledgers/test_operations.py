@@ -61,8 +61,12 @@ async def test_an_unknown_key_is_journaled_too(rig: ServerRig, unknown: bytes) -
     add(rig, 2, 1, unknown)
     assert rig.journal.records == [(KEY_RECORD, 2), (ENTRY, 2), (ENTRY, 2)]
     assert rig.ledgers.states[2].hot_key is None
-    add(rig, 2, 2, KEY)
-    assert rig.journal.records[3:] == [(KEY_RECORD, 2), (ENTRY, 2)]
+
+
+async def test_a_key_that_becomes_known_is_journaled_once_more(rig: ServerRig) -> None:
+    add(rig, 2, 0, b"")
+    add(rig, 2, 1, KEY)
+    assert rig.journal.records == [(KEY_RECORD, 2), (ENTRY, 2)] * 2
     assert rig.ledgers.states[2].hot_key == KEY
 
 

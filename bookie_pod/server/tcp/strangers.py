@@ -1,0 +1,73 @@
+"""Clients that are not known yet: those that have to authenticate or to use TLS first, or are in the middle of it.
+
+Whoever can reach the port is one of them, so what one takes is little, and what all of them take is bounded: frames of
+at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time. Beyond that it
+is the one that has been here for longest that goes: it has had its time, and who comes now may be somebody.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+
+MOST: Final = 4096
+"""Connections at the same time."""
+SECONDS: Final = 30.0
+"""Until a client is known."""
+FRAMES: Final = 1000
+"""Of one client. Requests that it sends too early are answered, so that it learns what it lacks."""
+FRAME_BYTES: Final = 256 * 1024
+"""More than any token, and than most requests that come too early."""
+
+
+class Strangers:
+    """All of a bookie's."""
+
+    def __init__(self) -> None:
+        self._since: dict[Connection, float] = {}
+        """In the order in which they came."""
+        self.sent_away = 0
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def came(self, conn: Connection) -> None:
+        """Somebody who is not known, or not any more."""
+        if len(self._since) >= MOST:
+            self._send_away(next(iter(self._since)), f"more than {MOST} clients are not authenticated yet")
+        self._since.setdefault(conn, time.perf_counter())
+
+    def gone(self, conn: Connection) -> None:
+        """It is known now, or not there any more."""
+        self._since.pop(conn, None)
+
+    def look(self, now: float, asleep: float) -> None:
+        """Every now and then: those go whose time is over. As `Connection.look`."""
+        if asleep:
+            self._since = {conn: since + asleep for conn, since in self._since.items()}
+        while self._since:
+            conn, since = next(iter(self._since.items()))
+            if now - since <= SECONDS:
+                break
+            self._send_away(conn, f"it was not authenticated after {SECONDS:.0f} s")
+
+    def _send_away(self, conn: Connection, reason: str) -> None:
+        del self._since[conn]
+        self.sent_away += 1
+        conn.context.complaints.warning("connection closed", peer=conn.peer, reason=reason)
+        conn.drop()
+
+
+def check_frame(length: int) -> None:
+    """Raises ProtocolViolation for a frame that no stranger needs."""
+    if length > FRAME_BYTES:
+        raise ProtocolViolation(
+            f"a frame of {length} bytes before authentication; {FRAME_BYTES} are let in until the client is known"
+        )
