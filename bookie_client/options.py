@@ -38,6 +38,11 @@ class TlsOptions:
     check_hostname: bool = True
     """Whether a bookie's certificate must name the host that the bookie registered
     (`tlsHostnameVerificationEnabled`, whose default is false)."""
+    protocols: tuple[str, ...] = ()
+    """`TLSv1.2`, `TLSv1.3`; empty: both (`tlsEnabledProtocols`)."""
+    cipher_suites: tuple[str, ...] = ()
+    """By Java's names or OpenSSL's; empty: OpenSSL's choice. Without one of TLS 1.3 that is not used; with one all
+    three of its suites are (`tlsEnabledCipherSuites`)."""
 
     def __post_init__(self) -> None:
         if self.key_type == PEM and self.key_file is not None and self.certificate_file is None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import ssl
 
 from bookie_client.options import TlsOptions
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, InvalidConfiguration
+from bookie_protocol.tls_limits import limit_tls
 from bookie_protocol.tls_stores import BadStore, load_own, load_trusted
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """The context that START_TLS upgrades to. Raises `BadRequest` for files that cannot be used."""
+    """The context that START_TLS upgrades to. Raises `BadRequest` for files that cannot be used, and
+    for versions and cipher suites that are not there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.check_hostname
     try:
+        limit_tls(context, options.protocols, options.cipher_suites)
         if options.ca_file is None:
             context.load_default_certs()
         else:
@@ -27,6 +29,8 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
         own = options.key_file or options.certificate_file
         if own is not None:
             load_own(context, options.key_type, own, options.key_password_file, options.certificate_file)
+    except InvalidConfiguration as error:
+        raise BadRequest(f"TLS options of this client: {error}") from error
     except (OSError, BadStore) as error:
         raise BadRequest(
             f"TLS files of this client (ca_file, certificate_file, key_file, key_password_file) cannot be used: {error}"

@@ -12,17 +12,12 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
 
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.tls_limits import limit_tls
 from bookie_protocol.tls_stores import PEM, BadStore, load_own, load_trusted
-
-_VERSIONS: Final = {
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
 
 
 def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -> RenewedTls | None:
@@ -52,13 +47,11 @@ def _load(config: TlsConfig) -> ssl.SSLContext:
             "tlsClientAuthentication=true: tlsTrustStore is needed, a file with the certificates to trust"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _set_versions(context, config.protocols)
+    limit_tls(context, config.protocols, config.cipher_suites)
     try:
         load_own(
             context, config.key_store_type, config.key_store, config.key_store_password_path, config.certificate_path
         )
-        if config.cipher_suites:
-            context.set_ciphers(":".join(config.cipher_suites))
         if config.client_authentication:
             context.verify_mode = ssl.CERT_REQUIRED
         if config.trust_store:
@@ -68,14 +61,3 @@ def _load(config: TlsConfig) -> ssl.SSLContext:
             f"TLS files (tlsKeyStore, tlsCertificatePath, tlsTrustStore) cannot be used: {error}"
         ) from error
     return context
-
-
-def _set_versions(context: ssl.SSLContext, wanted: tuple[str, ...]) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if not wanted:
-        return
-    unknown = [name for name in wanted if name not in _VERSIONS]
-    if unknown:
-        raise InvalidConfiguration(f"tlsEnabledProtocols: {', '.join(unknown)} is none of {', '.join(_VERSIONS)}")
-    versions = sorted(_VERSIONS[name] for name in wanted)
-    context.minimum_version, context.maximum_version = versions[0], versions[-1]
