@@ -9,6 +9,8 @@ from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.auth.sasl import SaslAuth
+from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
 from bookie_protocol.traffic_class import TrafficClass
 
@@ -22,8 +24,10 @@ __all__ = [
     "LedgerWriter",
     "MetadataServiceOptions",
     "PlacementOptions",
+    "SaslAuth",
     "SaslLogin",
     "TlsOptions",
+    "TokenAuth",
     "TrafficClass",
     "payloads_of",
 ]

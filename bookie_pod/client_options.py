@@ -10,13 +10,38 @@ from typing import Any
 
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.config.sections.security import TlsConfig
+from bookie_pod.config.sections.security import ENTRY_POINT, SASL_CLIENT, SHARED_TOKEN, AuthConfig, TlsConfig
+from bookie_protocol.auth.entry_points import CLIENT, make_provider
+from bookie_protocol.auth.sasl import login_of
+from bookie_protocol.auth.shared_token import TokenAuth
+from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.tls_stores import PEM
+from bookie_protocol.wire.auth import ClientAuthProvider
 
 
 def client_options(config: BookieConfig, **others: Any) -> ClientOptions:
-    """`others`: further fields of `ClientOptions`."""
-    return ClientOptions(max_frame_size=config.network.max_frame_size_bytes, tls=tls_options(config.tls), **others)
+    """`others`: further fields of `ClientOptions`. Raises InvalidConfiguration."""
+    return ClientOptions(
+        max_frame_size=config.network.max_frame_size_bytes,
+        tls=tls_options(config.tls),
+        auth=client_authentication(config.auth),
+        **others,
+    )
+
+
+def client_authentication(config: AuthConfig) -> ClientAuthProvider | None:
+    """How to log in to bookies of this configuration; None: not at all. The configuration keeps its rules. Raises
+    InvalidConfiguration for files that cannot be used."""
+    if config.client_provider_class == SASL_CLIENT:
+        section = config.jaas_client_section
+        login = WatchedFile("saslJaasConfigFile", str(config.jaas_file), lambda content: login_of(content, section))
+        return login.value()
+    if config.client_provider_class == SHARED_TOKEN:
+        return TokenAuth(str(config.token_file), key="authTokenFile")
+    if config.client_provider_class == ENTRY_POINT:
+        provider: ClientAuthProvider = make_provider(CLIENT, str(config.entry_point), config.entry_point_file)
+        return provider
+    return None
 
 
 def tls_options(config: TlsConfig) -> TlsOptions | None:
@@ -33,4 +58,6 @@ def tls_options(config: TlsConfig) -> TlsOptions | None:
         ca_type=config.trust_store_type,
         ca_password_file=config.trust_store_password_path,
         check_hostname=config.hostname_verification,
+        protocols=config.protocols,
+        cipher_suites=config.cipher_suites,
     )

@@ -125,10 +125,10 @@ class Connection:
 
     def _configured(self) -> dict[str, object]:
         """What the configuration says of connections to bookies, where somebody wrote one."""
-        from bookie_pod.client_options import tls_options
+        from bookie_pod.client_options import client_authentication, tls_options
 
         config = self.configuration
-        configured: dict[str, object] = {"tls": tls_options(config.tls)}
+        configured: dict[str, object] = {"tls": tls_options(config.tls), "auth": client_authentication(config.auth)}
         if "nettyMaxFrameSizeBytes" in config.set_keys:
             configured["max_frame_size"] = config.network.max_frame_size_bytes
         return configured

@@ -129,8 +129,8 @@ def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 
 def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """Where bookies demand certificates nobody gets past them unasked. Appends that wait for a rack wait for ever
-    nowhere. What appends may hold fits into the memory that clients have."""
+    """Where bookies demand certificates or logins nobody gets past them unasked. Appends that wait for a rack wait for
+    ever nowhere. What appends may hold fits into the memory that clients have."""
     tls, gateway, memory = config.tls, config.gateway, config.client_memory_bytes
     if "gatewayMaxMessageBytes" not in ranks:
         an_entry = config.network.max_frame_size_bytes + ROOM_BESIDE_AN_ENTRY
@@ -140,7 +140,7 @@ def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     config = replace(config, gateway=gateway)
     if config.gateway.enforce_fault_domains and "addEntryQuorumTimeoutSec" not in ranks:
         config = replace(config, gateway=replace(config.gateway, add_quorum_timeout_seconds=60))
-    demanded = tls.provider_factory_class and tls.client_authentication
+    demanded = (tls.provider_factory_class and tls.client_authentication) or config.auth.provider_class
     if "gatewayEnabled" in ranks or not demanded or config.grpc.knows_its_clients:
         return config
     return replace(config, gateway=replace(config.gateway, enabled=False))

@@ -15,7 +15,14 @@ from typing import Final
 from bookie_pod.config.derive import KNOWN_FACTORIES
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
-from bookie_pod.config.sections.security import CERTIFICATE_ROLES
+from bookie_pod.config.sections.security import (
+    CERTIFICATE_ROLES,
+    ENTRY_POINT,
+    SASL_BOOKIE,
+    SASL_CLIENT,
+    SHARED_TOKEN,
+    AuthConfig,
+)
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 
@@ -205,22 +212,43 @@ def _security(config: BookieConfig) -> Iterator[str]:
 
 def _who_may_connect(config: BookieConfig) -> Iterator[str]:
     auth, tls = config.auth, config.tls
-    if (name := auth.client_provider_class) is not None:
-        yield f"clientAuthProviderFactoryClass={name}: there is no such provider here; unset the key"
     if tls.required and tls.provider_factory_class is None:
         yield "tlsRequired=true: needs tlsProviderFactoryClass, without which nobody can connect"
     roles = ",".join(auth.authorized_roles)
-    if auth.provider_class is None:
-        if roles:
-            yield f"authorizedRoles={roles}: needs bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}"
-        return
-    if not roles:
-        yield f"bookieAuthProviderFactoryClass={auth.provider_class}: needs authorizedRoles, the roles that may connect"
-    if tls.provider_factory_class is None or not tls.client_authentication:
+    if auth.provider_class == CERTIFICATE_ROLES:
+        if not roles:
+            yield f"bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}: needs authorizedRoles, those that may connect"
+        if tls.provider_factory_class is None or not tls.client_authentication:
+            yield (
+                f"bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}: needs tlsProviderFactoryClass and"
+                " tlsClientAuthentication=true, since roles stand in the certificates of clients"
+            )
+    elif roles:
+        yield f"authorizedRoles={roles}: needs bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}"
+    elif auth.provider_class is not None and auth.client_provider_class is None:
         yield (
-            f"bookieAuthProviderFactoryClass={auth.provider_class}: needs tlsProviderFactoryClass and"
-            " tlsClientAuthentication=true, since roles stand in the certificates of clients"
+            f"bookieAuthProviderFactoryClass={auth.provider_class}: needs clientAuthProviderFactoryClass, by which"
+            " auto-recovery, the gateway and repairs of this bookie log in to the others"
         )
+    yield from _logins(auth)
+
+
+def _logins(auth: AuthConfig) -> Iterator[str]:
+    """What each provider needs."""
+    for name, provider in (
+        ("bookieAuthProviderFactoryClass", auth.provider_class),
+        ("clientAuthProviderFactoryClass", auth.client_provider_class),
+    ):
+        if provider in (SASL_BOOKIE, SASL_CLIENT) and auth.jaas_file is None:
+            yield f"{name}={provider}: needs saslJaasConfigFile, the JAAS file with the section of its logins"
+        if provider == SHARED_TOKEN and auth.token_file is None:
+            yield f"{name}={provider}: needs authTokenFile, the file with the tokens"
+        if provider == ENTRY_POINT and auth.entry_point is None:
+            yield f"{name}={provider}: needs authProviderEntryPoint, the name of the provider"
+    try:
+        re.compile(auth.jaas_allowed_ids)
+    except re.error as error:
+        yield f"saslJaasClientAllowedIds={auth.jaas_allowed_ids}: is no regular expression: {error}"
 
 
 def _grpc_security(config: BookieConfig) -> Iterator[str]:

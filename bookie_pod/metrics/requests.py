@@ -187,10 +187,14 @@ class RequestMetrics:
         """Export connections closed because of what the client sent since the start. Podkeeper's own."""
         self._scope.level_counter("CONNECTION_ERRORS", errors)
 
-    def bind_refusals(self, requests: Callable[[], float], connections: Callable[[], float]) -> None:
-        """Export requests refused because their client had to authenticate or to use TLS first, and connections refused
-        because there are too many. Podkeeper's own."""
+    def bind_refusals(
+        self, requests: Callable[[], float], strangers: Callable[[], float], connections: Callable[[], float]
+    ) -> None:
+        """Export requests refused because their client had to authenticate or to use TLS first, connections closed
+        because theirs did not in time or were too many, and connections refused because there are too many of all.
+        Podkeeper's own."""
         self._scope.level_counter("UNAUTHENTICATED_REQUESTS", requests)
+        self._scope.level_counter("UNAUTHENTICATED_CONNECTIONS_CLOSED", strangers)
         self._scope.level_counter("CONNECTIONS_REFUSED", connections)
 
     def bind_pool(self, pool: str, threads: int, max_queue_size: int) -> None:

@@ -20,6 +20,7 @@ from bookie_pod.node.ownership import check_distinct
 from bookie_pod.node.start_errors import required_metadata_uri
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.http.tls import server_context
+from bookie_pod.server.tcp.authentication import server_authentication
 from bookie_pod.server.tcp.tls import server_tls
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 
@@ -45,6 +46,7 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
     yield lambda: client_placement(config)
     yield lambda: client_options(config)
     yield lambda: server_tls(config.tls)
+    yield lambda: server_authentication(config.auth)
     if config.http.listener is not None:
         yield lambda: server_context(config.http)
     if config.grpc.server_enabled:

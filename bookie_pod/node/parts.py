@@ -24,13 +24,14 @@ from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
 from bookie_pod.node.pressure import under_pressure
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
+from bookie_pod.server.tcp.authentication import server_authentication
 from bookie_pod.server.tcp.batch_class import BatchPace
-from bookie_pod.server.tcp.certificate_roles import CertificateRoles
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import POLL_BYTES, WAITING_MAX, LongPolls
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
+from bookie_pod.server.tcp.strangers import MOST as STRANGERS_MAX
 from bookie_pod.server.tcp.tls import server_tls
 from bookie_pod.storage.disks import disk_space
 from bookie_pod.storage.engines.db import DbLedgerStorage
@@ -175,7 +176,7 @@ def make_server(
     memory: MemoryGovernor,
 ) -> ServerSide:
     """Everything between the sockets and the storage. `memory`: of the clients of this process. Raises
-    InvalidConfiguration for TLS."""
+    InvalidConfiguration for TLS and authentication."""
     folders = options.current_folders(config.directories.ledger)
     fenced = FencedAndDeleted(fenced_files(files, folders))
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys, fenced_and_deleted=fenced)
@@ -191,8 +192,7 @@ def make_server(
     operations.on_full = admission.filled
     operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
-    auth = CertificateRoles(config.auth.authorized_roles) if config.auth.provider_class is not None else None
-    tls = server_tls(config.tls)
+    auth, tls = server_authentication(config.auth), server_tls(config.tls)
     context = ServerContext(
         loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory
     )
@@ -217,6 +217,7 @@ def make_server(
     metrics.bind_bounded(
         {
             "CONNECTIONS": (lambda: len(context.connections), tcp_options.max_connections),
+            "UNAUTHENTICATED_CONNECTIONS": (lambda: len(context.strangers), STRANGERS_MAX),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),
@@ -234,7 +235,9 @@ def make_server(
         limited_s=lambda: pace.limited_s,
     )
     metrics.bind_connection_errors(lambda: context.connection_errors)
-    metrics.bind_refusals(lambda: context.refusals, lambda: context.connections_refused)
+    metrics.bind_refusals(
+        lambda: context.refusals, lambda: context.strangers.sent_away, lambda: context.connections_refused
+    )
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)

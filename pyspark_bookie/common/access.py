@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bookie_client.options import ClientOptions, TlsOptions
     from bookie_client.placement.options import PlacementOptions
     from bookie_protocol.metadata_service.options import MetadataServiceOptions
+    from bookie_protocol.wire.auth import ClientAuthProvider
 
 URI_VARIABLE: Final = "BK_metadataServiceUri"
 DEFAULT_METADATA_SECONDS: Final = 10.0
@@ -50,6 +51,11 @@ class AccessOptions:
     zk_auth_credentials_path: str | None = option(None)
     """File with one line `user:password`."""
     zk_auth_scheme: ZooKeeperAuthScheme = option(ZooKeeperAuthScheme.DIGEST)
+    auth_token_file: str | None = option(None)
+    """Log in to bookies by the token in this file."""
+    sasl_jaas_config_file: str | None = option(None)
+    """Log in to bookies as a section of this JAAS file says."""
+    sasl_jaas_client_section_name: str = option("BookKeeper")
     password_file: str | None = option(None)
     recorded_passwords: bool = option(False)
     tls_ca_file: str | None = option(None, name="tls.caFile")
@@ -85,6 +91,7 @@ class AccessOptions:
         try:
             return ClientOptions(
                 tls=self._tls(),
+                auth=self._auth(),
                 metadata_service=self._metadata_service(),
                 traffic_class=self.traffic_class,
                 **self._given(),
@@ -129,6 +136,20 @@ class AccessOptions:
             key_password_file=password,
             check_hostname=self.tls_check_hostname,
         )
+
+    def _auth(self) -> ClientAuthProvider | None:
+        from bookie_protocol.auth.sasl import login_of
+        from bookie_protocol.auth.shared_token import TokenAuth
+
+        path = self.sasl_jaas_config_file
+        if path is None:
+            return None if self.auth_token_file is None else TokenAuth(self.auth_token_file, key="authTokenFile")
+        if self.auth_token_file is not None:
+            raise PodkeeperSparkError(OPTION, "options authTokenFile and saslJaasConfigFile exclude each other")
+        try:
+            return login_of(read_secret("saslJaasConfigFile", path), self.sasl_jaas_client_section_name)
+        except ValueError as error:
+            raise PodkeeperSparkError(OPTION, f"option saslJaasConfigFile={path}: {error}") from None
 
     def _metadata_service(self) -> MetadataServiceOptions:
         from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,8 +13,12 @@ import uvloop
 
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.options import TlsOptions
+from bookie_pod.client_options import client_options
+from bookie_protocol.auth import watched_file
+from bookie_protocol.auth.sasl import SaslAuth
+from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import BadRequest, BookieUnavailable, Unauthorized
-from bookie_protocol.wire.auth import AuthStep, Peer
+from bookie_protocol.wire.auth import AuthStep, ClientAuthProvider, Peer
 from tests.support.auth import TwoTokens, TwoTokensClient
 from tests.support.certificates import Certificates
 from tests.support.client_operations import Operations, operations_on
@@ -165,6 +170,70 @@ async def test_certificates_are_read_at_every_connect(tmp_path: Path, certificat
             await ask.pool.channel(B, version=3, apart=True).connect()
 
 
+def test_certificates_are_renewed_under_load(tmp_path: Path, certificates: Certificates, run: Run) -> None:
+    """Key and certificate come one after the other, as files do; nobody who writes meanwhile notices."""
+    served = tmp_path / "served"
+    served.mkdir()
+
+    def install(name: str, *kinds: str) -> None:
+        for kind in kinds:
+            shutil.copy(certificates.folder / f"{name}.{kind}", served / "new")
+            (served / "new").rename(served / f"tls.{kind}")
+
+    install("bookie", "key", "pem")
+    settings = {
+        **certificates.settings(),
+        "tlsKeyStore": str(served / "tls.key"),
+        "tlsCertificatePath": str(served / "tls.pem"),
+        "tlsCertFilesRefreshDurationSeconds": "1",
+    }
+
+    async def main() -> None:
+        async with (
+            ServedBookie(tmp_path / "bookie", settings) as bookie,
+            operations_on({B: bookie.port}, tls=tls(certificates)) as ask,
+        ):
+            context, added = bookie.server.context, 0
+            assert context.tls is not None
+            old = context.tls.context()
+            for kind in ("key", "pem"):
+                install("client", kind)  # the authority's, for another name
+                context.tls._looked_at -= 2  # the interval is over
+                for _ in range(10):
+                    await asyncio.gather(
+                        *(ask.add_entry(B, 1, added + each, entry(1, added + each), KEY) for each in range(50))
+                    )
+                    added += 50
+                    async with operations_on({B: bookie.port}, tls=tls(certificates)) as fresh:
+                        assert (await fresh.read_entry(B, 1, added - 1)).entry == entry(1, added - 1)
+                assert (context.tls.context() is old) == (kind == "key")  # half of a pair is no pair
+            assert context.connection_errors == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        ({"protocols": ("TLSv1.2",)}, {"tlsEnabledProtocols": "TLSv1.3"}),
+        (
+            {"cipher_suites": ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",)},
+            {"tlsEnabledCipherSuites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"},
+        ),
+    ],
+)
+async def test_versions_and_cipher_suites_that_do_not_meet(
+    tmp_path: Path, certificates: Certificates, given: dict[str, tuple[str, ...]], served: dict[str, str]
+) -> None:
+    options = tls(certificates)
+    async with ServedBookie(tmp_path, {**certificates.settings(), **served}) as bookie:
+        async with operations_on({B: bookie.port}, tls=options) as ask:
+            await use(ask)
+        async with operations_on({B: bookie.port}, tls=dataclasses.replace(options, **given)) as ask:
+            with pytest.raises(BookieUnavailable, match="TLS handshake failed"):
+                await ask.add_entry(B, 1, 9, entry(1, 9), KEY)
+
+
 async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, version: int) -> None:
     async with (
         ServedBookie(tmp_path) as bookie,
@@ -273,3 +342,78 @@ def test_a_certificate_that_the_bookies_plug_in_refuses(tmp_path: Path, certific
             await until(lambda: not bookie.server.context.connections)
 
     run(main)
+
+
+# --- the providers that there are -------------------------------------------------------------------------------
+
+
+JAAS = """
+Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_bookkeeper="s3cret" user_app="appendix"; };
+BookKeeper { org.apache.zookeeper.server.auth.DigestLoginModule required username="bookkeeper" password="s3cret"; };
+"""
+
+
+def sasl_settings(work: Path) -> dict[str, str]:
+    (work / "jaas").write_text(JAAS)
+    return {
+        "bookieAuthProviderFactoryClass": "SASLBookieAuthProviderFactory",
+        "clientAuthProviderFactoryClass": "SASLClientProviderFactory",
+        "saslJaasConfigFile": str(work / "jaas"),
+    }
+
+
+def token_settings(work: Path) -> dict[str, str]:
+    (work / "tokens").write_text("the-token-of-this-cluster\n")
+    return {
+        "bookieAuthProviderFactoryClass": "SharedToken",
+        "clientAuthProviderFactoryClass": "SharedToken",
+        "authTokenFile": str(work / "tokens"),
+    }
+
+
+@pytest.mark.parametrize("settings", [sasl_settings, token_settings])
+def test_the_clients_of_a_configuration_log_in_to_its_bookies(
+    tmp_path: Path, run: Run, version: int, settings: Callable[[Path], dict[str, str]]
+) -> None:
+    async def main() -> None:
+        async with ServedBookie(tmp_path, settings(tmp_path)) as bookie:
+            auth = client_options(bookie.config).auth
+            async with operations_on({B: bookie.port}, auth=auth, protocol_version=version) as ask:
+                await use(ask)
+            assert bookie.server.context.refusals == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        lambda work: SaslAuth("bookkeeper", "guess"),
+        lambda work: SaslAuth("nobody", "s3cret"),
+        lambda work: SaslAuth("app", "appendix"),  # who is known, but not one of saslJaasClientAllowedIds
+        lambda work: TokenAuth(str(work / "jaas")),
+        lambda work: None,
+    ],
+    ids=["password", "user", "not allowed", "another provider", "nothing"],
+)
+async def test_other_logins_are_refused(
+    tmp_path: Path, version: int, auth: Callable[[Path], ClientAuthProvider | None]
+) -> None:
+    async with ServedBookie(tmp_path, sasl_settings(tmp_path)) as bookie:
+        async with operations_on({B: bookie.port}, auth=auth(tmp_path), protocol_version=version) as ask:
+            with pytest.raises((Unauthorized, BookieUnavailable)):
+                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+        assert bookie.side.storage.ledger(1) is None
+        await until(lambda: not bookie.server.context.connections)
+
+
+async def test_passwords_are_changed_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    async with ServedBookie(tmp_path, sasl_settings(tmp_path)) as bookie:
+        (tmp_path / "jaas").write_text(JAAS.replace("s3cret", "another"))
+        async with operations_on({B: bookie.port}, auth=SaslAuth("bookkeeper", "another")) as ask:
+            await use(ask)
+        (tmp_path / "jaas").write_text("Bookie {")
+        async with operations_on({B: bookie.port}, auth=SaslAuth("bookkeeper", "another")) as ask:
+            with pytest.raises(Unauthorized):
+                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)

@@ -12,22 +12,51 @@ from typing import Final
 from bookie_pod.config.keys import INT_MAX, key
 
 CERTIFICATE_ROLES: Final = "org.apache.bookkeeper.tls.BookieAuthZFactory"
+SASL_BOOKIE: Final = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+SASL_CLIENT: Final = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+SHARED_TOKEN: Final = "dev.podkeeper.SharedToken"
+ENTRY_POINT: Final = "dev.podkeeper.EntryPoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
     """Authentication and authorisation"""
 
-    provider_class: str | None = key("bookieAuthProviderFactoryClass", None, choices=(CERTIFICATE_ROLES,))
-    """Provider that every connection must authenticate with, by the name of Apache's class. `BookieAuthZFactory`: the
-    role in the certificate of the client, which must be one of `authorizedRoles`. Unset: none."""
+    provider_class: str | None = key(
+        "bookieAuthProviderFactoryClass", None, choices=(CERTIFICATE_ROLES, SASL_BOOKIE, SHARED_TOKEN, ENTRY_POINT)
+    )
+    """Provider that every connection must authenticate with, by the name of Apache's class where there is one.
+    `BookieAuthZFactory`: the role in the certificate of the client, which must be one of `authorizedRoles`.
+    `SASLBookieAuthProviderFactory`: user and password by SASL DIGEST-MD5 (`saslJaasConfigFile`); Kerberos is not there.
+    `SharedToken`: a token that all share (`authTokenFile`), for clients of Podkeeper. `EntryPoint`: one of your own
+    (`authProviderEntryPoint`). Unset: none."""
     authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
     """With `BookieAuthZFactory`: roles that may connect. A role stands in the organisational unit of a certificate's
     subject, as in `OU=0:broker`. The bookies' own certificates need one too, for auto-recovery and the gateway."""
     permitted_startup_users: tuple[str, ...] = key("permittedStartupUsers", ())
     """Users that may run this process. Empty: all."""
-    client_provider_class: str | None = key("clientAuthProviderFactoryClass", None)
-    """Provider that auto-recovery authenticates with against other bookies, by the name of Apache's class."""
+    client_provider_class: str | None = key(
+        "clientAuthProviderFactoryClass", None, choices=(SASL_CLIENT, SHARED_TOKEN, ENTRY_POINT)
+    )
+    """Provider by which clients of this configuration (auto-recovery, the gateway, repairs, commands) log in to
+    bookies: the counterpart of `bookieAuthProviderFactoryClass`. Certificate roles need none."""
+    jaas_file: str | None = key("saslJaasConfigFile", None, own=True)
+    """With SASL: JAAS file, as Java's `java.security.auth.login.config` names it. It is read again when it changes; new
+    logins are judged by it."""
+    jaas_bookie_section: str = key("saslJaasBookieSectionName", "Bookie")
+    """Section of that file with the users that may log in to this bookie, each as `user_NAME="password"`."""
+    jaas_client_section: str = key("saslJaasClientSectionName", "BookKeeper")
+    """Section with the login of clients: `username` and `password`."""
+    jaas_allowed_ids: str = key("saslJaasClientAllowedIds", ".*bookkeeper.*")
+    """With SASL: regular expression that the whole name of a user must match."""
+    token_file: str | None = key("authTokenFile", None, own=True)
+    """With `SharedToken`: file with tokens of at least 16 characters, one a line. A bookie lets in whoever has one of
+    them, a client uses the first. The token itself never goes over the wire. The file is read again when it changes."""
+    entry_point: str | None = key("authProviderEntryPoint", None, own=True)
+    """With `EntryPoint`: name of the provider in the groups `podkeeper.bookie_auth` and `podkeeper.client_auth` of the
+    entry points of installed Python packages (docs/client.md)."""
+    entry_point_file: str | None = key("authProviderConfigFile", None, own=True)
+    """File that such a provider is given the path of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +93,11 @@ class TlsConfig:
     """How often changed files of keys and certificates are looked for, in seconds; new ones count for new connections.
     0: never."""
     cipher_suites: tuple[str, ...] = key("tlsEnabledCipherSuites", ())
-    """Cipher suites that may be used. Empty: OpenSSL's choice."""
+    """Cipher suites that may be used, by Java's names or OpenSSL's. Empty: OpenSSL's choice. Without one of TLS 1.3
+    that is not used; with one all three of its suites are, which cannot be chosen singly."""
     protocols: tuple[str, ...] = key("tlsEnabledProtocols", ())
-    """TLS versions that may be used, such as `TLSv1.2,TLSv1.3`. Empty: OpenSSL's choice."""
+    """TLS versions that may be used, by bookies and by clients of this configuration. Empty: `TLSv1.2,TLSv1.3`, which
+    are all there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

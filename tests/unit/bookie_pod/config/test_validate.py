@@ -64,7 +64,24 @@ from bookie_pod.config.load import read_config
             {"bookieAuthProviderFactoryClass": "BookieAuthZFactory", "authorizedRoles": "broker"},
             "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory: needs tlsProviderFactory",
         ),
-        ({"clientAuthProviderFactoryClass": "x.Y"}, "clientAuthProviderFactoryClass=x.Y: there is no such provider"),
+        ({"clientAuthProviderFactoryClass": "x.Y"}, "clientAuthProviderFactoryClass=x.Y: must be one of"),
+        (
+            {"bookieAuthProviderFactoryClass": "SASLBookieAuthProviderFactory", "saslJaasConfigFile": "/jaas"},
+            "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory: needs clientAuth",
+        ),
+        (
+            {"clientAuthProviderFactoryClass": "SASLClientProviderFactory"},
+            "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory: needs saslJaasConfig",
+        ),
+        (
+            {"clientAuthProviderFactoryClass": "SharedToken"},
+            "clientAuthProviderFactoryClass=dev.podkeeper.SharedToken: needs authTokenFile",
+        ),
+        (
+            {"bookieAuthProviderFactoryClass": "EntryPoint", "clientAuthProviderFactoryClass": "EntryPoint"},
+            "bookieAuthProviderFactoryClass=dev.podkeeper.EntryPoint: needs authProviderEntryPoint",
+        ),
+        ({"saslJaasClientAllowedIds": "*"}, "saslJaasClientAllowedIds=*: is no regular expression"),
         ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181 is refused: it has no scheme"),
         (
             {"extraServerComponents": "org.apache.bookkeeper.stream.server.StreamStorageLifecycleComponent"},

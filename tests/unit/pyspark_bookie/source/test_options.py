@@ -114,6 +114,9 @@ def test_bad_options(raw, told):
         ("client.readTimeout", "-1", "read_timeout must be positive"),
         ("zkAuthCredentialsPath", "/nowhere", "No such file or directory"),
         ("tls.keyFile", "/key", "needs certificate_file"),
+        ("authTokenFile", "/nowhere", "authTokenFile=/nowhere: No such file or directory"),
+        ("saslJaasConfigFile", "/nowhere", "saslJaasConfigFile=/nowhere: No such file or directory"),
+        ("saslJaasConfigFile", "/dev/null", "saslJaasConfigFile=/dev/null: there is no section BookKeeper"),
     ],
 )
 def test_bad_options_of_the_client(name, value, told):
@@ -153,3 +156,15 @@ def test_columns_follow_from_the_options():
     assert full_schema(parsed(ledgers="1", readMode="replica")).names[-2:] == ["_metadata", "_corrupt"]
     options = parsed(ledgers="1")
     assert check_schema(full_schema(options), options) == full_schema(options)
+
+
+def test_logins_to_bookies(tmp_path):
+    (tmp_path / "token").write_text("a-token-of-the-cluster")
+    (tmp_path / "jaas").write_text('Client { Digest required username="app" password="s3cret"; };')
+    by_token = {"authTokenFile": str(tmp_path / "token")}
+    by_sasl = {"saslJaasConfigFile": str(tmp_path / "jaas"), "saslJaasClientSectionName": "Client"}
+    options = [parsed(scope="all", **given).client_options() for given in (by_token, by_token, by_sasl, by_sasl, {})]
+    assert [each.auth and each.auth.plugin_name for each in options] == ["podkeeper-token"] * 2 + ["sasl"] * 2 + [None]
+    assert len(set(options)) == 3  # so that tasks share their clients
+    with pytest.raises(PodkeeperSparkError, match="exclude each other"):
+        parsed(scope="all", **by_token, **by_sasl).client_options()

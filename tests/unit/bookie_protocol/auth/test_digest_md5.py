@@ -1,0 +1,169 @@
+"""The server's side of DIGEST-MD5: the example of the RFC, the client of pure-sasl, and answers that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_protocol.auth import digest_md5
+from bookie_protocol.auth.digest_md5 import LONGEST, DigestMd5Server
+from bookie_protocol.auth.sasl import SaslAuth, SaslServer
+from bookie_protocol.errors import InvalidConfiguration, Unauthorized
+from bookie_protocol.wire.auth import Peer
+
+USERS = {"bookkeeper": "s3cret", "m\u00fcller": "gr\u00fcn", "\u8a08": "\u7b97"}
+PEER = Peer("192.0.2.1:4000")
+
+
+def directives(text: bytes) -> dict[str, str]:
+    return dict(re.findall(r'([a-z-]+)="?([^",]*)"?', text.decode()))
+
+
+def answer(server: DigestMd5Server, user: str = "bookkeeper", password: str = "s3cret", **changed: str | None) -> bytes:
+    """As Java's client would answer; `changed`: other values, with _ for -; None leaves a directive out."""
+    nonce = changed.get("nonce") or directives(server.challenge())["nonce"]
+    response, _ = digest_md5._responses(user, password, nonce, "abc")
+    fields: dict[str, str | None] = {
+        "charset": "utf-8",
+        "username": f'"{user}"',
+        "realm": '"bookkeeper"',
+        "nonce": f'"{nonce}"',
+        "nc": "00000001",
+        "cnonce": '"abc"',
+        "digest-uri": '"bookkeeper/bookkeeper"',
+        "response": response,
+        "qop": "auth",
+    }
+    fields |= {name.replace("_", "-"): value for name, value in changed.items() if name != "nonce"}
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value is not None).encode()
+
+
+def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 2831, section 4, whose service, host and realm are others."""
+    monkeypatch.setattr(digest_md5, "SERVICE", "elwood.innosoft.com")
+    monkeypatch.setattr(digest_md5, "_URI", "imap/elwood.innosoft.com")
+    found = digest_md5._responses("chris", "secret", "OA6MG9tEQGm2hh", "OA6MHXh6VqTrRk")
+    assert found == ("d388dad90d4bbd760a152321f2143af7", "ea40f60335c427b5527b84dbabcdfffd")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_who_knows_the_password(user: str) -> None:
+    server = DigestMd5Server(USERS)
+    name, proof = server.verify(answer(server, user, USERS[user]))
+    assert name == user
+    assert re.fullmatch(rb"rspauth=[0-9a-f]{32}", proof)
+
+
+def test_a_name_in_quotes() -> None:
+    server = DigestMd5Server({'a"b\\c': "x"})
+    assert server.verify(answer(server, 'a"b\\c', "x", username='"a\\"b\\\\c"'))[0] == 'a"b\\c'
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"password": "guess"},
+        {"user": "nobody"},
+        {"user": "nobody", "password": ""},  # the password that stands in for an unknown user's
+        {"user": ""},
+        {"response": None},
+        {"response": '""'},
+        {"realm": '"elsewhere"'},
+        {"realm": None},
+        {"nonce": "another"},
+        {"cnonce": None},
+        {"nc": "00000002"},
+        {"nc": None},
+        {"qop": "auth-conf"},
+        {"digest_uri": '"bookkeeper/elsewhere"'},
+        {"digest_uri": None},
+        {"authzid": '"admin"'},
+        {"qop": "auth,qop=auth"},
+        {"username": '"bookkeeper",username="admin"'},
+    ],
+)
+def test_everything_else_is_refused(changed: dict[str, str | None]) -> None:
+    server = DigestMd5Server(USERS)
+    with pytest.raises(Unauthorized) as refusal:
+        server.verify(answer(server, **changed))  # type: ignore[arg-type]
+    assert "s3cret" not in str(refusal.value)
+
+
+def test_an_answer_counts_for_one_challenge_alone() -> None:
+    first, second = DigestMd5Server(USERS), DigestMd5Server(USERS)
+    shown = answer(first)
+    assert first.challenge() != second.challenge()
+    with pytest.raises(Unauthorized):
+        second.verify(shown)
+
+
+@given(st.binary(max_size=300) | st.from_regex(rb"\A[a-z-]{1,12}=(\"[^\"]{0,9}\"|[a-z0-9]{0,9}),?", fullmatch=True))
+def test_rubbish_is_refused_and_nothing_worse(shown: bytes) -> None:
+    with pytest.raises(Unauthorized):
+        DigestMd5Server(USERS).verify(shown)
+
+
+def test_a_long_answer_is_refused_unread() -> None:
+    with pytest.raises(Unauthorized, match=f"more than {LONGEST}"):
+        DigestMd5Server(USERS).verify(b"username=" + b"x" * LONGEST)
+
+
+# --- both sides ---------------------------------------------------------------------------------------------------
+
+
+async def log_in(client: SaslAuth, server: SaslServer) -> tuple[bool, bool]:
+    """Whether client and server are satisfied."""
+    mine, yours = client.new_exchange(PEER), server.new_exchange(PEER)
+    step = await mine.start()
+    for _ in range(2):
+        reply = await yours.process(step.token or b"")
+        assert reply.token is not None
+        step = await mine.process(reply.token)
+    assert step.token is None
+    return step.complete, reply.complete
+
+
+def server_of(users: dict[str, str], allowed: str = ".*bookkeeper.*") -> SaslServer:
+    return SaslServer(lambda: users, re.compile(allowed))
+
+
+def test_client_and_server() -> None:
+    assert asyncio.run(log_in(SaslAuth("bookkeeper", "s3cret"), server_of(USERS))) == (True, True)
+
+
+def test_a_user_that_is_not_allowed() -> None:
+    for allowed in ("bookkeeper", ".*"):
+        assert asyncio.run(log_in(SaslAuth("bookkeeper", "s3cret"), server_of(USERS, allowed))) == (True, True)
+    for allowed in ("book", "keeper.*", "other|bookkeepers"):  # the whole name counts
+        with pytest.raises(Unauthorized, match="'bookkeeper' is none of saslJaasClientAllowedIds"):
+            asyncio.run(log_in(SaslAuth("bookkeeper", "s3cret"), server_of(USERS, allowed)))
+
+
+def test_a_bookie_that_does_not_know_the_password() -> None:
+    async def talk() -> None:
+        exchange = SaslAuth("bookkeeper", "s3cret").new_exchange(PEER)
+        await exchange.process(DigestMd5Server({}).challenge())
+        step = await exchange.process(b"rspauth=" + b"0" * 32)
+        assert not step.complete
+
+    with pytest.raises(Unauthorized, match="does not know the password"):
+        asyncio.run(talk())
+
+
+def test_a_login_begins_with_nothing() -> None:
+    with pytest.raises(Unauthorized, match="only DIGEST-MD5"):
+        asyncio.run(server_of(USERS).new_exchange(PEER).process(b"\x60\x82"))  # what Kerberos begins with
+
+
+@pytest.mark.parametrize(("user", "password"), [("", "x"), ("x", ""), ("m\u00fcller", "x"), ("x", "a\nb")])
+def test_what_not_every_bookie_would_understand(user: str, password: str) -> None:
+    with pytest.raises(InvalidConfiguration):
+        SaslAuth(user, password)
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "s3cret" not in repr(SaslAuth("bookkeeper", "s3cret"))

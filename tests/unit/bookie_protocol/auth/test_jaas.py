@@ -1,0 +1,84 @@
+"""Login configurations as Java reads them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_protocol.auth.jaas import parse_jaas
+from bookie_protocol.auth.sasl import login_of, users_of
+
+FILE = b"""
+/* Who may
+   connect { */
+Bookie {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_bookkeeper="s3c//ret"   // a comment
+  user_app="a \\"quoted\\" one"
+  debug=true;
+  other.Module optional;
+};
+# and who this is
+BookKeeper {
+  org.apache.zookeeper.server.auth.DigestLoginModule REQUIRED username="bookkeeper" password=s3cret;
+};
+Kerberos { com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="/etc/keytab"; };
+Empty { };
+"""
+
+
+def test_sections_modules_and_options() -> None:
+    sections = parse_jaas(FILE)
+    assert list(sections) == ["Bookie", "BookKeeper", "Kerberos", "Empty"]
+    assert [module.name.rpartition(".")[2] for module in sections["Bookie"]] == ["DigestLoginModule", "Module"]
+    assert sections["Bookie"][0].options["debug"] == "true"
+    assert "s3c" not in repr(sections)
+
+
+def test_users_and_login() -> None:
+    assert users_of(FILE, "Bookie") == {"bookkeeper": "s3c//ret", "app": 'a "quoted" one'}
+    login = login_of(FILE, "BookKeeper")
+    assert (login.username, login.password) == ("bookkeeper", "s3cret")
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("Nobody", "there is no section Nobody, but Bookie, BookKeeper, Kerberos, Empty"),
+        ("Kerberos", "Kerberos, which is not there: use DIGEST-MD5"),
+        ("Empty", "section Empty"),
+    ],
+)
+def test_sections_that_are_no_use(section: str, says: str) -> None:
+    for read in (users_of, login_of):
+        with pytest.raises(ValueError, match=says):
+            read(FILE, section)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"A {", "line 1: a login module is missing"),
+        (b"A { B required x=s3cret; }", "line 1: ; is missing"),
+        (b"A { B sometimes x=s3cret; };", "a control flag is one of optional, required"),
+        (b"A { B required\nx=; };", "line 2: the value of an option is missing"),
+        (b'A { B required\n\nx="s3cret; };', "line 3: the value of an option is missing"),
+        (b"A { B required x=y; }; A { B required x=y; };", "section A is there twice"),
+        (b"A { B required x=\xff; };", "no text in UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read(content: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        parse_jaas(content)
+    assert "s3cret" not in str(error.value)
+
+
+@given(
+    st.lists(st.sampled_from([b"A", b"{", b"}", b";", b"=", b'"', b"/*", b"//", b"#", b" ", b"\n", b"\\"]), max_size=30)
+)
+def test_rubbish(parts: list[bytes]) -> None:
+    with suppress(ValueError):
+        parse_jaas(b"".join(parts))
