@@ -121,7 +121,7 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
             "enforceMinNumRacksPerWriteQuorum": str(least > 1).lower(),
         }
     if spec.tls.enabled:
-        keys |= {"tlsCertFilesRefreshDurationSeconds": "300", "grpcServerTlsEnable": "true"}
+        keys |= {"tlsRequired": "true", "tlsCertFilesRefreshDurationSeconds": "300", "grpcServerTlsEnable": "true"}
         if spec.tls.issuer_ref is not None:  # a certificate of the user may name other hosts
             keys["tlsHostnameVerificationEnabled"] = "true"
     return keys

@@ -39,6 +39,7 @@ _GATEWAY_KEYS: Final = (
 _NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recordedReplicas"})
 """Of the status: what decisions rest on."""
 _TOKENS: Final = "grpcServerAuthTokenFile"
+_LOGINS: Final = "bookieAuthProviderFactoryClass"
 _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
 
@@ -223,15 +224,16 @@ def _gateway(spec: BookieClusterSpec) -> Iterator[str]:
     for key in ("grpcServerEnabled", "gatewayEnabled"):
         if on[key] is False:
             yield f"spec.gateway.enabled: with {key} off in spec.config there are none; remove that key, or disable it"
-    if not spec.tls.enabled or not on["tlsClientAuthentication"] or on["gatewayEnabled"] is not None:
+    by_certificate = spec.tls.enabled and on["tlsClientAuthentication"]
+    if not (by_certificate or spec.config.get(_LOGINS, "").strip()) or on["gatewayEnabled"] is not None:
         return
     certificates = on["grpcServerTlsEnable"] is not False and on["grpcServerTlsClientAuthentication"]
     tokens = spec.config.get(_TOKENS, "").strip()
     hidden = {str(each.get("name")) for each in spec.pod.env} & {f"BK_{key}" for key in (*_GATEWAY_KEYS, _TOKENS)}
     if not (certificates or tokens or hidden):  # `hidden`: in a Secret, so that only the process can tell
         yield (
-            "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication), and gateways would let "
-            "everybody past them; set grpcServerTlsClientAuthentication or grpcServerAuthTokenFile in spec.config"
+            f"spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication) or logins ({_LOGINS}), and "
+            f"gateways would let everybody past them; set grpcServerTlsClientAuthentication or {_TOKENS} in spec.config"
         )
 
 

@@ -57,6 +57,11 @@ _NO_PROGRAM: Final = "pyspark-shell"
 _SPARK: Final = f"{OWN_VOLUME}spark"
 _PASSWORD: Final = f"{OWN_VOLUME}password"
 _TLS: Final = f"{OWN_VOLUME}tls"
+_LOGINS: Final = {
+    "SharedToken": ("authTokenFile",),
+    "SASLClientProviderFactory": ("saslJaasConfigFile", "saslJaasClientSectionName"),
+}
+"""Keys of the bookies' configuration that are options of jobs as well, by the provider of clients' logins."""
 _TOKEN: Final = f"{OWN_VOLUME}admin-token"
 _JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 _GRACE_SECONDS: Final = 30
@@ -193,7 +198,8 @@ def _access(cluster: ClusterView) -> dict[str, str]:
         }
         if spec.tls.issuer_ref is None:  # a certificate of the user may name other hosts
             found["tls.checkHostname"] = "false"
-    for key in ("zkAuthScheme", "zkAuthCredentialsPath"):
+    logins = _LOGINS.get(spec.config.get("clientAuthProviderFactoryClass", "").strip().rpartition(".")[2], ())
+    for key in ("zkAuthScheme", "zkAuthCredentialsPath", *logins):
         if text := spec.config.get(key, "").strip():
             found[key] = text
     return found

@@ -126,6 +126,12 @@ def test_the_users_sizes_win(tmp_path: Path) -> None:
     assert (loaded.ledger_storage.log_size_limit_bytes, loaded.memory.budget_mb) == (7_000_000, 99)
 
 
+def test_bookies_with_tls_serve_nobody_without_unless_the_user_wants_it(tmp_path: Path) -> None:
+    tls = {"tls": {"enabled": True, "secretName": "certificate"}}
+    for spec, required in ((tls, True), ({**tls, "config": {"tlsRequired": "false"}}, False), ({}, False)):
+        assert started({**MINIMAL, **spec}, tmp_path).tls.required == required
+
+
 def test_a_key_of_the_operator_is_never_the_users(tmp_path: Path) -> None:
     stolen = {"bookiePort": "1", "journalDirectory": "/x", "httpServerPort": "2", "metadataServiceUri": "zk://x"}
     assert set(stolen) <= set(RESERVED)

@@ -135,6 +135,13 @@ def test_its_template_depends_on_its_resources_and_not_on_its_number() -> None:
 # --- what it starts with ----------------------------------------------------------------------------------------------
 
 
+LOGINS = {
+    "bookieAuthProviderFactoryClass": "SharedToken",
+    "clientAuthProviderFactoryClass": "SharedToken",
+    "authTokenFile": "/tokens",
+}
+
+
 @pytest.mark.parametrize(
     ("spec", "starts"),
     [
@@ -151,6 +158,8 @@ def test_its_template_depends_on_its_resources_and_not_on_its_number() -> None:
         ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerTlsClientAuthentication": "yes"}}, True),
         ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerAuthTokenFile": "/tokens"}}, True),
         ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerTlsEnable": "false"}}, False),
+        ({"config": LOGINS}, False),
+        ({"config": {**LOGINS, "grpcServerAuthTokenFile": "/tokens"}}, True),
     ],
     ids=lambda each: str(each.get("config", each)) if isinstance(each, dict) else "",
 )

@@ -156,7 +156,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
             "tls": {"enabled": True, "secretName": "a"},
             "config": {"tlsClientAuthentication": "true"},
         },
-        "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication), and gateways would let",
+        "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication) or logins (bookieAuthProvider",
     ),
     ({"pod": {"extraVolumes": [{"name": "journal-0"}]}}, "spec.pod.extraVolumes[0].name: must be given, and not begin"),
     ({"pod": {"extraVolumeMounts": [{"name": "ca"}]}}, "spec.pod.extraVolumeMounts[0].name: no such volume"),

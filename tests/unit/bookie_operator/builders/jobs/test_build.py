@@ -244,6 +244,27 @@ def test_logins_and_certificates_are_those_of_the_cluster() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (
+            {"clientAuthProviderFactoryClass": "dev.podkeeper.SharedToken", "authTokenFile": "/tokens"},
+            {"authTokenFile": "/tokens"},
+        ),
+        (
+            {"clientAuthProviderFactoryClass": "SASLClientProviderFactory", "saslJaasConfigFile": "/jaas"},
+            {"saslJaasConfigFile": "/jaas"},
+        ),
+        ({"authTokenFile": "/tokens", "saslJaasConfigFile": "/jaas"}, {}),  # nobody uses them
+    ],
+)
+def test_jobs_log_in_as_the_clients_of_the_bookies_do(config: dict[str, str], options: dict[str, str]) -> None:
+    objects = build_job(cluster({**MINIMAL, "config": config}), job(ONCE), BuildContext())
+    arguments = objects.runner["spec"]["template"]["spec"]["containers"][0]["args"]
+    found = dict(arguments[i + 1].split("=", 1) for i, word in enumerate(arguments) if word == "--option")
+    assert found == options
+
+
 @pytest.mark.parametrize("kind", ["space", "compact-report"])
 def test_a_job_that_asks_the_bookies_has_their_token(kind: str) -> None:
     objects = build_job(cluster(), job({**ONCE, "kind": kind}), BuildContext())
