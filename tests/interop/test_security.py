@@ -1,0 +1,260 @@
+"""Logins and certificates between clients and bookies of either kind: right ones, wrong ones, and ways around them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bookie_client import Client, ClientOptions, SaslAuth, TlsOptions
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Unauthorized
+from tests.interop.cluster import KINDS, Cluster
+from tests.interop.java_client import JavaClient, JavaClientError, payload
+from tests.support.certificates import Certificates
+from tests.support.java import find_java
+
+UNAUTHORIZED = -102
+NO_BOOKIES = -6
+UNREACHABLE = {-8, NO_BOOKIES}
+JAAS = """
+Bookie {{ org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_bookkeeper="s3cret" user_app="appendix"; }};
+BookKeeper {{ org.apache.zookeeper.server.auth.DigestLoginModule required username="{user}" password="{password}"; }};
+"""
+SASL_CLIENT = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+TLS = "org.apache.bookkeeper.tls.TLSContextFactory"
+STORE_PASSWORD = "changeit"
+OPENSSL_PASSWORD = f"pass:{STORE_PASSWORD}"
+TRUST_OPTIONS = f"-storetype JKS -storepass {STORE_PASSWORD} -alias authority"
+LOGINS = {
+    "right": ("bookkeeper", "s3cret"),
+    "wrong password": ("bookkeeper", "guess"),
+    "wrong user": ("nobody-bookkeeper", "s3cret"),
+    "not allowed": ("app", "appendix"),
+}
+Connect = Callable[..., AbstractContextManager[JavaClient]]
+
+
+@pytest.fixture
+def java(class_path: str, tmp_path: Path) -> Connect:
+    """A stock client with further properties: its own configuration keys, and those of the JVM."""
+
+    @contextmanager
+    def connect(cluster: Cluster, properties: dict[str, str]) -> Iterator[JavaClient]:
+        given = {"org.apache.bookkeeper.conf.readsystemproperties": "true", **properties}
+        launcher = [find_java(), *(f"-D{name}={value}" for name, value in given.items())]
+        client = JavaClient(class_path, cluster.metadata_uri, tmp_path / "client.log", launcher=launcher)
+        try:
+            yield client
+        finally:
+            client.stop()
+
+    return connect
+
+
+def jaas(folder: Path, login: str) -> Path:
+    user, password = LOGINS[login]
+    path = folder / f"{login.replace(' ', '-')}.jaas"
+    path.write_text(JAAS.format(user=user, password=password))
+    return path
+
+
+def exchange(client: JavaClient, protocol: str) -> None:
+    """Write, read, fence and recover."""
+    ledger = client.create((1, 1, 1), protocol=protocol)
+    client.append(ledger, 50)
+    client.open(ledger, recover=True, protocol=protocol)
+    assert client.read(ledger, 0, 49) == [payload(ledger, entry) for entry in range(50)]
+
+
+def refused(client: JavaClient, protocol: str) -> set[int]:
+    """The codes with which a write ends."""
+    with pytest.raises(JavaClientError) as raised:
+        client.append(client.create((1, 1, 1), protocol=protocol), 1)
+    return {raised.value.code}
+
+
+async def python_exchange(cluster: Cluster, options: ClientOptions) -> None:
+    expected = [b"entry %d" % number for number in range(50)]
+    async with Client(cluster.metadata_uri, options) as client:
+        ledger = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        await ledger.append_many(expected)
+        await client.recover(ledger.ledger_id)  # fences it
+        async with client.open(ledger.ledger_id) as reader:
+            assert [bytes(each) for each in await reader.read_payloads(0, 49)] == expected
+
+
+# --- SASL ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def login_cluster(request: pytest.FixtureRequest, make_cluster, tmp_path_factory) -> Cluster:
+    """One bookie of each kind that asks for a login by DIGEST-MD5."""
+    file = jaas(tmp_path_factory.mktemp("jaas"), "right")
+    cluster = make_cluster()
+    settings = {
+        "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
+        "clientAuthProviderFactoryClass": SASL_CLIENT,
+    }
+    if request.param == "ours":
+        settings["saslJaasConfigFile"] = str(file)
+    bookie = cluster.bookie(request.param, settings)
+    bookie.environment = {"JAVA_TOOL_OPTIONS": f"-Djava.security.auth.login.config={file}"}
+    bookie.start()
+    return cluster
+
+
+@pytest.mark.parametrize("protocol", ["V2", "V3"])
+def test_java_clients_log_in(login_cluster: Cluster, java: Connect, tmp_path: Path, protocol: str) -> None:
+    for login in LOGINS:
+        properties = {
+            "clientAuthProviderFactoryClass": SASL_CLIENT,
+            "java.security.auth.login.config": str(jaas(tmp_path, login)),
+        }
+        with java(login_cluster, properties) as client:
+            if login == "right":
+                exchange(client, protocol)
+            else:
+                assert refused(client, protocol) <= {UNAUTHORIZED, *UNREACHABLE}, login
+
+
+@pytest.mark.parametrize("protocol", ["V2", "V3"])
+def test_java_clients_that_skip_the_login(login_cluster: Cluster, java: Connect, protocol: str) -> None:
+    with java(login_cluster, {}) as client:
+        assert refused(client, protocol) == {UNAUTHORIZED}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_python_clients_log_in(login_cluster: Cluster, version: int) -> None:
+    for name, login in LOGINS.items():
+        options = ClientOptions(auth=SaslAuth(*login), protocol_version=version)
+        if name == "right":
+            await python_exchange(login_cluster, options)
+        else:
+            with pytest.raises(PodkeeperError):
+                await python_exchange(login_cluster, options)
+    with pytest.raises(PodkeeperError):
+        await python_exchange(login_cluster, ClientOptions(protocol_version=version))
+
+
+# --- certificates -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    """Keys and certificates of everybody, as PEM and as JKS, by keytool."""
+    folder = tmp_path_factory.mktemp("stores")
+    certificates = Certificates(folder).make_all()
+    certificates.make_unit("broker", "0:broker;1:cluster")
+    certificates.make_unit("proxy", "0:proxy")
+    (folder / "password").write_text(STORE_PASSWORD)
+    for name in ("bookie", "client", "broker", "proxy", "unknown"):
+        _run(
+            folder,
+            f"openssl pkcs12 -export -in {name}.pem -inkey {name}.key -out {name}.p12 -passout {OPENSSL_PASSWORD}",
+        )
+        source, target = f"-srckeystore {name}.p12 -srcstorepass {STORE_PASSWORD}", f"-destkeystore {name}.jks"
+        _run(folder, f"keytool -importkeystore {source} {target} -deststoretype JKS -deststorepass {STORE_PASSWORD}")
+    _run(folder, f"keytool -importcert -noprompt -file authority.pem -keystore trust.jks {TRUST_OPTIONS}")
+    return folder
+
+
+def _run(folder: Path, command: str) -> None:
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+
+
+def server_settings(stores: Path) -> dict[str, str]:
+    """JKS, the default of `tlsKeyStoreType`, and certificate roles."""
+    return {
+        "tlsProviderFactoryClass": TLS,
+        "tlsClientAuthentication": "true",
+        "tlsKeyStore": str(stores / "bookie.jks"),
+        "tlsKeyStorePasswordPath": str(stores / "password"),
+        "tlsTrustStore": str(stores / "trust.jks"),
+        "tlsTrustStorePasswordPath": str(stores / "password"),
+    }
+
+
+def client_settings(stores: Path, name: str) -> dict[str, str]:
+    return {
+        "tlsProviderFactoryClass": TLS,
+        "tlsClientAuthentication": "true",
+        "clientKeyStoreType": "JKS",
+        "clientKeyStore": str(stores / f"{name}.jks"),
+        "clientKeyStorePasswordPath": str(stores / "password"),
+        "clientTrustStoreType": "JKS",
+        "clientTrustStore": str(stores / "trust.jks"),
+        "clientTrustStorePasswordPath": str(stores / "password"),
+    }
+
+
+def python_tls(stores: Path, name: str) -> TlsOptions:
+    return TlsOptions(
+        ca_type="JKS",
+        ca_file=str(stores / "trust.jks"),
+        ca_password_file=str(stores / "password"),
+        key_type="JKS",
+        key_file=str(stores / f"{name}.jks"),
+        key_password_file=str(stores / "password"),
+        check_hostname=False,
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def role_cluster(request: pytest.FixtureRequest, make_cluster, stores: Path) -> Cluster:
+    """One bookie of each kind that lets in the role `broker`."""
+    cluster = make_cluster()
+    settings = {
+        **server_settings(stores),
+        "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.tls.BookieAuthZFactory",
+        "authorizedRoles": "broker",
+    }
+    cluster.bookie(request.param, settings).start()
+    return cluster
+
+
+@pytest.mark.parametrize("protocol", ["V2", "V3"])
+def test_java_clients_by_the_role_in_their_certificate(
+    role_cluster: Cluster, java: Connect, stores: Path, protocol: str
+) -> None:
+    with java(role_cluster, client_settings(stores, "broker")) as client:
+        exchange(client, protocol)
+    for name in ("proxy", "client", "unknown"):
+        with java(role_cluster, client_settings(stores, name)) as client:
+            assert refused(client, protocol) <= {UNAUTHORIZED, *UNREACHABLE}, name
+    with java(role_cluster, {}) as client:
+        assert refused(client, protocol) == {UNAUTHORIZED}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_python_clients_by_the_role_in_their_certificate(
+    role_cluster: Cluster, stores: Path, version: int
+) -> None:
+    def options(name: str | None) -> ClientOptions:
+        return ClientOptions(tls=python_tls(stores, name) if name else None, protocol_version=version)
+
+    await python_exchange(role_cluster, options("broker"))
+    for name in ("proxy", "client", "unknown", None):
+        with pytest.raises((Unauthorized, BookieUnavailable, PodkeeperError)):
+            await python_exchange(role_cluster, options(name))
+
+
+@pytest.mark.parametrize("protocol", ["V2", "V3"])
+def test_ways_around_tls_that_is_required(
+    make_cluster, java: Connect, stores: Path, protocol: str, tmp_path: Path
+) -> None:
+    """Of our bookie alone: Apache's has no such key."""
+    cluster = make_cluster()
+    cluster.bookie("ours", {**server_settings(stores), "tlsRequired": "true"}).start()
+    login = {
+        "clientAuthProviderFactoryClass": SASL_CLIENT,
+        "java.security.auth.login.config": str(jaas(tmp_path, "right")),
+    }
+    for plain in ({}, login):  # a bookie without a provider agrees to any login
+        with java(cluster, plain) as client:
+            assert refused(client, protocol) == {UNAUTHORIZED}
+    with java(cluster, client_settings(stores, "client")) as client:
+        exchange(client, protocol)
