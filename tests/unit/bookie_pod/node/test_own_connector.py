@@ -14,10 +14,11 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.node.own_connector import own_connector
 from bookie_pod.server.tcp.connection import Connection
-from bookie_protocol.errors import BookieUnavailable
+from bookie_protocol.errors import BookieUnavailable, Unauthorized
 from bookie_protocol.keys import master_key
 from bookie_protocol.wire.varint import encode_varint
 from tests.support.add_frames import add_frames
+from tests.support.auth import TwoTokens, TwoTokensClient
 from tests.support.client_operations import Operations
 from tests.support.frames import entry
 from tests.support.served_bookie import ServedBookie
@@ -116,3 +117,20 @@ async def test_tls_goes_over_the_port():
 def test_a_bookie_without_a_gateway_starts_without_the_client() -> None:
     code = "import sys, bookie_pod.node.bookie, bookie_pod.gateway.start; sys.exit('bookie_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+async def test_the_own_bookie_asks_for_a_login_too(bookies):
+    ours, _ = bookies
+    ours.server.context.auth = TwoTokens()
+    connector = own_connector(BookieConfig(), ours.listener, lambda: ("127.0.0.1", ours.port))
+    for secret in (b"guess", b"secret"):
+        operations = Operations({OURS: ours.port}, connector, auth=TwoTokensClient(secret))
+        if secret == b"guess":
+            with pytest.raises(Unauthorized):
+                await operations.add_entry(OURS, 1, 0, entry(1, 0), KEY)
+            assert ours.side.storage.ledger(1) is None
+        else:
+            await operations.add_entry(OURS, 1, 0, entry(1, 0), KEY)
+            assert (await operations.read_entry(OURS, 1, 0)).entry == entry(1, 0)
+            assert peers(ours) == ["in-process:0"]
+        await operations.pool.close()
