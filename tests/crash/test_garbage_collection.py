@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.gc_crash_rig import ENGINES, ENGINES_AND_KINDS, KINDS, World, operations
-from tests.support.gc_crash_workload import WORKLOAD, Pass
+from tests.support.gc_crash_rig import (
+    ENGINES,
+    ENGINES_AND_KINDS,
+    ENGINES_WITH_LOGS_PER_LEDGER,
+    KINDS,
+    World,
+    operations,
+)
+from tests.support.gc_crash_workload import CURRENT_LOGS, WORKLOAD, Pass
+from tests.support.memtable_engine import MemTableBookie
+from tests.support.storage_engine import MemoryBookie
 
 
 @pytest.mark.parametrize("plain", KINDS)
@@ -43,3 +53,20 @@ def test_death_at_every_operation_loses_nothing_and_resurrects_nothing(
         world.run(bookie)
         bookie.faults.die_now()
         world.recover_and_check(bookie.crash(random.Random(1000 + death)))
+
+
+@pytest.mark.parametrize("strict_names", [False, True], ids=["ordered names", "strict names"])
+@pytest.mark.parametrize("engines", [ENGINES, ENGINES_WITH_LOGS_PER_LEDGER], ids=["one log", "a log per ledger"])
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_death_while_logs_that_are_written_at_present_are_given_back(
+    engine: str, engines: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]], strict_names: bool
+) -> None:
+    """Nothing is lost, nothing comes back, and no entry is read for another, whatever number the next log gets."""
+    make = engines[engine]
+    total = operations(make, True, CURRENT_LOGS)
+    for death in range(0, total + 1, 2):
+        world, bookie = World(make, True, CURRENT_LOGS), make(strict_names)
+        bookie.faults.die_at(death)
+        world.run(bookie)
+        bookie.faults.die_now()
+        world.recover_and_check(bookie.crash(random.Random(2000 + death)))

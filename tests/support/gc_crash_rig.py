@@ -28,7 +28,7 @@ from bookie_pod.storage.gc.schedule import Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.errors import NoSuchEntry
-from tests.support.gc_crash_workload import WORKLOAD, Checkpoint, Delete, Pass, Put, Step
+from tests.support.gc_crash_workload import WORKLOAD, Checkpoint, Delete, Flush, Pass, Put, Step
 from tests.support.gc_rig import FAST, MAJOR, MINOR, DictatedMetadata
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.memtable_engine import MemTableBookie, memtable_options
@@ -79,6 +79,8 @@ class Node:
                 self.metadata.ledgers.pop(ledger_id, None)
         elif isinstance(step, Checkpoint):
             self.checkpoint()
+        elif isinstance(step, Flush):
+            self.storage.flush()
         else:
             self.collect(step.force)
         while self._wanted:
@@ -125,6 +127,7 @@ class World:
 
     make: Callable[[bool], MemoryBookie | MemTableBookie]
     plain: bool
+    workload: Sequence[Step] = tuple(WORKLOAD)
 
     def __post_init__(self) -> None:
         self.metadata = DictatedMetadata({SOMEBODY_ELSES: ("other:3181",)})
@@ -141,19 +144,19 @@ class World:
             return
         try:
             node.start()
-            for number, step in enumerate(WORKLOAD):
+            for number, step in enumerate(self.workload):
                 self.journal.begun = number
                 node.apply(step)
                 self.journal.begun = number + 1
         except Died:
-            self.journal.begun += not isinstance(WORKLOAD[self.journal.begun], (Checkpoint, Pass))
+            self.journal.begun += not isinstance(self.workload[self.journal.begun], (Checkpoint, Flush, Pass))
         finally:
             node.release()
 
     def living(self) -> dict[tuple[int, int], bytes]:
         """Every entry of the ledgers that exist, in their present life, as far as the journal goes."""
         entries: dict[tuple[int, int], bytes] = {}
-        for step in WORKLOAD[: self.journal.begun]:
+        for step in self.workload[: self.journal.begun]:
             if isinstance(step, Put):
                 entries[step.ledger_id, step.entry_id] = step.data
             elif isinstance(step, Delete):
@@ -190,7 +193,7 @@ class World:
         node = self.node(crashed)
         try:
             assert node.mark <= self.journal.begun
-            for step in WORKLOAD[node.mark : self.journal.begun]:
+            for step in self.workload[node.mark : self.journal.begun]:
                 if isinstance(step, Put):
                     node.replay(step)
             node.storage.flush()
@@ -228,21 +231,28 @@ def _restarted(bookie: MemoryBookie | MemTableBookie) -> MemoryBookie | MemTable
     return MemoryBookie(DIRECTORIES, bookie.options, bookie.files.restart(), bookie.stores)
 
 
-def _db(strict_names: bool) -> MemoryBookie:
+def _db(*, per_ledger: bool = False) -> Callable[[bool], MemoryBookie]:
     options = small_options(directories=2, log_size=2600)
-    return MemoryBookie(DIRECTORIES, options, MemoryFiles(strict_names=strict_names))
+    options = replace(options, entry_log=replace(options.entry_log, per_ledger=per_ledger))
+    return lambda strict: MemoryBookie(DIRECTORIES, options, MemoryFiles(strict_names=strict))
 
 
-def _memtable(engine: str) -> Callable[[bool], MemTableBookie]:
-    options = memtable_options(log_size=2600, page_bytes=64, page_limit=3, open_files=2)
+def _memtable(engine: str, *, per_ledger: bool = False) -> Callable[[bool], MemTableBookie]:
+    options = memtable_options(log_size=2600, page_bytes=64, page_limit=3, open_files=2, per_ledger=per_ledger)
     return lambda strict: MemTableBookie(engine, DIRECTORIES, (), options, MemoryFiles(strict_names=strict))
 
 
 ENGINES: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]] = {
-    "db": _db,
+    "db": _db(),
     "sorted": _memtable("sorted"),
     "interleaved": _memtable("interleaved"),
 }
+ENGINES_WITH_LOGS_PER_LEDGER: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]] = {
+    "db": _db(per_ledger=True),
+    "sorted": _memtable("sorted", per_ledger=True),
+    "interleaved": _memtable("interleaved", per_ledger=True),
+}
+"""Compaction is always plain with them."""
 KINDS: Final = [pytest.param(False, id="transactional"), pytest.param(True, id="plain")]
 """Of compaction."""
 ENGINES_AND_KINDS: Final = [
@@ -258,8 +268,10 @@ ENGINES_AND_KINDS: Final = [
 """For tests of a minute: of the engines of a memory table plain compaction is for the long ring."""
 
 
-def operations(make: Callable[[bool], MemoryBookie | MemTableBookie], plain: bool) -> int:
-    world, bookie = World(make, plain), make(False)
+def operations(
+    make: Callable[[bool], MemoryBookie | MemTableBookie], plain: bool, workload: Sequence[Step] = tuple(WORKLOAD)
+) -> int:
+    world, bookie = World(make, plain, workload), make(False)
     world.run(bookie)
-    assert world.journal.begun == len(WORKLOAD)
+    assert world.journal.begun == len(workload)
     return bookie.files.operations

@@ -34,16 +34,43 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Flush:
+    """All that was put is in logs, which stay open."""
+
+
+@dataclass(frozen=True)
 class Pass:
     force: Force | None = None
 
 
-Step = Put | Delete | Checkpoint | Pass
+Step = Put | Delete | Checkpoint | Flush | Pass
 
 
 def _puts(ledger_ids: Sequence[int], entry_ids: range, life: int = 0) -> list[Step]:
     return [Put(ledger_id, entry_id, life) for entry_id in entry_ids for ledger_id in ledger_ids]
 
+
+CURRENT_LOGS: list[Step] = [
+    *_puts((1, 2), range(3)),
+    Flush(),
+    Delete((1, 2)),
+    Pass(),  # closes the logs that are written at present, and removes them
+    Checkpoint(),
+    *_puts((3, 4), range(2)),
+    Flush(),
+    Delete((3,)),
+    Pass(MAJOR),  # of one log for all a part lives
+    *_puts((1, 5), range(2), life=1),  # an id again
+    Flush(),
+    Delete((4, 5)),
+    Pass(),
+    Checkpoint(),
+    Delete((1,)),
+    *_puts((6,), range(2)),
+    Pass(),
+    Put(6, 2),
+]
+"""Logs are closed by passes."""
 
 WORKLOAD: list[Step] = [
     *_puts(range(1, 9), range(5)),

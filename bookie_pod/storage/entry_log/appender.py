@@ -12,7 +12,7 @@ Threads: see `interface`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from bookie_pod.storage.entry_log.active import ActiveLogs
 from bookie_pod.storage.entry_log.allocator import LogAllocator
@@ -137,11 +137,11 @@ class LogAppender:
 
     # --- rotation -------------------------------------------------------------------------------------------
 
-    def rotate(self) -> None:
+    def rotate(self, log_ids: Container[int] | None = None) -> None:
         with self._append_lock:
             self._check_usable()
             for log in self._active.all():
-                if not log.is_empty:
+                if not log.is_empty and (log_ids is None or log.log_id in log_ids):
                     self._rotate_log(log)
 
     def current_sizes(self) -> dict[int, dict[int, int]]:

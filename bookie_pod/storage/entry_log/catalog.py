@@ -1,8 +1,10 @@
 """Which logs exist, in which directory, and which id comes next.
 
 Invariants
-- An id is written to `lastId` in all directories before its file is made; an id whose file exists in any
-  directory is never given out again, and no existing file is opened for writing.
+- An id is never given out again, whatever a crash leaves: rows of a ledger whose deletion was not durable, and what is
+  kept by log id, would speak of another log. `lastId` in all directories names the newest id before its file is made;
+  it is overwritten in place, which never leaves less than it said before, and durable before a log's file goes. No
+  existing file is opened for writing.
 - A log is in the catalog from its creation until `forget`. Logs that this process created count as unflushed,
   in the order of their creation, until they are rotated and synced; logs found at start-up never do.
 
@@ -26,7 +28,7 @@ from bookie_pod.storage.entry_log.names import (
     parse_compacted_name,
     parse_log_name,
 )
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -44,6 +46,9 @@ class LogCatalog:
         self._reserved: set[int] = set()
         self._unflushed: dict[int, None] = {}
         self._last_id = -1
+        self._texts: dict[str, bytes] = {}
+        """What `lastId` holds, by directory."""
+        self._last_id_durable = False
         for directory in dirs.all():
             self._load(directory)
 
@@ -69,7 +74,8 @@ class LogCatalog:
         self._directory[log_id] = directory
 
     def _last_id_text(self, directory: str) -> str:
-        return self._files.read_bytes(posixpath.join(directory, LAST_ID_FILE)).decode("ascii", "replace")
+        data = self._texts[directory] = self._files.read_bytes(self._text_path(directory))
+        return data.decode("ascii", "replace")
 
     def allocate(self) -> int:
         """The next free id, noted in `lastId` of every directory."""
@@ -82,8 +88,13 @@ class LogCatalog:
                 logger.warning("entry log id is taken, skipped", log_id=log_id, file=log_file_name(log_id))
             else:
                 raise StorageFault("every entry log id is taken")
-            self._last_id = log_id
-            self._write_last_id(log_id)
+            self._last_id, self._last_id_durable = log_id, False
+            for directory in self._dirs.all():
+                try:
+                    self._write_last_id(directory, sync=False)
+                except OSError as error:
+                    path = self._text_path(directory)
+                    logger.warning("cannot write the last entry log id", path=path, error=str(error))
             return log_id
 
     def _taken(self, log_id: int) -> bool:
@@ -93,13 +104,40 @@ class LogCatalog:
         name = log_file_name(log_id)
         return any(self._files.exists(posixpath.join(path, name)) for path in self._dirs.all())
 
-    def _write_last_id(self, log_id: int) -> None:
-        for directory in self._dirs.all():
-            path = posixpath.join(directory, LAST_ID_FILE)
+    def secure_ids(self) -> None:
+        """From now on no crash lets an id be given out again whose log is gone. To be called before a log's file is
+        removed; costs nothing but after an allocation. `StorageFault`."""
+        with self._allocation:
+            if self._last_id_durable:
+                return
+            failures: list[OSError] = []
+            for directory in self._dirs.all():
+                try:
+                    self._write_last_id(directory, sync=True)
+                except OSError as error:
+                    failures.append(error)
+            if len(failures) == len(self._dirs.all()):
+                raise storage_fault("cannot make the last entry log id durable", failures[0]) from failures[0]
+            self._last_id_durable = True
+
+    def _write_last_id(self, directory: str, *, sync: bool) -> None:
+        text = f"{self._last_id:x}\n".encode()
+        path = self._text_path(directory)
+        if len(text) != len(self._texts.pop(directory, b"")):
+            self._files.write_bytes_atomic(path, text)
+        else:
+            # In place: it takes no room on a full disk, and of a higher number each part that is written is higher too.
+            file = self._files.open(path, writable=True)
             try:
-                self._files.write_bytes(path, f"{log_id:x}\n".encode())
-            except OSError as error:
-                logger.warning("cannot write the last entry log id", path=path, error=str(error))
+                file.pwrite(text, 0)
+                if sync:
+                    file.datasync()
+            finally:
+                file.close()
+        self._texts[directory] = text
+
+    def _text_path(self, directory: str) -> str:
+        return posixpath.join(directory, LAST_ID_FILE)
 
     def add_created(self, log_id: int, directory: str) -> None:
         """A log that this process made: unflushed from now on."""

@@ -133,8 +133,9 @@ class EntryLogger(Protocol):
         """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
         ...
 
-    def rotate(self) -> None:
-        """Close the current logs with their ledgers map; the next append begins a new one."""
+    def rotate(self, log_ids: Container[int] | None = None) -> None:
+        """Close the current logs, or those of them that are named, with their ledgers map; the next append begins a new
+        one."""
         ...
 
     def abandon_unsynced(self) -> None:
@@ -249,8 +250,8 @@ class EntryLogger(Protocol):
         ...
 
     def delete(self, log_id: int) -> bool:
-        """Unlink the log; False if it was gone already. `StorageFault` if it is not flushed or cannot be
-        unlinked.
+        """Unlink the log, whose id is never given out again; False if it was gone already. `StorageFault` if it is not
+        flushed or cannot be unlinked.
         """
         ...
 

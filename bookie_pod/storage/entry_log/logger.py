@@ -87,8 +87,8 @@ class DefaultEntryLogger:
     def checkpoint(self) -> None:
         self._appender.checkpoint()
 
-    def rotate(self) -> None:
-        self._appender.rotate()
+    def rotate(self, log_ids: Container[int] | None = None) -> None:
+        self._appender.rotate(log_ids)
 
     def abandon_unsynced(self) -> None:
         self._appender.abandon_unsynced()
@@ -214,6 +214,7 @@ class DefaultEntryLogger:
         if not self._catalog.exists(log_id):
             return False
         path = self._catalog.path(log_id)
+        self._catalog.secure_ids()
         self._catalog.forget(log_id)
         self._reader.handles.drop(log_id)
         try:

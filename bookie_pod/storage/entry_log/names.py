@@ -63,7 +63,7 @@ def following_id(log_id: int) -> int:
 def last_id_in_directory(names: Iterable[str], last_id_text: str | None) -> int:
     """The last id that one directory knows of, -1 if none.
 
-    The greater of: the `lastId` file's value if it is a positive number, else the largest log id; and the
+    The greater of: the `lastId` file's value if it is a number, else the largest log id; and the
     id before the largest gap among the ids in use. The gap makes the ids wrap safely where `lastId` is lost.
     """
     names = list(names)
@@ -80,7 +80,7 @@ def _parse_last_id(text: str | None) -> int | None:
         value = int((text or "").strip(), 16)
     except ValueError:
         return None
-    return value if 0 < value <= MAX_LOG_ID else None
+    return value if 0 <= value <= MAX_LOG_ID else None
 
 
 def _start_of_largest_gap(used: set[int]) -> int:

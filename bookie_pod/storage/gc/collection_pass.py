@@ -3,10 +3,11 @@
 A pass
 1. finishes compactions that a crash interrupted;
 2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
-3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
+3. closes the logs that are written at present, if they are garbage;
+4. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
    is in the index, and the deletions are durable;
-4. measures each of them; one in which nothing lives is removed;
-5. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
+5. measures each of them; one in which nothing lives is removed;
+6. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
    copies of what lives in them fit.
 
 Invariants
@@ -84,10 +85,11 @@ class CollectionPass:
         recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
         with self._metrics.timed(GcStage.LEDGERS):
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
-        self._step("measuring entry logs", result, lambda: self._measure(result))
         compaction = self._schedule.choose(self._memory.times, self._now_ms(), force)
         to_make_room = compaction is None
         compaction = compaction or self._schedule.to_make_room()
+        threshold = self._schedule.rule(compaction).threshold if compaction is not None else 0
+        self._step("measuring entry logs", result, lambda: self._measure(threshold, result))
         # Each compaction that does not end leaves a copy of a log: none is begun before the last one is finished.
         if compaction is not None and recovered:
             with self._metrics.timed(GcStage.COMPACTION):
@@ -143,11 +145,11 @@ class CollectionPass:
         self._deleted.write()
         self._ledgers.fenced.write()
 
-    def _measure(self, result: PassResult) -> None:
+    def _measure(self, threshold: float, result: PassResult) -> None:
         before = dict(self._usages.quarantined)
         try:
             with self._metrics.timed(GcStage.METADATA):
-                self._reclaimer.measure(result)
+                self._reclaimer.measure(result, threshold)
         finally:
             self._write_deleted()
             if self._usages.quarantined != before:

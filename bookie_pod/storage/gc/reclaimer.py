@@ -1,6 +1,8 @@
 """Gives back the space of entry logs: those in which nothing lives go, mostly dead ones are compacted.
 
 Invariants
+- A log that is written at present, and in which nothing lives, or little enough for the compaction of this pass, takes
+  no more entries: it is closed, and goes the way of all others.
 - A log goes only when `LogUsages` is certain that nothing lives in it, or after the compactor has moved what does.
 - A log is compacted only after a flush of the storage that began when it was rotated and synced already: then all its
   rows are in the index.
@@ -75,10 +77,12 @@ class SpaceReclaimer:
 
     # --- measuring ------------------------------------------------------------------------------------------
 
-    def measure(self, result: PassResult) -> None:
-        """Look at every log that is complete; remove those in which nothing lives."""
+    def measure(self, result: PassResult, threshold: float = 0) -> None:
+        """Look at every log that is complete; remove those in which nothing lives. `threshold`: what the compaction of
+        this pass goes by."""
         logs = self._storage.logs
         self._usages.measure_current()
+        self._close_current(threshold, result)
         present = logs.log_ids()
         flushed = [log_id for log_id in present if logs.is_flushed(log_id)]
         self._indexed.intersection_update(flushed)
@@ -112,6 +116,22 @@ class SpaceReclaimer:
             self._deleted.retain(
                 self._usages.seen_deleted.ascending(), min(not_looked_at, default=logs.least_unflushed_log_id())
             )
+
+    def _close_current(self, threshold: float, result: PassResult) -> None:
+        """Before the logs are listed, so that the flush behind it has put what rows these still lack."""
+        logs = self._storage.logs
+        wanted = {each.log_id for each in self._usages.current if each.is_dead or each.usage() < threshold}
+        if not wanted:
+            return
+        try:
+            logs.rotate(wanted)
+            logs.checkpoint()
+        except StorageFailed:
+            raise
+        except StorageFault as error:
+            result.errors.append(f"closing entry logs that are mostly garbage: {error}")
+            _log.warning("entry logs not closed, will be tried again", logs=len(wanted), reason=str(error))
+        self._usages.measure_current()
 
     def _delete_log(self, log_id: int, result: PassResult, *, copied: int | None = None) -> None:
         """`copied`: bytes of it that compaction wrote elsewhere, so that they did not come free; None: it was dead."""

@@ -1,0 +1,114 @@
+"""Entry logs that are written at present and are garbage: a pass closes them, and gives them back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.gc_rig import FAST, MAJOR, MINOR, GcRig
+from tests.support.memory_faults import MUTATING
+from tests.support.memtable_engine import MemTableBookie, memtable_options
+from tests.support.storage_engine import MemoryBookie, entry, put, small_options
+
+
+def _db(per_ledger: bool) -> MemoryBookie:
+    options = small_options()
+    return MemoryBookie(options=replace(options, entry_log=replace(options.entry_log, per_ledger=per_ledger)))
+
+
+def _memtable(engine: str) -> Callable[[bool], MemTableBookie]:
+    return lambda per_ledger: MemTableBookie(engine, options=memtable_options(per_ledger=per_ledger))
+
+
+ENGINES = {"db": _db, "sorted": _memtable("sorted"), "interleaved": _memtable("interleaved")}
+
+
+@pytest.fixture(params=[False, True], ids=["one log", "a log per ledger"])
+def per_ledger(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(params=list(ENGINES))
+def rig(request: pytest.FixtureRequest, per_ledger: bool) -> GcRig:
+    rig = GcRig(replace(FAST, transactional=not per_ledger), ENGINES[request.param](per_ledger))
+    rig.metadata.ledgers[99] = ("other:3181",)
+    return rig
+
+
+def write(rig: GcRig, ledger_id: int, entries: int, first: int = 0) -> None:
+    """Entries in a log that stays open."""
+    rig.metadata.ledgers.setdefault(ledger_id, None)
+    put(rig.storage, *(entry(ledger_id, each, 100) for each in range(first, first + entries)))
+    rig.storage.flush()
+
+
+def test_one_in_which_nothing_lives_goes_with_the_pass_that_finds_it(rig: GcRig) -> None:
+    for ledger_id in (1, 2):
+        write(rig, ledger_id, 20)
+    logs = rig.logs.log_ids()
+    assert not rig.flushed
+    rig.delete(1, 2)
+    result = rig.gc.run_pass()
+    assert (result.errors, result.logs_deleted) == ([], len(logs))
+    assert result.reclaimed_bytes > 40 * 100
+    assert rig.logs.log_ids() == []
+    assert rig.gc.current_usages() == []
+    write(rig, 3, 5)
+    assert min(rig.logs.log_ids()) > max(logs)
+    rig.restart()
+    assert len(rig.readable(3)) == 5
+
+
+def test_one_in_which_something_lives_stays_as_it_is(rig: GcRig, per_ledger: bool) -> None:
+    for ledger_id in (1, 2):
+        write(rig, ledger_id, 20)
+    rig.delete(1)
+    result = rig.gc.run_pass()
+    assert (result.errors, result.logs_deleted) == ([], int(per_ledger))
+    assert [each.ledgers for each in rig.gc.current_usages()] == [1]
+    (log_id,) = rig.logs.log_ids()
+    write(rig, 2, 5, first=20)
+    assert rig.logs.log_ids() == [log_id], "it is written on"
+    assert len(rig.readable(2)) == 25
+
+
+@pytest.mark.parametrize("per_ledger", [False], indirect=True, ids=["one log"])
+def test_a_compaction_takes_it_like_any_other(rig: GcRig) -> None:
+    write(rig, 1, 60)
+    write(rig, 2, 40)
+    rig.delete(1)
+    assert rig.force(MINOR).logs_compacted == 0, "too much of it lives"
+    assert not rig.flushed
+    result = rig.force(MAJOR)
+    assert (result.errors, result.logs_compacted) == ([], 1)
+    assert result.reclaimed_bytes > 60 * 100
+    assert len(rig.readable(2)) == 40
+
+
+def test_what_cannot_be_closed_is_told_and_goes_next_time(rig: GcRig) -> None:
+    write(rig, 1, 20)
+    rig.delete(1)
+    rig.gc._ledgers.collect_deleted()
+    rig.storage.flush()
+    rig.bookie.faults.fail(*MUTATING, path="/lastId")
+    result = rig.gc.run_pass()
+    assert result.logs_deleted == 0
+    assert any("last entry log id" in error for error in result.errors)
+    rig.bookie.faults.clear()
+    assert rig.gc.run_pass().logs_deleted == 1
+    assert rig.logs.log_ids() == []
+
+
+def test_no_crash_gives_the_number_of_one_that_went_to_another(rig: GcRig) -> None:
+    write(rig, 1, 20)
+    highest = max(rig.logs.log_ids())
+    rig.delete(1)
+    assert rig.gc.run_pass().logs_deleted == 1
+    write(rig, 2, 1)  # the number of its log is noted, and not durable
+    for seed in range(50):
+        crashed = rig.bookie.files.crash(random.Random(seed))
+        text = crashed.read_bytes(f"{rig.bookie.directories[0]}/lastId")
+        assert int(text, 16) >= highest, seed
