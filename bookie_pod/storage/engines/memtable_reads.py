@@ -1,9 +1,9 @@
 """Reads of InterleavedLedgerStorage and SortedLedgerStorage: memtable, ledger cache, entry log.
 
 Invariants
-- "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, and no
-  limbo, neither before the look nor now. The frozen map goes only after the index has its entries, so an entry on its
-  way is found in one of them.
+- "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, in a page
+  that has lost nothing, and no limbo, neither before the look nor now. The frozen map goes only after the index has its
+  entries, so an entry on its way is found in one of them.
 
 A location whose log bytes a power cut took before their add was acknowledged answers with a `StorageFault`: the index
 can be ahead of the current entry log. Entries that were acknowledged are replaced by the replay.
@@ -51,7 +51,7 @@ class MemTableReads:
             return entry
         location = self._locate(ledger_id, entry_id)
         if not location:
-            raise self._absent(ledger_id, f"entry {entry_id}", limbo)
+            raise self._absent(ledger_id, entry_id, limbo)
         if location in self.damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
@@ -86,12 +86,14 @@ class MemTableReads:
         record = self._cache.records.get(ledger_id)
         return record is not None and record.limbo
 
-    def _absent(self, ledger_id: int, what: str, limbo: bool) -> Exception:
+    def _absent(self, ledger_id: int, entry_id: int, limbo: bool) -> Exception:
         """The answer when nothing was found and nothing failed. `limbo`: as it was before the search, in the middle of
         which the missing entries may have come back and the ledger have left its limbo."""
         if limbo or self._is_in_limbo(ledger_id):
-            return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: {what} may have been lost here")
-        return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
+            return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entry {entry_id} may have been lost here")
+        if self._cache.lacks(ledger_id, entry_id):
+            return EntryDamaged(f"entry {entry_id} of ledger {ledger_id} may be among those that its index file lost")
+        return NoSuchEntry(f"ledger {ledger_id} has no entry {entry_id} here")
 
     def last_entry_id(self, ledger_id: int) -> int:
         """See `LedgerStorage.last_entry_id`."""
@@ -100,9 +102,13 @@ class MemTableReads:
         in_memory = self._memtable.highest(ledger_id)
         stored = self._cache.last_entry_id(ledger_id)
         known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
-        if not known:
-            raise self._absent(ledger_id, "entries", False)
-        return max(known)
+        if self._cache.lacks_behind(ledger_id, max(known, default=0)):
+            raise EntryDamaged(f"the last entry of ledger {ledger_id} may be among those that its index file lost")
+        if known:
+            return max(known)
+        if self._is_in_limbo(ledger_id):  # since a moment ago
+            raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its entries may be lost")
+        raise NoSuchEntry(f"ledger {ledger_id} has no entries here")
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """See `LedgerStorage.entry_ids`."""

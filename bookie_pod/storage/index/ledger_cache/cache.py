@@ -6,6 +6,7 @@ Invariants
 - "No location" is an answer: the page was looked at, in memory or in its file. A ledger without an index raises
   `NoLedgerIndex`; every fault raises another `StorageFault`.
 - Nothing here is durable before `flush` returns.
+- A location that a page has lost (`lacks`) is none as well, and comes back by being put. Whoever denies an entry asks.
 - Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
 - A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
 
@@ -29,7 +30,7 @@ from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
 from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics, NoCacheMetrics
 from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
-from bookie_pod.storage.index.ledger_cache.page import entries_of, highest_entry
+from bookie_pod.storage.index.ledger_cache.page import entries_of, highest_entry, locations_in
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
@@ -55,7 +56,7 @@ class LedgerCache:
         self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)
         self.max_entry_id = max_entry_id(files, dirs.all(), options.page_bytes)
         """The highest entry id that has a slot on these disks."""
-        self._seal = IndexFilesSeal(files, dirs.all())
+        self._seal = IndexFilesSeal(files, dirs.all(), options.page_bytes)
         self.records = IndexRecords(files, self._directories, self._seal.check)
         self.handles = IndexHandles(options.open_files, options.idle_seconds, self._metrics)
         self._flusher = IndexFlusher(
@@ -175,6 +176,21 @@ class LedgerCache:
                     return max(best, found)
         return None if best < 0 else best
 
+    def lacks(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the page of an entry has lost locations, so that the entry may have had one. `StorageFault`."""
+        page = entry_id // self._slots
+        due = self._seal.locations(ledger_id, page)
+        if not due:
+            return False
+        first_entry = page * self._slots
+        data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
+        return locations_in(data) < due
+
+    def lacks_behind(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether a page has lost locations that may have been those of entries behind this one. `StorageFault`."""
+        pages = range(max(0, entry_id) // self._slots, self._seal.pages(ledger_id))
+        return any(self.lacks(ledger_id, page * self._slots) for page in pages)
+
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """All entry ids with a location, ascending. `NoLedgerIndex` (at once), `StorageFault`."""
         return (entry_id for page in self.scan(ledger_id) for entry_id, _ in page)
@@ -279,6 +295,8 @@ class LedgerCache:
 
     def flush(self) -> None:
         """Make durable: deletions, headers taken before, and every page that is dirty now. `StorageFault`."""
+        if any(self.records.get(ledger_id) is not None for ledger_id in self._directories.deleted_ledgers()):
+            self.seal()  # or a crash before the next seal would miss in the new life of a ledger what the old one had
         self._flusher.remove_deleted()
         with self.pages.lock:
             due, self._headers_due = self._headers_due, set()

@@ -9,9 +9,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.index.index_file import HEADER_BYTES, relative_path
+from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, relative_path, slot_offset
 from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals
-from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, NoWritableDirectory, StorageFault
+from bookie_protocol.errors import (
+    EntryDamaged,
+    LedgerStateUnknown,
+    NoSuchEntry,
+    NoSuchLedger,
+    NoWritableDirectory,
+    StorageFault,
+)
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
 from tests.support.storage_engine import entry, put
@@ -69,6 +76,96 @@ def test_nothing_of_a_file_that_was_cut_or_lost_is_denied(
             storage.read(SOUND, ENTRIES)
         storage.flush()
         storage.close()
+
+
+def zero(files: MemoryFiles, path: str, first: int, count: int) -> None:
+    files.corrupt(path, slot_offset(first), bytes(SLOT_BYTES * count))
+
+
+@pytest.mark.parametrize(("first", "count"), [(8, 8), (10, 1), (0, 24), (24, 6)], ids=["page", "slot", "pages", "end"])
+def test_what_was_zeroed_within_a_file_is_damage_and_not_absence(
+    bookie: MemTableBookie, storage: MemTableStorage, first: int, count: int
+) -> None:
+    storage.close()
+    zero(bookie.files, path_of(bookie, HURT), first, count)
+    storage = bookie.open()
+    for entry_id in range(ENTRIES):
+        if first <= entry_id < first + count:
+            with pytest.raises(EntryDamaged):
+                storage.read(HURT, entry_id)
+        else:
+            assert storage.read(HURT, entry_id) == entry(HURT, entry_id)
+        assert storage.read(SOUND, entry_id) == entry(SOUND, entry_id)
+    if first + count < ENTRIES:
+        assert storage.last_entry_id(HURT) == ENTRIES - 1
+    else:
+        with pytest.raises(EntryDamaged):
+            storage.last_entry_id(HURT)
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, ENTRIES + 100)
+    with pytest.raises(NoSuchEntry):
+        storage.read(SOUND, ENTRIES)
+    put(storage, *(entry(HURT, each) for each in range(first, first + count)))  # they are copied back
+    storage.flush()
+    assert storage.last_entry_id(HURT) == ENTRIES - 1
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, ENTRIES)
+
+
+def test_holes_are_legal(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    """Of a striped ledger others hold what lies between."""
+    put(storage, *(entry(SOUND, each) for each in range(ENTRIES, 200, 3)))
+    storage.flush()
+    storage.close()
+    storage = bookie.open()
+    with pytest.raises(NoSuchEntry):
+        storage.read(SOUND, 31)
+    assert storage.last_entry_id(SOUND) == 198
+
+
+def test_a_ledger_that_is_made_anew_does_not_owe_what_the_old_one_had(
+    bookie: MemTableBookie, storage: MemTableStorage
+) -> None:
+    storage.delete_ledger(HURT)
+    put(storage, entry(HURT, 3))
+    bookie.faults.fail("write", path=NAME, after=1)  # the seal at the end: a crash comes first
+    with pytest.raises(StorageFault, match=NAME):
+        storage.flush()
+    bookie.faults.clear()
+    storage.logs.force_close()
+    bookie = bookie.on(bookie.files.restart())
+    storage = bookie.open()
+    record = storage.ledger(HURT)
+    assert record is not None
+    assert not record.limbo
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, 4)
+
+
+def test_a_change_of_the_page_size_forgets_what_pages_held_and_not_what_files_are(
+    bookie: MemTableBookie, storage: MemTableStorage
+) -> None:
+    storage.close()
+    zero(bookie.files, path_of(bookie, HURT), 8, 8)
+    cut_to(HEADER_BYTES)(bookie.files, path_of(bookie, SOUND))
+    bookie.options = memtable_options(page_bytes=128)
+    storage = bookie.open()
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, 9)
+    with pytest.raises(LedgerStateUnknown):
+        storage.read(SOUND, 9)
+
+
+def test_entry_ids_far_apart_cost_no_memory() -> None:
+    files = MemoryFiles()
+    files.makedirs("/a")
+    seal = IndexFilesSeal(files, ["/a"], 8192)
+    for page in (0, 63, 1 << 29, 1 << 30):
+        seal.note(7, 1024, [(page, 5)])
+    assert [seal.locations(7, page) for page in (0, 1, 63, 1 << 29)] == [5, 0, 5, 0]
+    assert seal.pages(7) == 64
+    seal.note(7, 1024, ((page, 1024) for page in range(10_000)))
+    assert seal.locations(7, 9_999) == 1024
 
 
 def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:
@@ -141,10 +238,10 @@ def test_no_mark_passes_what_is_not_sealed(
 def test_a_seal_of_many_ledgers() -> None:
     files = MemoryFiles()
     files.makedirs("/a")
-    seal = IndexFilesSeal(files, ["/a"])
+    seal = IndexFilesSeal(files, ["/a"], 8192)
     assert seal.check({-5: 1024, 1 << 62: 8192, **dict.fromkeys(range(1000), 2048)}) == []
     seal.note(7, 4096)
     seal.forget(8)
     seal.renew(["/a"])
     found = {-5: 1023, 1 << 62: 8192, **dict.fromkeys(range(7), 2048), 7: 4095, **dict.fromkeys(range(9, 1000), 9999)}
-    assert IndexFilesSeal(files, ["/a", "/b"]).check(found) == [-5, 7]
+    assert IndexFilesSeal(files, ["/a", "/b"], 8192).check(found) == [-5, 7]
