@@ -1,5 +1,8 @@
 """Options of the two RocksDB databases of a ledger directory.
 
+What is written to the write-ahead log stays in a buffer until `flush_wal` is called, or the buffer is full: so it is in
+that call, which lets go of the interpreter, that a slow disk is waited for (`rocksdb_store`).
+
 Source: reference on-disk formats, section 8.4.
 """
 
@@ -8,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, ChecksumType, DBCompressionType, DBRecoveryMode, Options
 
 MIB = 1 << 20
 KIB = 1 << 10
+WAL_BUFFER_BYTES = 8 * MIB
+_NO_SETTER = str(Path(__file__).with_name("rocksdb"))
+"""The folder of a file with what the binding has no setter for."""
 
 
 class Compression(Enum):
@@ -96,7 +103,8 @@ def build_options(options: RocksOptions) -> Options:
         table.disable_cache()
     if options.bloom_bits_per_key > 0:
         table.set_bloom_filter(options.bloom_bits_per_key, False)
-    built = Options(raw_mode=True)
+    built = Options.load_latest(_NO_SETTER)[0]
+    built.set_writable_file_max_buffer_size(WAL_BUFFER_BYTES)
     built.create_if_missing(True)
     built.set_paranoid_checks(True)
     built.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())

@@ -9,14 +9,12 @@ Invariants
 - The library leaves a small `rocksdict-config.json` in the directory; RocksDB ignores files that it does not
   know.
 
-The binding holds the interpreter lock during `write`, a `get` of one key, and `seek`, but releases it during
-a `get` of a list, `flush` and `flush_wal`. Hence: look-ups are lists, of one if need be, writes are small and never
-synced by themselves, and `flush_wal` does the waiting for the disk.
+The binding holds the interpreter lock during `write`, a `get` of one key, and `seek`, but releases it during a `get`
+of a list, `flush` and `flush_wal`. Hence: look-ups are lists, of one if need be, and a write goes to memory only.
+Before it `_make_way`, without the lock, empties the buffer of the write-ahead log, begins another memory table while
+there is room in this one, and waits while RocksDB stalls. So a disk that holds up writing holds up its writer alone.
 
-What that does not cover: a write that the disk holds up in the write-ahead log's own write(2) (a hung disk, dirty pages
-beyond the kernel's limit), or that RocksDB stalls, holds the whole process up. The binding offers neither the option
-`manual_wal_flush`, which would leave that call to `flush_wal`, nor a write that lets go of the lock; and without the
-log each flush would have to write a table of its own. Journals and entry logs never do that: their calls let go of it.
+What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, and opening and closing.
 
 Source: reference on-disk formats, sections 8.1 and 8.4.
 """
@@ -45,6 +43,9 @@ from bookie_protocol.errors import StorageFault
 IDENTITY_FILE = "IDENTITY"
 SCAN_CHUNK = 1024
 """Rows that a scan takes at once. An iterator lives no longer than that: it would keep the database from reopening."""
+WAL_FLUSH_BYTES = 1 << 20
+"""How much of the write-ahead log may wait in its buffer, but for the last batch."""
+STALL_PAUSE = 0.01
 REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
 """How often, and after how many seconds each time, a reopening tries to get the lock of the closed database, and a
 closing to do it while look-ups are under way."""
@@ -107,6 +108,8 @@ class RocksStore:
             self._db.close()
             raise self._fault("reading the identity", error) from error
         self._unsynced = WriteOptions()
+        self._buffered = 0
+        """Bytes of batches since the buffer of the write-ahead log was empty."""
         self._write_failed = False
         self._reopening = threading.Lock()
         self._closed = False
@@ -188,14 +191,29 @@ class RocksStore:
         return RocksBatch(self)
 
     def write(self, batch: WriteBatch, *, sync: bool) -> None:
-        """Apply a batch of the binding. The wait for the disk, if any, is in `sync`, which frees the interpreter."""
+        """Apply a batch of the binding."""
         if not batch.is_empty():
+            size = batch.size_in_bytes()
+            self._change("write", lambda db: self._make_way(db, size))
             self._change("write", lambda db: db.write(batch, self._unsynced))
         if sync:
             self.sync()
 
+    def _make_way(self, db: Rdict, size: int) -> None:
+        """See to it that a batch of this size has to wait for nothing."""
+        if self._buffered + size > WAL_FLUSH_BYTES:
+            db.flush_wal(False)
+            self._buffered = 0
+        self._buffered += size
+        in_use = db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
+        if in_use + 4 * size > self._options.write_buffer_size * 3 // 4:
+            db.flush(False)
+        while db.property_int_value("rocksdb.is-write-stopped") and not self._closed:
+            time.sleep(STALL_PAUSE)
+
     def sync(self) -> None:
         self._change("sync of the write-ahead log", lambda db: db.flush_wal(True))
+        self._buffered = 0
 
     def _change(self, what: str, operation: Callable[[Rdict], None]) -> None:
         if self._write_failed or self._db is None:
@@ -224,6 +242,7 @@ class RocksStore:
                     db.close()
                 del db
             self._db = self._open_when_free()
+            self._buffered = 0
             self._write_failed = False
 
     def _open_when_free(self) -> Rdict:
