@@ -235,6 +235,11 @@ class LedgerStore(Protocol):
         """Remove; a ledger that is already gone is fine. `MetadataVersionConflict`."""
         ...
 
+    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
+        """Remove the ledger that was read or written so, and no other that was made under its id since, whose versions
+        begin anew; one that is gone is fine. `MetadataVersionConflict`, `MetadataDamaged`, `SessionEnded`."""
+        ...
+
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
         """What is stored now, then each newer version; None and the end once the ledger does not exist."""
         ...

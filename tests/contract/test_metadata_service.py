@@ -288,6 +288,29 @@ class TestLedgers:
             await service.ledgers.write(closed, 1)
         assert await service.tree.exists(f"{driver.root}/00") is None  # empty directories go too
 
+    async def test_what_was_read_is_deleted_and_no_ledger_that_was_made_since(
+        self, driver: MetadataDriverUnderTest
+    ) -> None:
+        """Versions begin anew with each ledger of an id."""
+        service, other = await driver.open(), await driver.open()
+        await service.cluster.initialize()
+        await service.ledgers.create(ledger(7))
+        read = await service.ledgers.read(7)
+        written = await other.ledgers.write(read.value.closed(3, 30), read.version)
+        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
+            await service.ledgers.delete_this(read)
+        await other.ledgers.delete(7)
+        await asyncio.sleep(0.002)
+        made = await other.ledgers.create(ledger(7))
+        await other.ledgers.write(made.value.closed(3, 30), made.version)
+        for earlier in (read, written):
+            with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
+                await service.ledgers.delete_this(earlier)
+        now = await service.ledgers.read(7)
+        await service.ledgers.delete_this(now)
+        await service.ledgers.delete_this(now)
+        assert await listed(other) == []
+
     async def test_of_two_writers_one_wins(self, driver: MetadataDriverUnderTest) -> None:
         one, two = await driver.open(), await driver.open()
         await one.cluster.initialize()

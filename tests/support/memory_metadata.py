@@ -82,6 +82,11 @@ class MemoryLedgers:
         del self.stored[ledger_id]
         self._tell()
 
+    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
+        if self.stored.get(stored.value.ledger_id) not in (None, stored):
+            raise MetadataVersionConflict("there is another ledger of this id now")
+        await self.delete(stored.value.ledger_id, stored.version)
+
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
         async def feed(publish: Callable[[Versioned[LedgerMetadata] | None], None]) -> None:
             newest = -1

@@ -114,6 +114,24 @@ class TreeLedgers:
             return
         except MetadataVersionConflict as error:
             raise _changed(ledger_id) from error
+        await self._prune_above(path, timeout)
+
+    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
+        ledger_id = stored.value.ledger_id
+        path = await self._path(ledger_id, timeout)
+        try:
+            await self._tree.sync(path, timeout=timeout)
+            node = await self._tree.read(path, timeout=timeout)
+            found = decode_ledger_metadata(ledger_id, node.value, node.identity.created_ms)
+            if node.version != stored.version or found != stored.value:
+                raise _changed(ledger_id)
+            await self._tree.delete_this(path, node.identity, timeout=timeout)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            return
+        await self._prune_above(path, timeout)
+
+    async def _prune_above(self, path: str, timeout: float | None) -> None:
         if await self._cluster.settled_layout(timeout=timeout) in _PRUNED_LAYOUTS:
             with suppress(MetadataError):  # the ledger is gone, whatever becomes of its directories
                 await self._prune(parent_of(path), timeout)

@@ -35,8 +35,9 @@ from bookie_client.streams.model import STREAM_KEY
 from bookie_client.streams.publishing import WITH_CUSTOM_METADATA, going, staying
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
-from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
+from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere, SessionEnded
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
@@ -143,14 +144,14 @@ class Deleter:
                 if (obstacle := self.obstacle(record)) is not None:
                     self._client.run(partial(staying, stored=marked))
                     return obstacle
-                self._delete_version(record.ledger_id, marked.version)
-            except MetadataVersionConflict:
+                self._delete_marked(marked)
+            except (MetadataVersionConflict, SessionEnded):
                 continue
             return DeletionFate.DELETED
         return DeletionFate.NOT_DUE  # its metadata changes all the time: the next run
 
-    def _delete_version(self, ledger_id: int, version: int) -> None:
-        self._client.run(lambda client: client.metadata_service.ledgers.delete(ledger_id, version))
+    def _delete_marked(self, marked: Versioned[LedgerMetadata]) -> None:
+        self._client.run(lambda client: client.metadata_service.ledgers.delete_this(marked))
 
     def _obstacle(self, record: OffloadRecord, metadata: LedgerMetadata) -> DeletionFate | None:
         # Where nobody can tell whether it is the ledger that was archived, the offload looks at its content.

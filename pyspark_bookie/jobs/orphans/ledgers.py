@@ -101,7 +101,7 @@ async def _remove(client: Client, owners: Owners, stored: Versioned[LedgerMetada
         if now.standing is not Standing.ORPHAN:
             await staying(client, marked)
             return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
-        await client.metadata_service.ledgers.delete(metadata.ledger_id, marked.version)
+        await client.metadata_service.ledgers.delete_this(marked)
     except MetadataError as error:
         return Fate.KEPT, f"it was not removed: {error}"
     return Fate.REMOVED, detail

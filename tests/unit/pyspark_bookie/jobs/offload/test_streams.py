@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,6 +22,8 @@ from bookie_client.streams import (
 from bookie_client.streams.store import ManifestStore, StoredStream
 from bookie_protocol.archive.record import OffloadRecord
 from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
@@ -234,16 +238,42 @@ def test_a_publication_that_begins_behind_the_last_look_fails_too(
     shelf.put(7, PAYLOADS, custom=custom)
     offloader(shelf, target).offload(7)
     deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
-    delete = deleter._delete_version
+    delete = deleter._delete_marked
 
-    def deleting(ledger_id: int, version: int) -> None:
+    def deleting(marked: Versioned[LedgerMetadata]) -> None:
         with pytest.raises(NoSuchLedger, match="is being deleted"):
             shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(7, 2, 9)]))
-        delete(ledger_id, version)
+        delete(marked)
 
-    deleter._delete_version = deleting  # type: ignore[method-assign]
+    deleter._delete_marked = deleting  # type: ignore[method-assign]
     assert deleter.delete(7) is DeletionFate.DELETED
     assert listed(shelf) == []
+
+
+async def _write(client: Client, metadata: LedgerMetadata, version: int) -> None:
+    await client.metadata_service.ledgers.write(metadata, version)
+
+
+def test_one_that_was_restored_under_its_id_and_version_meanwhile_stays(shelf: LedgerShelf, target: str) -> None:
+    """The deleter slept between its mark and its deletion."""
+    shelf.put(7, PAYLOADS)
+    offloader(shelf, target).offload(7)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    delete = deleter._delete_marked
+
+    def deleting(marked: Versioned[LedgerMetadata]) -> None:
+        shelf.run(lambda client: client.metadata_service.ledgers.delete(7))
+        time.sleep(0.002)
+        restored = shelf.put(7, PAYLOADS, created_ms=None)
+        for version in range(marked.version):
+            write = partial(_write, metadata=restored, version=version)
+            shelf.run(write)
+        deleter._delete_marked = delete  # type: ignore[method-assign]
+        delete(marked)
+
+    deleter._delete_marked = deleting  # type: ignore[method-assign]
+    assert deleter.delete(7) is not DeletionFate.DELETED
+    assert shelf.metadata(7).is_closed
 
 
 def test_a_ledger_that_cannot_name_its_stream_stays_if_it_was_published_meanwhile(
