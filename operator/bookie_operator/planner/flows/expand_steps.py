@@ -16,11 +16,13 @@ from bookie_operator.planner.actions import (
     ExpandClaim,
     ModifyClaim,
     OrphanStatefulSet,
+    SetRecoveryDelay,
 )
 from bookie_operator.planner.decision import Decision, Event, EventType
 from bookie_operator.planner.flows import expand_state as state
 from bookie_operator.planner.flows import volume_attributes
 from bookie_operator.planner.flows.expand_state import RESTARTING
+from bookie_operator.planner.flows.rollout_end import MARGIN_S
 from bookie_operator.planner.run import Run
 from bookie_operator.world.model import ClaimView, PodView, ResizeState
 
@@ -128,6 +130,11 @@ def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
     )
     if obstacle is not None:
         return run.blocked(obstacle, _patience(run))
+    away = int(_patience(run)) + MARGIN_S
+    assert run.world.facts is not None
+    if run.world.cluster.spec.autorecovery.enabled and run.world.facts.lost_bookie_recovery_delay < away:
+        # At rest it is as spec says again (`settings`).
+        return run.act(SetRecoveryDelay(away), f"while {pod.name} is restarted it may be away for {away} s")
     return run.act(
         EvictPod(pod.name, pod.uid),
         f"{pod.name} is restarted, so that its file system grows",

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from bookie_operator.planner import operations
-from bookie_operator.planner.actions import CreateStatefulSet, EvictPod, ExpandClaim, OrphanStatefulSet
+from bookie_operator.planner.actions import (
+    CreateStatefulSet,
+    EvictPod,
+    ExpandClaim,
+    OrphanStatefulSet,
+    SetRecoveryDelay,
+)
 from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
 from bookie_operator.planner.flows import expand
 from bookie_operator.planner.flows.expand_steps import ATTEMPTS
@@ -256,7 +262,13 @@ def test_a_file_system_that_waits_for_a_start_gets_one_through_the_gates(four: S
     unsafe = decide(four, replace(late, safety={ids: SafetyFacts(ids, 1, 0, 0)}))
     assert isinstance(unsafe, Wait)
     assert unsafe.reason == "BelowAckQuorum"
-    safe = decide(four, replace(late, safety={ids: SafetyFacts(ids, 0, 0, 0)}))
+    late = replace(late, safety={ids: SafetyFacts(ids, 0, 0, 0)})
+    longer = decide(four, late)
+    assert isinstance(longer, Act)
+    assert isinstance(longer.action, SetRecoveryDelay), "or what it holds is copied while it restarts"
+    assert longer.action.seconds >= 600
+    assert late.facts is not None
+    safe = decide(four, replace(late, facts=replace(late.facts, lost_bookie_recovery_delay=longer.action.seconds)))
     assert isinstance(safe, Act)
     assert safe.action == EvictPod("c-bookie-2", four.kubernetes.pods["c-bookie-2"].uid)
 
