@@ -58,14 +58,15 @@ class Callers:
         """Calls into which a message may be coming in."""
         return sum(call.receives for caller in self._callers.values() for call in caller.calls)
 
-    def cut_receivers(self) -> int:
-        """End half of them, one at least; how many."""
+    def cut_receivers(self, keep: int) -> int:
+        """End all but so many of them; how many."""
         by_caller = [[call for call in caller.calls if call.receives] for caller in self._callers.values()]
         by_caller.sort(key=len, reverse=True)
         receiving = [call for calls in by_caller for call in calls]
-        for call in receiving[: (len(receiving) + 1) // 2]:
+        ending = receiving[: max(0, len(receiving) - keep)]
+        for call in ending:
             call.cut()
-        return (len(receiving) + 1) // 2
+        return len(ending)
 
 
 class Caller:

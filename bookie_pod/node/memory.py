@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.callers import Callers
+from bookie_pod.server.grpc.receiving import FIRST_SHARE
 
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds without an add after which memory may be given back."""
@@ -28,10 +29,15 @@ CHECK_INTERVAL_S: Final = 1.0
 WORTH_BYTES: Final = 64 * 1024 * 1024
 """Growth since the last trim that makes another one worth its cost."""
 
-GUARD_INTERVAL_S: Final = 0.05
-GUARD_SHARE: Final = 7 / 4
-"""So many times the budget may be resident; a container may have twice the budget."""
-GROWTH_S: Final = 60.0
+GUARD_INTERVAL_S: Final = 0.01
+"""A fast network brings some ten megabytes in this time."""
+GUARD_SHARE: Final = 5 / 4
+"""So many times the budget may be resident before anybody is in the way; a container may have twice the budget, and
+what comes in until calls have ended has to fit in between."""
+TRIM_AGAIN_S: Final = 1.0
+MOST_TRIM_AGAIN_S: Final = 60.0
+"""Of a process that is too large, after a trim; ever later while trims bring nothing."""
+GROWTH_S: Final = 60
 """What grew longer ago than this did not come in with the messages that come in now."""
 
 _STATM: Final = Path("/proc/self/statm")
@@ -81,21 +87,52 @@ async def guard_memory(
     a trim alone.
 
     And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
-    is far above its budget, and has grown lately by a good part of what clients may have, end calls into which messages
-    come. Runs until cancelled."""
-    trim = trim or trimmer() or (lambda: None)
-    floor = resident()
-    most = max(int(budget * GUARD_SHARE), floor + callers.memory.limit)
-    worth = callers.memory.limit // 4
-    seen: deque[int] = deque(maxlen=max(1, round(GROWTH_S / interval)))
+    is above its budget, and has grown lately by a good part of what clients may have, and not by what they are known to
+    hold, end the calls into which messages may come, but for as many as there is room for. Runs until cancelled."""
+    memory = callers.memory
+    begin = resident()
+    most = max(int(budget * GUARD_SHARE), begin + memory.limit)
+    worth = memory.limit // 4
+    message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
+    trims = _Trims(trim or trimmer() or (lambda: None), begin, worth)
+    lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
     while True:
         await asyncio.sleep(interval)
-        callers.memory.relieve(time.perf_counter())
+        memory.relieve(time.perf_counter())
         now = resident()
-        if now > budget and now - floor > worth:
-            await asyncio.to_thread(trim)
-            now = floor = resident()
-        if now > most and seen and now - min(seen) > worth and callers.receivers:
-            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers())
-        floor = min(floor, now)
-        seen.append(now)
+        unseen = now - memory.total
+        if now > most and unseen - min(lows) > worth and callers.receivers > (keep := (2 * budget - now) // message):
+            # All at once: what comes in meanwhile comes as fast as the network is.
+            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(max(0, keep)))
+        if time.monotonic() - second > 1:
+            lows.append(unseen)
+            second += 1
+        lows[-1] = min(lows[-1], unseen)
+        trims.look(now, wanted=now > budget, urgent=now > most)
+
+
+class _Trims:
+    """Those of a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
+    it is far too large, since what made it so may be given back after a trim."""
+
+    def __init__(self, trim: Callable[[], None], resident: int, worth: int) -> None:
+        self._trim = trim
+        self._worth = worth
+        self._floor = self._before = resident
+        self._began = 0.0
+        self._pause = TRIM_AGAIN_S
+        self._running: asyncio.Task[None] | None = None
+
+    def look(self, now: int, *, wanted: bool, urgent: bool) -> None:
+        """`now`: bytes that are resident."""
+        if self._running is not None:
+            if not self._running.done():
+                return
+            brought = self._before - now > self._worth
+            self._pause = TRIM_AGAIN_S if brought else min(MOST_TRIM_AGAIN_S, 2 * self._pause)
+            self._running, self._floor = None, now
+        self._floor = min(self._floor, now)
+        grown = now - self._floor > self._worth
+        if (wanted and grown) or (urgent and time.monotonic() - self._began > self._pause):
+            self._before, self._began = now, time.monotonic()
+            self._running = asyncio.create_task(asyncio.to_thread(self._trim))

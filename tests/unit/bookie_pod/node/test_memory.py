@@ -8,7 +8,9 @@ from contextlib import suppress
 import pytest
 
 from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.node import memory as memory_module
 from bookie_pod.node.memory import WORTH_BYTES, give_back_memory, guard_memory, resident_bytes, trimmer
+from tests.support.until import until
 
 MB = 1 << 20
 
@@ -76,31 +78,32 @@ def test_freed_memory_leaves_the_process() -> None:
 
 
 class Receiving:
-    """As `Callers`: calls into which messages come, of which half end at a time."""
+    """As `Callers`: calls into which messages come, of at most a megabyte."""
 
     def __init__(self) -> None:
         self.memory = MemoryGovernor(8 * MB)
         self.receivers = 8
 
-    def cut_receivers(self) -> int:
-        cut = (self.receivers + 1) // 2
-        self.receivers -= cut
+    def cut_receivers(self, keep: int) -> int:
+        cut, self.receivers = self.receivers - keep, keep
         return cut
 
 
 @pytest.mark.parametrize(
-    ("at_rest", "there_is_memory_for", "left"),
-    [(20, 8, 8), (20, 4, 4), (20, 0, 0), (50, 8, 8)],
-    ids=["within the budget", "until there is memory again", "all of them", "large, but not of late"],
+    ("at_rest", "growth", "held", "left"),
+    [(20, 4, 0, 8), (20, 10, 0, 1), (20, 16, 0, 0), (20, 10, 9, 8), (50, 0, 0, 8)],
+    ids=["within bounds", "as many as there is room for", "all of them", "it is known who holds it", "not of late"],
 )
-async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, there_is_memory_for: int, left: int) -> None:
+async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, growth: int, held: int, left: int) -> None:
     callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
 
     def resident() -> int:
         look = next(looks)
         if look == 20:
             over.set()
-        return (at_rest + (16 if look > 1 and callers.receivers > there_is_memory_for else 0)) * MB
+        if look == 3:
+            callers.memory.held = held * MB
+        return (at_rest + (growth if look > 2 else 0)) * MB
 
     guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
     task = asyncio.create_task(guard)
@@ -109,3 +112,29 @@ async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, there_i
     with suppress(asyncio.CancelledError):
         await task
     assert callers.receivers == left
+
+
+async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trim at the peak brought nothing: it was all in use then."""
+    monkeypatch.setattr(memory_module, "TRIM_AGAIN_S", 0.01)
+    trims: list[int] = []
+    state = {"resident": 10 * MB, "in use": 10 * MB}
+    trimmed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def trim() -> None:
+        trims.append(state["resident"])
+        state["resident"] = state["in use"]
+        loop.call_soon_threadsafe(trimmed.set)
+
+    guard = guard_memory(Receiving(), 16 * MB, trim, lambda: state["resident"], interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.sleep(0.005)
+    state["resident"] = state["in use"] = 90 * MB
+    await asyncio.wait_for(trimmed.wait(), 10)
+    state["in use"] = 12 * MB
+    await until(lambda: state["resident"] == 12 * MB)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert len(trims) >= 2
