@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from bookie_pod.config.load import load_config
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.node import bookie as bookie_module
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.listening import hold_grpc_port
 from bookie_pod.node.metadata import open_metadata
-from bookie_protocol.errors import ServerStartFailed
+from bookie_pod.node.registration import RegistrationManager
+from bookie_protocol.errors import ServerStartFailed, V2Code
+from bookie_protocol.wire import v2
 from tests.support.bookie_process import free_port
 from tests.support.small_bookie import SMALL_BOOKIE
 
@@ -30,6 +36,31 @@ def taken() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+async def configured(work: Path, settings: Mapping[str, str]) -> BookieConfig:
+    """Of a bookie whose cluster is there."""
+    config = load_config(
+        environ={},
+        overrides={
+            "metadataServiceUri": f"file://{work}/metadata",
+            "bookiePort": str(free_port()),
+            "listeningInterface": "lo",
+            "allowLoopback": "true",
+            "advertisedAddress": LOOPBACK,
+            "journalDirectories": str(work / "journal"),
+            "ledgerDirectories": str(work / "ledgers"),
+            **SMALL_BOOKIE,
+            "prometheusStatsHttpEnable": "false",
+            "httpServerEnabled": "false",
+            "grpcServerEnabled": "false",
+            **settings,
+        },
+    )
+    service = await open_metadata(config.metadata, f"file://{work}/metadata", make_store=True)
+    await service.cluster.initialize()
+    await service.close()
+    return config
+
+
 @pytest.mark.parametrize(
     ("enabled", "line"),
     [
@@ -40,28 +71,8 @@ def taken() -> Iterator[int]:
 async def test_a_bookie_whose_port_is_taken_is_never_registered(
     tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch, enabled: str, line: str
 ) -> None:
-    config = load_config(
-        environ={},
-        overrides={
-            "metadataServiceUri": f"file://{tmp_path}/metadata",
-            "bookiePort": str(free_port()),
-            "listeningInterface": "lo",
-            "allowLoopback": "true",
-            "advertisedAddress": LOOPBACK,
-            "journalDirectories": str(tmp_path / "journal"),
-            "ledgerDirectories": str(tmp_path / "ledgers"),
-            **SMALL_BOOKIE,
-            "prometheusStatsHttpEnable": "false",
-            "httpServerEnabled": "false",
-            "grpcServerEnabled": "false",
-            f"{enabled}Enabled": "true",
-            f"{enabled}Host": LOOPBACK,
-            f"{enabled}Port": str(taken),
-        },
-    )
-    service = await open_metadata(config.metadata, f"file://{tmp_path}/metadata", make_store=True)
-    await service.cluster.initialize()
-    await service.close()
+    served = {f"{enabled}Enabled": "true", f"{enabled}Host": LOOPBACK, f"{enabled}Port": str(taken)}
+    config = await configured(tmp_path, served)
 
     async def join_cluster(*_: object, **__: object) -> None:
         raise AssertionError("it was registered")
@@ -98,3 +109,43 @@ async def test_a_held_port_is_nobodys_but_the_grpc_servers(host: str) -> None:
         await server.start()
         socket.create_connection((LOOPBACK, port)).close()
         await server.stop(None)
+
+
+async def test_whoever_hears_of_a_bookie_is_answered_as_long_as_it_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts before it is registered, and is not registered any more before anything of it is stopped."""
+    bookie = Bookie(await configured(tmp_path, {}))
+    answers: list[tuple[str, v2.Response]] = []
+
+    async def ask(when: str) -> None:
+        reader, writer = await asyncio.open_connection(LOOPBACK, bookie.port)
+        writer.write(v2.encode_read_request(7, 0))
+        size = int.from_bytes(await reader.readexactly(4))
+        response = v2.decode_response(await reader.readexactly(size))
+        assert isinstance(response, v2.Response)
+        answers.append((when, response))
+        writer.close()
+
+    register, deregister = RegistrationManager.register, RegistrationManager.deregister
+
+    async def asked_before(manager: RegistrationManager, **given: Any) -> None:
+        await ask("before")
+        await register(manager, **given)
+
+    async def asked_after(manager: RegistrationManager) -> None:
+        await deregister(manager)
+        if len(answers) < 2:
+            await ask("after")
+
+    monkeypatch.setattr(RegistrationManager, "register", asked_before)
+    monkeypatch.setattr(RegistrationManager, "deregister", asked_after)
+    try:
+        await bookie.start()
+        await bookie.stop()
+    finally:
+        gc.unfreeze()
+    assert [(when, answer.code) for when, answer in answers] == [
+        ("before", V2Code.ENOLEDGER),
+        ("after", V2Code.ENOLEDGER),
+    ]
