@@ -102,9 +102,9 @@ docs: $(VENV)/.installed
 	$(BIN)/python charts/generate.py
 
 lock: $(VENV)/.installed
-	$(COMPILE) --extra dev --extra operator --extra spark pyproject.toml -o requirements.lock
-	$(COMPILE) --extra operator --constraints requirements.lock pyproject.toml -o requirements-runtime.lock
-	$(COMPILE) --extra operator --extra spark --constraints requirements.lock pyproject.toml -o requirements-spark.lock
+	$(COMPILE) --extra dev --extra bookie --extra operator --extra spark pyproject.toml -o requirements.lock
+	$(COMPILE) --extra bookie --extra operator --constraints requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(COMPILE) --extra bookie --extra operator --extra spark --constraints requirements.lock pyproject.toml -o requirements-spark.lock
 	echo 'setuptools>=77' | $(COMPILE) --constraints requirements.lock - -o requirements-build.lock
 
 bench: $(VENV)/.installed java

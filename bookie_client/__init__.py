@@ -1,4 +1,7 @@
-"""The BookKeeper client: `Client`, its handles and options; `BlockingClient` for programs without an event loop."""
+"""The BookKeeper client: `Client`, and `BlockingClient` without an event loop, with their handles, options and errors.
+
+Streams of ledgers are in `bookie_client.streams`.
+"""
 
 from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
@@ -11,23 +14,87 @@ from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.auth.sasl import SaslAuth
 from bookie_protocol.auth.shared_token import TokenAuth
+from bookie_protocol.errors import (
+    BadRequest,
+    BadVersion,
+    BookieReadOnly,
+    BookieTimeout,
+    BookieUnavailable,
+    ConnectionLost,
+    CouldNotTell,
+    DigestMismatch,
+    DuplicateEntry,
+    EntriesUnreadable,
+    InvalidConfiguration,
+    LedgerClosed,
+    LedgerDeleted,
+    LedgerFenced,
+    LedgerIdsExhausted,
+    LedgerNotClosed,
+    MetadataDamaged,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    NotThere,
+    PodkeeperError,
+    ProtocolViolation,
+    QuorumLost,
+    RecoveryFailed,
+    Refused,
+    SessionEnded,
+    TooManyRequests,
+    Unauthorized,
+)
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
 from bookie_protocol.traffic_class import TrafficClass
 
 __all__ = [
     "AdvancedLedgerWriter",
+    "BadRequest",
+    "BadVersion",
     "BlockingClient",
+    "BookieReadOnly",
+    "BookieTimeout",
+    "BookieUnavailable",
     "Client",
     "ClientOptions",
+    "ConnectionLost",
+    "CouldNotTell",
+    "DigestMismatch",
+    "DuplicateEntry",
+    "EntriesUnreadable",
+    "InvalidConfiguration",
+    "LedgerClosed",
+    "LedgerDeleted",
     "LedgerEntry",
+    "LedgerFenced",
+    "LedgerIdsExhausted",
+    "LedgerNotClosed",
     "LedgerReader",
     "LedgerWriter",
+    "MetadataDamaged",
+    "MetadataError",
     "MetadataServiceOptions",
+    "MetadataUnavailable",
+    "NoSuchEntry",
+    "NoSuchLedger",
+    "NotEnoughBookies",
+    "NotThere",
     "PlacementOptions",
+    "PodkeeperError",
+    "ProtocolViolation",
+    "QuorumLost",
+    "RecoveryFailed",
+    "Refused",
     "SaslAuth",
     "SaslLogin",
+    "SessionEnded",
     "TlsOptions",
     "TokenAuth",
+    "TooManyRequests",
     "TrafficClass",
+    "Unauthorized",
     "payloads_of",
 ]

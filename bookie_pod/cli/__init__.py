@@ -1,1 +1,8 @@
 """The `bookie` command line: `serve`, `standalone`, `ledger`, `bench`, `cluster`, `config`, `trial`, `version`."""
+
+from bookie_protocol.extras import run_with
+
+
+def command() -> None:
+    """`bookie`, as it is installed."""
+    run_with("bookie", "bookie_pod.cli.main")

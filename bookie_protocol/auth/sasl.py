@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final
 
 from bookie_protocol.auth.digest_md5 import SERVICE, DigestMd5Server
@@ -73,6 +74,10 @@ class SaslAuth:
         for name, text in (("user name", self.username), ("password", self.password)):
             if not text or not text.isascii() or not text.isprintable():
                 raise InvalidConfiguration(f"a SASL login to bookies needs a {name} of printable ASCII characters")
+        if find_spec("puresasl") is None:
+            raise InvalidConfiguration(
+                "a SASL login to bookies needs the Python package puresasl: install podkeeper[sasl]"
+            )
 
     @property
     def plugin_name(self) -> str:

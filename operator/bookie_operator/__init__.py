@@ -11,3 +11,10 @@ planner           what next: pure
 builders          objects of a cluster: pure
 world, crds       the snapshot; the custom resources
 """
+
+from bookie_protocol.extras import run_with
+
+
+def command() -> None:
+    """`bookie-operator`, as it is installed."""
+    run_with("operator", "bookie_operator.main")

@@ -104,7 +104,8 @@ def _sasl_options(login: SaslLogin) -> dict[str, str]:
     for package in packages[login.mechanism]:
         if find_spec(package) is None:
             raise InvalidConfiguration(
-                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}: install it"
+                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}:"
+                + (" install podkeeper[sasl]" if package == "puresasl" else " install it")
             )
     options = {"mechanism": login.mechanism.value, "service": login.service}
     if login.username is not None:
