@@ -62,22 +62,25 @@ def deployment(cluster: ClusterView, context: BuildContext, config_name: str, of
     return manifest(cluster, "apps/v1", "Deployment", of.name, of.component, {"spec": content}, annotations=annotations)
 
 
-def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str) -> Manifest:
+def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str, *, keeps: bool = False) -> Manifest:
     """While the newest template of the bookies waits: the template that it has, unless people asked for another one,
-    which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known."""
-    template = newest["spec"]["template"]
-    if live is not None and _asked_for(live) == _asked_for(newest):
+    which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known.
+    `keeps`: people asked for another one of the bookies too, and those come first."""
+    template, header = newest["spec"]["template"], newest["metadata"]
+    if live is not None and (keeps or _asked_for(live) == _asked_for(newest)):
         found, wanted = live["spec"]["template"]["metadata"], template["metadata"].get("annotations") or {}
         kept = {key: text for key, text in (found.get("annotations") or {}).items() if key in wanted}
         metadata = {"labels": found["labels"], **({"annotations": kept} if kept else {})}
         template = {"metadata": metadata, "spec": live["spec"]["template"]["spec"]}
+        inputs = f"{_asked_for(live)}/{newest['spec']['replicas']}"
+        header = {**header, "annotations": {**header["annotations"], names.TEMPLATE_INPUTS: inputs}}
     elif config_name:
         made = [
             {**each, "configMap": {"name": config_name}} if each["name"] == CONFIG else each
             for each in template["spec"]["volumes"]
         ]
         template = {**template, "spec": {**template["spec"], "volumes": made}}
-    return stamped({**newest, "spec": {**newest["spec"], "template": template}})
+    return stamped({**newest, "metadata": header, "spec": {**newest["spec"], "template": template}})
 
 
 def _asked_for(deployment: Manifest) -> str:

@@ -60,17 +60,19 @@ async def apply_own(kubernetes: Kubernetes, cluster: ClusterView, manifest: Kube
 async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
     for key in action.keys:
         manifest = manifest_of(execution, key)
-        if key in execution.desired.deployments and execution.desired.held:
-            manifest = await _as_bookies_are(execution, manifest)
+        beside_them = (execution.desired.autorecovery, execution.desired.gateway)
+        keeps = any(each.key == key and each.keeps_template for each in beside_them)
+        if keeps or (key in execution.desired.deployments and execution.desired.held):
+            manifest = await _as_bookies_are(execution, manifest, keeps)
         await apply_own(execution.kubernetes, execution.cluster, manifest)
 
 
-async def _as_bookies_are(execution: Execution, newest: KubernetesObject) -> KubernetesObject:
+async def _as_bookies_are(execution: Execution, newest: KubernetesObject, keeps: bool) -> KubernetesObject:
     live = await execution.kubernetes.find(DEPLOYMENT, execution.namespace, newest["metadata"]["name"])
     files = naming.config(execution.cluster.name, "")
     held = [one for one in execution.world.stateful_sets if one.name in execution.desired.held]
     file = min((name for one in held for name in one.config_maps if name.startswith(files)), default="")
-    return beside.as_bookies_are(newest, live, file)
+    return beside.as_bookies_are(newest, live, file, keeps=keeps)
 
 
 def manifest_of(execution: Execution, key: str) -> KubernetesObject:

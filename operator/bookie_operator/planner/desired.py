@@ -49,7 +49,9 @@ class DesiredDeployment:
     object_hash: str = ""
     """After `holding.hold` that of the Deployment that there is, if it has to wait."""
     inputs: str = ""
-    """Of what people asked for, as far as it depends on it; see `holding`."""
+    """Of what people asked for, as far as it depends on it, a slash, and the number of its pods; see `holding`."""
+    keeps_template: bool = False
+    """After `holding.hold`: the bookies come first, so nothing of it changes but the number of its pods."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ of an input, with a task that restarts all bookies, and with a StatefulSet that 
 
 Auto-recovery and gateways wait with them: the newest configuration may have keys that the image of the bookies refuses.
 When people ask for something else meanwhile, such as more of their pods, the Deployment is applied as the bookies are:
-see `builders.beside.as_bookies_are`.
+see `builders.beside.as_bookies_are`. They also wait for a rollout, under way or held back, because they come after the
+bookies; unless none of their pods works, for then a rollout may wait for them.
 
 StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
 release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
@@ -32,31 +33,36 @@ from bookie_operator.world.model import DeploymentView, StatefulSetView, World
 
 
 def hold(world: World, desired: Desired) -> Desired:
-    """With the template that a StatefulSet has, where the newest one has to wait."""
+    """With the template that a StatefulSet has, where the newest one has to wait, and with what runs beside the bookies
+    as it is, where that has to wait for them."""
     staged = {one.name: one for one in world.stateful_sets}
     held = {
         wanted.name: one.template_hash
         for wanted in desired.stateful_sets
         if (one := staged.get(wanted.name)) is not None and _waits(world, one, wanted)
     }
-    if not held:
-        return desired
     sets = tuple(replace(one, template_hash=held.get(one.name, one.template_hash)) for one in desired.stateful_sets)
+    waits = replace(desired, stateful_sets=sets, held=desired.held | held.keys())
+    rolls = bool(rollout_state.unstaged(world, waits) or rollout_state.outdated(world, waits))
     return replace(
-        desired,
-        stateful_sets=sets,
-        held=desired.held | held.keys(),
-        autorecovery=_held(world, world.autorecovery, desired.autorecovery),
-        gateway=_held(world, world.gateway, desired.gateway),
+        waits,
+        autorecovery=_beside(world, world.autorecovery, desired.autorecovery, bool(held), rolls),
+        gateway=_beside(world, world.gateway, desired.gateway, bool(held), rolls),
     )
 
 
-def _held(world: World, live: DeploymentView, wanted: DesiredDeployment) -> DesiredDeployment:
+def _beside(
+    world: World, live: DeploymentView, wanted: DesiredDeployment, held: bool, rolls: bool
+) -> DesiredDeployment:
+    """`held`: the newest template of bookies waits. `rolls`: some bookies have another one than they are to have."""
     found = world.object_hashes.get(wanted.key)
     if not found:
         return wanted
+    if rolls and live.ready:
+        same = live.inputs.rpartition("/")[2] == wanted.inputs.rpartition("/")[2]
+        return replace(wanted, keeps_template=True, object_hash=found if same else wanted.object_hash)
     seen = world.cluster.status.observed_generation == world.cluster.generation
-    waits = live.inputs == wanted.inputs if live.inputs else seen
+    waits = held and (live.inputs == wanted.inputs if live.inputs else seen)
     return replace(wanted, object_hash=found) if waits else wanted
 
 

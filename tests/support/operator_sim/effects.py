@@ -11,7 +11,7 @@ from bookie_operator.planner import decision as d
 from bookie_operator.planner.desired import Desired
 from tests.support.operator_sim.bookkeeper import Refused
 from tests.support.operator_sim.kubernetes import STOP_SECONDS, Conflict, SimSet
-from tests.support.operator_sim.specs import NAME
+from tests.support.operator_sim.specs import NAME, digest
 
 if TYPE_CHECKING:
     from tests.support.operator_sim.simulation import Simulation
@@ -32,15 +32,21 @@ def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjec
     if desired.budget:
         hashes[desired.budget] = desired.budget_hashes[plan.evictions]
     hashes |= desired.deployments
+    for part, wanted in ((sim.autorecovery, desired.autorecovery), (sim.gateway, desired.gateway)):
+        if wanted.key not in action.keys:
+            continue
+        part.since = part.since or sim.now
+        if wanted.keeps_template:
+            number = wanted.inputs.rpartition("/")[2]
+            hashes[wanted.key] = digest("kept", sim.kubernetes.objects[wanted.key][0], number)
+            part.inputs = f"{part.inputs.rpartition('/')[0]}/{number}"
+        else:
+            part.inputs = wanted.inputs
     for key in action.keys:
         uid = sim.kubernetes.objects[key][1] if key in sim.kubernetes.objects else sim.kubernetes.uid()
         sim.kubernetes.objects[key] = (hashes[key], uid)
         if key == desired.metadata_job:
             sim.job_ends_at = sim.now + 3
-        for part, wanted in ((sim.autorecovery, desired.autorecovery), (sim.gateway, desired.gateway)):
-            if key == wanted.key:
-                part.since = part.since or sim.now
-                part.inputs = wanted.inputs
 
 
 def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteObject) -> None:

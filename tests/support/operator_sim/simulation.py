@@ -195,7 +195,7 @@ class Simulation:
             raise AssertionError(f"{broken} by {planned.decision}")
         error = ""
         if crash != "before":
-            error = self._carry_out(desired, planned, lost_status=crash == "between")
+            error = self._carry_out(held, planned, lost_status=crash == "between")
         done = Pass(world, planned, error)
         self.passes.append(done)
         return done

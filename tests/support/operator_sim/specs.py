@@ -100,7 +100,7 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
 def _beside(part: str, of: Autorecovery | Gateway, inputs: str, template: str) -> DesiredDeployment:
     if not of.enabled:
         return DesiredDeployment()
-    made, asked = digest(part, template, of.replicas), digest(part, inputs, of.replicas)
+    made, asked = digest(part, template, of.replicas), f"{digest(part, inputs)}/{of.replicas}"
     return DesiredDeployment(f"Deployment/{NAME}-{part}", made, asked)
 
 

@@ -120,6 +120,33 @@ async def test_it_waits_with_the_bookies_for_a_newer_operators_template(
         assert newest["spec"]["template"]["spec"]["containers"][0]["image"] == "newer/podkeeper:0.1.1"
 
 
+async def test_it_waits_for_bookies_that_people_have_not_restarted_yet_and_more_of_it_are_as_those_are() -> None:
+    by_hand = {"update": {"strategy": "Manual"}}
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3, gateway=ON, **by_hand)
+        await fake.settle()
+        before = fake.store.get(DEPLOYMENT, NAMESPACE, NAME)
+        fake.apply(replicas=3, gateway=ON, config={"journalMaxSizeMB": "512"}, **by_hand)
+        await fake.until(lambda: "ManualUpdate" in str(fake.status))
+        assert fake.store.get(DEPLOYMENT, NAMESPACE, NAME)["spec"] == before["spec"]
+        fake.apply(replicas=3, gateway={**ON, "replicas": 3}, config={"journalMaxSizeMB": "512"}, **by_hand)
+        await fake.until(lambda: len(fake.pods("gateway")) == 3)
+        for _ in range(5):
+            await fake.one_pass()
+        written = len(fake.server.writes())
+        for _ in range(5):
+            await fake.one_pass()
+        assert len(fake.server.writes()) == written
+        assert fake.store.get(DEPLOYMENT, NAMESPACE, NAME)["spec"]["template"] == before["spec"]["template"]
+        for name, uid in [(name, fake.uids()[name]) for name in fake.pods()]:
+            fake.store.delete(POD, NAMESPACE, name)
+            await fake.until(lambda name=name, uid=uid: fake.uids().get(name, uid) != uid)
+        await fake.settle()
+        after = fake.store.get(DEPLOYMENT, NAMESPACE, NAME)
+        assert config_of(after) != config_of(before)
+        assert after["spec"]["replicas"] == 3
+
+
 async def test_what_is_switched_on_meanwhile_gets_the_configuration_that_the_bookies_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

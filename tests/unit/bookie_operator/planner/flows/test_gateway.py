@@ -117,6 +117,56 @@ def test_it_gets_a_new_version_after_the_bookies_and_not_before() -> None:
     assert sim.kubernetes.objects[GATEWAY] != before
 
 
+def held_back(sim: Simulation) -> None:
+    """A new version is wanted, and a claim that somebody deleted stops no bookie for it."""
+    sim.kubernetes.claims["ledger-0-c-bookie-1"].deleting = True
+    sim.change(version="2.0")
+    sim.run_until_stalled("ClaimBeingDeleted")
+
+
+def passes(sim: Simulation, number: int = 30) -> None:
+    for _ in range(number):
+        sim.run_pass()
+        sim.advance(10)
+
+
+def test_it_waits_for_a_rollout_that_is_held_back_and_auto_recovery_too() -> None:
+    sim = resting(gateway=ON)
+    before = {key: sim.kubernetes.objects[key] for key in (AUTORECOVERY, GATEWAY)}
+    held_back(sim)
+    passes(sim)
+    assert {key: sim.kubernetes.objects[key] for key in (AUTORECOVERY, GATEWAY)} == before
+    sim.kubernetes.claims["ledger-0-c-bookie-1"].deleting = False
+    sim.run_until_rest()
+    assert [one.keys for one in acted(sim)[-2:] if isinstance(one, ApplyObjects)] == [(AUTORECOVERY, GATEWAY)]
+
+
+def test_more_of_it_come_while_a_rollout_is_held_back_and_with_the_template_that_it_has() -> None:
+    sim = resting(gateway=ON)
+    template = sim.gateway.inputs.rpartition("/")[0]
+    held_back(sim)
+    before = sim.kubernetes.objects[AUTORECOVERY]
+    sim.change(gateway={"replicas": 5})
+    passes(sim)
+    assert sim.gateway.inputs == f"{template}/5"
+    assert sim.kubernetes.objects[AUTORECOVERY] == before
+    assert applied(sim).count(GATEWAY) == 2
+    sim.kubernetes.claims["ledger-0-c-bookie-1"].deleting = False
+    sim.run_until_rest()
+    assert sim.gateway.inputs == sim.desired().gateway.inputs != f"{template}/5"
+
+
+def test_auto_recovery_that_does_not_work_waits_for_no_rollout_which_may_wait_for_it() -> None:
+    sim = resting()
+    held_back(sim)
+    world = replace(sim.world(), autorecovery=replace(sim.world().autorecovery, ready=0))
+    held = holding.hold(world, sim.desired())
+    assert support.autorecovery(sim.world(), holding.hold(sim.world(), sim.desired())) is None
+    found = support.autorecovery(world, held)
+    assert found is not None
+    assert (found.action, held.autorecovery.keeps_template) == (ApplyObjects((AUTORECOVERY,)), False)
+
+
 def test_it_waits_with_the_bookies_for_what_another_operator_makes() -> None:
     sim = resting(gateway=ON)
     before = dict(sim.kubernetes.objects)
