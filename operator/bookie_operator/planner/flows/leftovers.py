@@ -77,7 +77,8 @@ def _proof_refused(world: World, desired: Desired, pod: str) -> Wait | None:
         return Wait(
             "LeftoverBookie",
             f"{proof.ledgers} ledgers still name {bookie_id}, an earlier bookie of this name ({proof.marks} of them "
-            "are marked as under-replicated): auto-recovery has to copy them first, or restore its volumes",
+            "are marked as under-replicated): auto-recovery has to copy them first; until then leave spec.replicas as "
+            "it was",
             seconds=60.0,
             stalled=True,
         )

@@ -119,5 +119,10 @@ async def test_an_operation_of_a_newer_operator_is_waited_for_and_told() -> None
         assert len(fake.events("UnreadableStatus")) == 1
         assert fake.status["operation"]["id"] == "Rebalance-4"
         assert len(fake.pods()) == 3
+        assert "use that version, or mend the field" in fake.message("Stalled")
+        operation = fake.status["operation"]
+        written(fake, {"operation": None})
+        await fake.until(lambda: len(fake.pods()) == 4)
+        written(fake, {"operation": operation})
         await deleted(fake)
         assert fake.store.find(SERVICE, NAMESPACE, "demo-client") is None

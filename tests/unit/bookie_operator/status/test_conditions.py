@@ -266,3 +266,11 @@ def test_the_smallest_volume_counts_by_its_size_and_not_by_its_name() -> None:
     assert counts.storage(world(claims=claims)).ledger.smallest_actual == "9Gi"
     unbound = (*claims, replace(claims[0], actual=""))
     assert counts.storage(world(claims=unbound)).ledger.smallest_actual == ""
+
+
+def test_what_is_advised_about_memory_helps() -> None:
+    before = found(world(), Plan(Rest()))["SpecValid"]
+    assert (before.reason, "give requests of memory where data count" in before.message) == ("NothingReserved", True)
+    asked = SPEC.model_dump(by_alias=True) | {"pod": {"resources": {"requests": {"memory": "4Gi"}}}}
+    better = replace(world().cluster, spec=BookieClusterSpec.model_validate(asked))
+    assert found(world(cluster=better), Plan(Rest()))["SpecValid"].reason == "Valid"

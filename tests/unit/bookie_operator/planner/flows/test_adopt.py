@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -111,3 +112,53 @@ def test_metadata_of_another_cluster_stop_it() -> None:
         sim.advance(30)
     assert len(sim.passes) == stopped + 5
     assert sim.bookkeeper.cookies
+
+
+def without(sim: Simulation, *bookies: str) -> None:
+    for bookie in bookies:
+        for claim in sim.kubernetes.claims_of(bookie):
+            del sim.kubernetes.claims[claim.name]
+
+
+def no_identity(sim: Simulation) -> Callable[[], object]:
+    sim.kubernetes.objects.clear()
+    return lambda: sim.change(bootstrap={"instanceId": "instance-1"})
+
+
+def wrong_instance(sim: Simulation) -> Callable[[], object]:
+    sim.change(bootstrap={"instanceId": "instance-7"})
+    return lambda: sim.change(bootstrap={"instanceId": "instance-1"})
+
+
+def foreign_claim(sim: Simulation) -> Callable[[], object]:
+    sim.forgiven = True
+    sim.kubernetes.claims_of("c-bookie-3")[0].instance_id = "instance-0"
+    return lambda: without(sim, "c-bookie-3")
+
+
+def missing_claims(sim: Simulation) -> Callable[[], object]:
+    claims = dict(sim.kubernetes.claims)
+    without(sim, "c-bookie-1", "c-bookie-2", "c-bookie-3")
+    return lambda: sim.kubernetes.claims.update(claims)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason", "words"),
+    [
+        (no_identity, "AdoptUnknown", "tell bootstrap.instanceId"),
+        (wrong_instance, "AdoptMismatch", "apply the right one"),
+        (foreign_claim, "AdoptMismatch", "delete the claims that do not belong to it"),
+        (missing_claims, "AdoptIncomplete", "restore the claims of c-bookie-1, c-bookie-2, c-bookie-3"),
+    ],
+)
+def test_what_is_advised_lets_an_adoption_go_on(
+    trouble: Callable[[Simulation], Callable[[], object]], reason: str, words: str
+) -> None:
+    sim = deleted(repair={"autoReplaceAfterSeconds": 20})
+    remedy = trouble(sim)
+    sim.run_until_stalled(reason)
+    assert words in str(sim.passes[-1].plan)
+    remedy()
+    sim.run_until_rest(most=900)
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents

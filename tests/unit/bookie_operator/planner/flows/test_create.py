@@ -173,6 +173,28 @@ def test_another_root_is_looked_at_anew() -> None:
     assert anew.action == DeleteObject(job, world.object_uids[job])
 
 
+def test_a_root_that_is_cleared_is_taken() -> None:
+    """As `bookie cluster nuke` does, with the Job that found the other cluster."""
+    sim = second(resting())
+    sim.run_until_stalled("RootTaken")
+    sim.bookkeeper.instance_id, sim.bookkeeper.running, sim.bookkeeper.cookies = "", {}, {}
+    sim.bookkeeper.ledgers = {}
+    sim.job_ends_at = None
+    del sim.kubernetes.objects[sim.desired().metadata_job]
+    sim.run_until_rest()
+    assert sim.status.instance_id == "instance-2"
+
+
+def test_claims_that_nobody_needs_make_way() -> None:
+    sim = Simulation(spec())
+    world = replace(sim.world(), claims=(claim("c-bookie-0", instance_id="instance-0"),))
+    told = plan(world, sim.desired()).decision
+    assert isinstance(told, Wait)
+    assert "or delete the claims if nobody needs their data" in told.message
+    sim.run_until_rest()
+    assert len(sim.bookkeeper.writable) == 4
+
+
 def test_bookies_join_another_cluster_only_where_it_is_named() -> None:
     first = resting()
     first.bookkeeper.cookies.clear()

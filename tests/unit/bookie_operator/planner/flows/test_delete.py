@@ -115,6 +115,36 @@ def test_nothing_goes_while_ledgers_of_others_may_have_copies_here(trouble: Call
     assert len(sim.kubernetes.claims) == 8
 
 
+def they_leave(sim: Simulation) -> None:
+    sim.bookkeeper.cookies.pop("other-bookie-0.other-bookie.ns.svc:3181")
+
+
+def somebody_tells(sim: Simulation) -> None:
+    sim.bookkeeper.up = True
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words", "remedy"),
+    [
+        (others_join, "take these bookies out first", they_leave),
+        (nobody_tells, "bring one of its bookies up", somebody_tells),
+    ],
+)
+def test_data_go_when_nobody_else_may_need_them(
+    trouble: Callable[[Simulation], None], words: str, remedy: Callable[[Simulation], None]
+) -> None:
+    sim = resting()
+    sim.bookkeeper.instance_id = sim.bookkeeper.instance_id or "instance-1"
+    trouble(sim)
+    delete_with_data(sim)
+    sim.run_until_stalled("DeletionBlocked")
+    assert words in str(sim.passes[-1].plan)
+    sim.status = sim.status.model_copy(update={"instance_id": sim.bookkeeper.instance_id})
+    remedy(sim)
+    sim.run_until_rest()
+    assert not sim.kubernetes.claims
+
+
 def test_a_root_of_its_own_needs_nobody_who_tells() -> None:
     sim = resting()
     sim.bookkeeper.up = False

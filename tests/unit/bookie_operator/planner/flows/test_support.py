@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bookie_operator.planner.actions import ApplyObjects
-from bookie_operator.planner.decision import Act
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import support
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import at_step
@@ -74,3 +74,25 @@ def test_auto_recovery_that_spec_does_not_want_is_not_made_and_goes() -> None:
         sim.run_pass()
         sim.advance(2)
     assert AUTORECOVERY not in sim.kubernetes.objects
+
+
+def test_what_is_advised_about_certificates_and_hands_helps() -> None:
+    sim = resting()
+    world, desired = sim.world(), sim.desired()
+    pending = replace(desired, issued=("c-tls",))
+    told = support.certificates(world, pending)
+    assert isinstance(told, Wait)
+    assert "install it, or change spec.tls" in told.message
+    installed = replace(pending, support={**desired.support, "Certificate/c-tls": "hash"})
+    waiting = support.certificates(world, installed)
+    assert isinstance(waiting, Wait)
+    assert not waiting.stalled
+    made = replace(world, object_uids={**world.object_uids, "Secret/c-tls": "uid"})
+    assert support.certificates(made, installed) is None
+    assert support.certificates(world, desired) is None, "spec.tls was changed"
+    changed = replace(world, drift={"StatefulSet/c-bookie": "the image is another one"})
+    held = replace(desired, held=frozenset({"c-bookie"}))
+    by_hand = support.unstable(changed, held)
+    assert isinstance(by_hand, Wait)
+    assert "change it back, or restart all bookies by a BookieTask" in by_hand.message
+    assert support.unstable(world, held) is None, "it was changed back"

@@ -220,3 +220,41 @@ def test_a_restart_of_a_thousand_bookies_fits_into_a_status() -> None:
     assert isinstance(begun, Record)
     assert len(rollout_state.read(begun.operation.saved[rollout_state.RESTART])) == rollout.MOST_AT_ONCE
     Operation.model_validate(begun.operation.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "right"),
+    [
+        ((TaskType.RESTART, ("bookie-1",), ()), "name pods as `kubectl get pods` shows them", [("c-bookie-1",)]),
+        ((TaskType.RESTART, ("c-bookie-9",), ()), "name pods as", [("c-bookie-0",)]),
+        ((TaskType.DECOMMISSION, (), ()), "tell their pods in spec.bookies", [("c-bookie-6",)]),
+        (
+            (TaskType.DECOMMISSION, tuple(f"c-bookie-{number}" for number in range(6, 0, -1)), ()),
+            "make several",
+            [("c-bookie-6",), ("c-bookie-5",)],
+        ),
+    ],
+)
+def test_what_a_task_that_failed_asks_for_helps(
+    wrong: tuple[TaskType, tuple[str, ...], tuple[int, ...]], words: str, right: list[tuple[str, ...]]
+) -> None:
+    kind, bookies, ledgers = wrong
+    sim = resting(replicas=7)
+    first = sim.ask(kind, *bookies, ledgers=ledgers)
+    sim.run(lambda one, _: one.phase(first) == "Failed")
+    assert words in sim.task_messages[first]
+    better = [sim.ask(kind, *each) for each in right]
+    if kind is TaskType.DECOMMISSION:
+        sim.change(replicas=7 - len(right))
+    sim.run_until_rest(most=900)
+    assert [sim.phase(each) for each in better] == ["Done"] * len(right)
+
+
+def test_a_loss_that_names_ledgers_is_accepted() -> None:
+    sim = resting()
+    first = sim.ask(TaskType.ACCEPT_LOSS)
+    sim.run(lambda one, _: one.phase(first) == "Failed")
+    assert "tell the ids whose loss is accepted in spec.ledgers" in sim.task_messages[first]
+    sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
+    sim.run_pass()
+    assert view.accepted_losses(sim.world()) == (7,)

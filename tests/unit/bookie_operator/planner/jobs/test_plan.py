@@ -254,6 +254,11 @@ def test_an_object_of_somebody_else_is_left_alone() -> None:
         assert (plan.apply, plan.removals) == ((), ())
         assert plan.blocker is not None
         assert (plan.blocker.reason, plan.blocker.stalled) == ("NameTaken", stalled)
+    assert (
+        "delete it, or give the BookieJob another name"
+        in planned(world(SCHEDULED, objects={key: ObjectView("uid", "", "another")})).blocker.message
+    )
+    assert key in planned(world(SCHEDULED)).apply, "it was deleted"
 
 
 def test_one_that_goes_is_left_to_the_garbage_collector() -> None:
