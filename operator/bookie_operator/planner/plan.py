@@ -6,6 +6,7 @@ the first change that is wanted and allowed. What is wanted and not allowed is n
 Invariants
 - A plan is a function of its snapshot: the same world gives the same plan, and the plan of a world at rest is `Rest`.
 - At most one operation runs; what is done beside it changes neither bookies nor data.
+- An action that was refused lately is waited for like one that is not allowed: it holds up only what needs it.
 
 Threads: pure functions, any thread.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
-from bookie_operator.planner import giving_way, holding, steadiness, view
+from bookie_operator.planner import giving_way, holding, operations, steadiness, view
 from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, RestoreTemplate, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Decision, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
@@ -82,6 +83,9 @@ CHANGES: Final[tuple[Rule, ...]] = (
 """While no operation runs. Space and bookies come before all that needs them; what a replacement gives way to comes
 before the next one; one that is broken before those that work; a rollout goes between two bookies of a decommission."""
 
+SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disruption.begin)
+"""What protects data, whatever else is wrong."""
+
 BESIDE: Final[tuple[Rule, ...]] = (
     lambda world, _: tasks.accept(world),
     support.missing_deployments,
@@ -112,7 +116,7 @@ def _decide(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]
         return _only_safety(world, desired), ()
     urgent = _first(world, desired, FIRST)
     if urgent is not None:
-        return urgent, ()
+        return _urgent(world, desired, urgent)
     operation = world.cluster.status.operation
     if operation is not None:
         return _go_on(world, desired, operation)
@@ -136,37 +140,72 @@ def _another_instance(world: World) -> Wait | None:
 
 def _only_safety(world: World, desired: Desired) -> Decision:
     """A wrong `spec` changes nothing, and what protects data goes on."""
-    protect = _first(world, desired, (lambda world, _: replicas.begin(world), disruption.begin))
+    protect = _first(world, desired, SAFETY)
     if protect is not None and not view.is_new(world):
         return protect
     return Wait("InvalidSpec", "; ".join(world.spec_errors), seconds=60.0, stalled=True)
+
+
+def _urgent(world: World, desired: Desired, urgent: Decision) -> tuple[Decision, tuple[Wait, ...]]:
+    """Where it was refused, what protects data goes on without it."""
+    refused = _refused(world, urgent)
+    if refused is None:
+        return urgent, ()
+    protect = None if view.is_new(world) else _first(world, desired, SAFETY)
+    if protect is None or _refused(world, protect) is not None:
+        return refused, ()
+    return protect, (refused,)
+
+
+def _refused(world: World, decision: Decision | None) -> Wait | None:
+    """None: nobody refused it, or it may be tried again."""
+    if not isinstance(decision, Act):
+        return None
+    found = next((one for one in world.refused_actions if one.action == decision.action), None)
+    if found is None:
+        return None
+    message, seconds = f"{decision.reason}: {found.message}", max(0.2, found.not_before - world.now)
+    operation = world.cluster.status.operation
+    if operation is not None and decision.operation is not None:
+        return operations.wait(operation, "ActionFailed", message, seconds=seconds, stalled=True)
+    return Wait("ActionFailed", message, seconds, stalled=True)
 
 
 def _first(world: World, desired: Desired, rules: Iterable[Rule]) -> Decision | None:
     return next((found for rule in rules if (found := rule(world, desired)) is not None), None)
 
 
-def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decision, tuple[Wait, ...]]:
-    decision = registry.FLOWS[operation.type].proceed(world, desired, operation)
-    if not isinstance(decision, Wait):
-        return decision, ()
-    other = giving_way.instead(world, desired, operation, decision)
-    if other is not None:
-        return other, (decision,)
-    if decision.operation is not None:
-        return decision, ()
-    beside = _first(world, desired, BESIDE)
-    return (beside, (decision,)) if beside is not None else (decision, ())
-
-
-def _change(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]:
+def _walk(world: World, desired: Desired, rules: Iterable[Rule]) -> tuple[Decision | None, tuple[Wait, ...]]:
+    """The first thing to do, and what is waited for before it."""
     blocked: list[Wait] = []
-    for rule in (*CHANGES, steadiness.unsteady):
+    for rule in rules:
         found = rule(world, desired)
+        found = _refused(world, found) or found
         if isinstance(found, Wait):
             blocked.append(found)
         elif found is not None:
             return found, tuple(blocked)
+    return None, tuple(blocked)
+
+
+def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decision, tuple[Wait, ...]]:
+    decision = registry.FLOWS[operation.type].proceed(world, desired, operation)
+    decision = _refused(world, decision) or decision
+    if not isinstance(decision, Wait):
+        return decision, ()
+    other = giving_way.instead(world, desired, operation, decision)
+    if other is not None and _refused(world, other) is None:
+        return other, (decision,)
+    if decision.operation is not None:
+        return decision, ()
+    beside, blocked = _walk(world, desired, BESIDE)
+    return (beside, (decision, *blocked)) if beside is not None else (decision, blocked)
+
+
+def _change(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]:
+    found, blocked = _walk(world, desired, (*CHANGES, steadiness.unsteady))
+    if found is not None:
+        return found, blocked
     if not blocked:
         return Rest(), ()
     most = next((one for one in blocked if one.stalled), blocked[0])

@@ -73,7 +73,7 @@ async def follow(context: OperatorContext, execution: Execution) -> Outcome:
         case Wait():
             return Outcome(operations.after(status, decision, world.now), plan, decision.seconds, decision.event)
         case Rest():
-            context.back_off.done((world.cluster.namespace, world.cluster.name))
+            context.back_off.forget((world.cluster.namespace, world.cluster.name))
             gone = world.cluster.deleting and not world.cluster.has_finalizer
             return Outcome(status, plan, context.settings.rest_s, gone=gone)
 
@@ -101,7 +101,7 @@ async def _act(context: OperatorContext, execution: Execution, decision: Act) ->
         failure = context.back_off.failed(key, decision.action, str(exc), context.now(), needs_person=person)
         return _failed(context, execution, decision, failure, counted=True)
     log.info("acted", reason=decision.reason)
-    context.back_off.done(key)
+    context.back_off.done(key, decision.action)
     context.repairs.applied(key, _contents(execution, decision.action), context.now())
     base = operations.after(cluster.status, decision, execution.world.now)
     if base.operation is not None and base.operation.attempts:
@@ -152,7 +152,9 @@ def _failed(
         status = status.model_copy(update={"operation": operation.model_copy(update=changed)})
     wait = Wait("ActionFailed", message, seconds, stalled=failure.needs_person)
     event = Event("ActionFailed", message, EventType.WARNING) if counted else None
-    return Outcome(status, replace(plan, decision=wait), seconds, event)
+    # What was refused for good is gone past at once: see `World.refused_actions`.
+    following = _SOON_S if counted and failure.needs_person else seconds
+    return Outcome(status, replace(plan, decision=wait), following, event)
 
 
 def _violated(context: OperatorContext, execution: Execution, words: str) -> Outcome:

@@ -78,6 +78,7 @@ async def run_pass(context: OperatorContext, name: str, namespace: str) -> float
     if seconds is None:
         context.metrics.forget(namespace, name)
         context.repairs.forget((namespace, name))
+        context.back_off.forget((namespace, name))
         context.builds.forget(namespace, name)
     else:
         context.metrics.passed(namespace, name, time.monotonic() - begun, context.now())
@@ -188,8 +189,9 @@ async def _reconcile(
         spec_errors=errors,
         objects=objects,
     )
-    unstable = context.repairs.unstable((cluster.namespace, cluster.name), context.now())
-    observed = replace(observed, world=replace(observed.world, unstable=unstable))
+    key, now = (cluster.namespace, cluster.name), context.now()
+    unstable, refused = context.repairs.unstable(key, now), context.back_off.refused(key, now)
+    observed = replace(observed, world=replace(observed.world, unstable=unstable, refused_actions=refused))
     desired = holding.hold(observed.world, desired)
     observed = await with_needs(sources, observed, needs(observed.world, desired))
     observed = await with_config_changes(context.kubernetes, observed, objects, desired.held)

@@ -214,6 +214,17 @@ class DeploymentView:
 
 
 @dataclass(frozen=True)
+class RefusedAction:
+    """What the API server or a bookie refused lately, for good until somebody does something."""
+
+    action: object
+    """As the planner made it."""
+    message: str
+    not_before: float
+    """When it is tried again; seconds since 1970."""
+
+
+@dataclass(frozen=True)
 class World:
     """Everything, as one pass found it."""
 
@@ -250,6 +261,8 @@ class World:
     what was applied."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of what makes pods and is not let, by a quota or a policy, with Kubernetes' words."""
+    refused_actions: tuple[RefusedAction, ...] = ()
+    """Those that are not to be tried yet."""
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""

@@ -10,11 +10,13 @@ import pytest
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import steadiness
-from bookie_operator.planner.actions import ScaleStatefulSet
+from bookie_operator.planner.actions import ApplyObjects, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Rest, Wait
 from bookie_operator.planner.plan import plan
 from bookie_operator.world.facts import BookieFacts
+from bookie_operator.world.model import RefusedAction, World
 from tests.support.operator_sim import Simulation, resting, spec
+from tests.support.operator_sim.flows import at_step
 from tests.support.operator_sim.kubernetes import SimClaim
 
 
@@ -73,6 +75,70 @@ def test_a_pause_stops_whatever_runs_and_it_goes_on_from_there(passes: int) -> N
     sim.run_until_rest()
     assert len(sim.kubernetes.pods) == 3
     assert not sim.accidents
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refusing(world: World, *actions: object) -> World:
+    return replace(
+        world, refused_actions=tuple(RefusedAction(one, "exceeded quota", world.now + 30) for one in actions)
+    )
+
+
+def test_what_was_refused_holds_up_nothing_that_comes_behind_it() -> None:
+    sim = resting()
+    del sim.kubernetes.objects["Deployment/c-autorecovery"]
+    sim.change(gateway={"enabled": True})
+    sim.run(lambda one, _: "Service/c-gateway" in one.kubernetes.objects)
+    first = plan(sim.world(), sim.desired())
+    assert isinstance(first.decision, Act)
+    assert first.decision.action == ApplyObjects(("Deployment/c-autorecovery",))
+    then = plan(refusing(sim.world(), first.decision.action), sim.desired())
+    assert isinstance(then.decision, Act)
+    assert then.decision.action == ApplyObjects(("Deployment/c-gateway",))
+    (told,) = then.notes
+    assert (told.reason, told.stalled, told.seconds) == ("ActionFailed", True, 30.0)
+    assert "exceeded quota" in told.message
+    both = plan(refusing(sim.world(), first.decision.action, then.decision.action), sim.desired())
+    assert [reason(one) for one in (both.decision, *both.notes)][:2] == ["ActionFailed", "ActionFailed"]
+
+
+def test_what_bookies_need_and_is_refused_holds_up_all_but_what_protects_data() -> None:
+    sim = resting()
+    del sim.kubernetes.objects["Service/c-client"]
+    sim.change(replicas=6)
+    first = plan(sim.world(), sim.desired()).decision
+    assert isinstance(first, Act)
+    refused = first.action
+    assert isinstance(refused, ApplyObjects)
+    waits = plan(refusing(sim.world(), refused), sim.desired())
+    assert (reason(waits.decision), waits.notes) == ("ActionFailed", ())
+    sim.kubernetes.scale("c-bookie", 2)
+    sim.advance(2)
+    put_back = plan(refusing(sim.world(), refused), sim.desired())
+    assert isinstance(put_back.decision, Act)
+    assert isinstance(put_back.decision.action, ScaleStatefulSet)
+    assert [one.reason for one in put_back.notes] == ["ActionFailed"]
+
+
+def test_an_operation_whose_action_is_refused_gives_way_as_one_that_stalls() -> None:
+    """A volume that a quota does not let grow; meanwhile what runs beside the bookies is made again."""
+    sim = resting()
+    sim.change(storage={"ledger": {"size": "20Gi"}})
+    at_step(sim, "Request")
+    patch = sim.run_pass(crash="before").plan.decision
+    assert isinstance(patch, Act)
+    del sim.kubernetes.objects["Deployment/c-autorecovery"]
+    told = plan(refusing(sim.world(), patch.action), sim.desired()).decision
+    assert isinstance(told, Wait)
+    assert (told.reason, told.stalled) == ("ActionFailed", True)
+    assert told.operation is not None
+    assert told.operation.stalled
+    sim.status = sim.status.model_copy(update={"operation": told.operation})
+    beside = plan(refusing(sim.world(), patch.action), sim.desired()).decision
+    assert isinstance(beside, Act)
+    assert beside.action == ApplyObjects(("Deployment/c-autorecovery",))
 
 
 # --- spec and metadata that are wrong ---------------------------------------------------------------------------------

@@ -23,3 +23,25 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_for_an_hour() -> None:
     tried.failed(KEY, "act", "no", 10_000.0, needs_person=False)
     assert tried.waiting(KEY, "act", 10_000.0) is not None
     assert tried.waiting(KEY, "act", 10_000.0 - 3600.0) is None
+
+
+def test_what_was_refused_is_kept_apart_from_what_is_done_beside_it() -> None:
+    tried = BackOff()
+    tried.failed(KEY, "refused", "no", 1000.0, needs_person=True)
+    tried.failed(KEY, "broken", "later", 1000.0, needs_person=False)
+    tried.done(KEY, "another")
+    assert [(one.action, one.message) for one in tried.refused(KEY, 1000.0)] == [("refused", "no")]
+    assert tried.refused(KEY, 1002.0) == ()
+    assert tried.failed(KEY, "refused", "no", 1002.0, needs_person=True).count == 2
+    tried.done(KEY, "refused")
+    assert tried.refused(KEY, 1002.0) == ()
+    assert tried.waiting(KEY, "broken", 1000.0) is not None
+    tried.forget(KEY)
+    assert tried.waiting(KEY, "broken", 1000.0) is None
+
+
+def test_so_many_are_kept_and_no_more() -> None:
+    tried = BackOff()
+    for number in range(100):
+        tried.failed(KEY, number, "no", 1000.0, needs_person=True)
+    assert [one.action for one in tried.refused(KEY, 1000.0)] == list(range(84, 100))
