@@ -95,7 +95,7 @@ def _refused(world: World, task: TaskView) -> str:
                 f"with those of other tasks more than {view.MOST_LOSSES} losses would be accepted: wait for their end"
             )
         return ""
-    known = {*view.expected_pods(world), *(one.name for one in world.pods)} | _taken_out(world, task)
+    known = _there(world) | _taken_out(world, task)
     strangers = [name for name in task.bookies if name not in known]
     if strangers:
         return f"there is no bookie {', '.join(strangers[:3])}: name pods as `kubectl get pods` shows them"
@@ -105,6 +105,10 @@ def _refused(world: World, task: TaskView) -> str:
         if len(task.bookies) > MOST_BOOKIES:
             return f"it names {len(task.bookies)} bookies, and at most {MOST_BOOKIES} go in one task: make several"
     return ""
+
+
+def _there(world: World) -> set[str]:
+    return {*view.expected_pods(world), *(one.name for one in world.pods)}
 
 
 def _taken_out(world: World, task: TaskView) -> set[str]:
@@ -129,6 +133,10 @@ def _ended(task: TaskView, phase: str, message: str) -> Act:
     return Act(UpdateTask(task.name, task.uid, phase, message), f"task {task.name} ends: {message}")
 
 
+def _gone(task: TaskView, name: str) -> Act:
+    return _ended(task, "Failed", f"there is no bookie {name} any more: it was taken out")
+
+
 def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
     """Its operations that are over, the oldest first."""
     over = [one for one in reversed(world.cluster.status.history) if one.task == task.name]
@@ -136,10 +144,13 @@ def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
 
 
 def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
-    pods = task.bookies or tuple(view.expected_pods(world))
+    asked = task.bookies or tuple(view.expected_pods(world))
+    pods = tuple(name for name in asked if name in _there(world))
     failed = [one for one in _done_for(world, task) if one.outcome == "Failed"]
     if failed:
         return _ended(task, "Failed", failed[-1].message)
+    if asked and not pods:
+        return _gone(task, asked[0])
     left = tuple(name for name in pods if not _restarted(world, name, task.created_at))
     if not left:
         return _ended(task, "Done", f"{len(pods)} bookies were restarted")
@@ -159,10 +170,12 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
         return _ended(task, "Failed", f"{failed[-1].bookie}: {failed[-1].message}")
     done = {one.bookie for one in over}
     if task.type is TaskType.DECOMMISSION:
-        done |= set(task.bookies) - {*view.expected_pods(world), *(one.name for one in world.pods)}
+        done |= set(task.bookies) - _there(world)
     left = [name for name in task.bookies if name not in done]
     if not left:
         return _ended(task, "Done", f"{', '.join(task.bookies)}: done")
+    if task.type is TaskType.REPLACE and left[0] not in _there(world):
+        return _gone(task, left[0])
     if task.type is TaskType.REPLACE:
         return repair.replace(world, desired, left[0], task.name)
     return decommission.take_out(world, desired, left[0], task.name)

@@ -16,6 +16,7 @@ from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import TaskView
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
+from tests.support.operator_sim.flows import at_step
 
 
 def end(sim: Simulation) -> object:
@@ -258,3 +259,31 @@ def test_a_loss_that_names_ledgers_is_accepted() -> None:
     sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
     sim.run_pass()
     assert view.accepted_losses(sim.world()) == (7,)
+
+
+@pytest.mark.parametrize("kind", [TaskType.REPLACE, TaskType.RESTART])
+def test_a_task_whose_bookie_was_taken_out_meanwhile_ends(kind: TaskType) -> None:
+    sim = resting(replicas=5)
+    if kind is TaskType.RESTART:
+        sim.bookkeeper.read_only.add(sim.desired().bookie_id("c-bookie-0"))  # so that nothing is restarted yet
+    task = sim.ask(kind, "c-bookie-4")
+    sim.run(lambda one, _: one.phase(task) == "Running")
+    sim.bookkeeper.read_only.clear()
+    sim.change(replicas=4)
+    sim.run(lambda one, _: "c-bookie-4" not in one.kubernetes.pods and one.status.operation is None)
+    if sim.phase(task) == "Running":
+        sim.run_until_rest()
+    assert sim.phase(task) == "Failed"
+    assert "there is no bookie c-bookie-4 any more" in sim.task_messages[task]
+
+
+def test_a_restart_of_some_goes_on_without_one_that_was_taken_out() -> None:
+    sim = resting(replicas=5)
+    before = sim.kubernetes.pods["c-bookie-1"].uid
+    sim.change(replicas=4)
+    at_step(sim, "Audit")
+    task = sim.ask(TaskType.RESTART, "c-bookie-4", "c-bookie-1")
+    sim.tasks = [replace(one, phase="Running") for one in sim.tasks]
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert sim.kubernetes.pods["c-bookie-1"].uid != before
