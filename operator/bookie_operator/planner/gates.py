@@ -277,7 +277,9 @@ def is_down(world: World, desired: Desired, name: str) -> bool:
     pod = view.pod(world, name)
     if world.facts is None or is_registered(world, desired, name):
         return False
-    return pod is not None and not pod.deleting and not pod.ready and bool(pod.fault)
+    if pod is None:
+        return _finds_no_room(world, name)
+    return not pod.deleting and not pod.ready and bool(pod.fault)
 
 
 def never_served(world: World, desired: Desired, name: str) -> bool:

@@ -64,8 +64,9 @@ def prove_gone(run: Run) -> Decision:
         return run.forget(*auditing.KEYS).go("Cookie", f"nothing names {run.bookie}, and it is stopped")
     if gates.audited_after(run.world, run.saved_time(draining.SINCE)):
         return run.wait_at_most(patience(run), "WaitingForProof", why)
-    # What never served is not missed, and other bookies may wait for the room that it took.
-    others = view.away(run.world, run.desired) if run.saved(WITHDRAWN) else ()
+    # What never served is not missed, and other bookies may wait for the room that it took, or for more.
+    crowded = gates.without_room(run.world, run.desired, run.bookie)
+    others = view.away(run.world, run.desired) if run.saved(WITHDRAWN) else crowded
     audited = auditing.audit(run, frozenset({run.bookie, *others}), patience(run))
     return audited or run.wait_at_most(patience(run), "WaitingForProof", why)
 

@@ -9,7 +9,8 @@ The loss of a journal or a ledger volume is the loss of the bookie: what was not
  2. Record: its pod, and the UIDs of its claims.
  3. `Check`: the same once more.
  4. `Drain`: its copies are made elsewhere from the others.
- 5. `Prove`: after a newer audit an uncached listing finds no ledger and no mark that names it.
+ 5. `Prove`: after a newer audit an uncached listing finds no ledger and no mark that names it. All others that served
+    have to be there for the audit, but for those that wait for a node or for a quota.
  6. `Claims`: deleted by UID, each with a proof of the same pass.
  7. `Pod`: deleted by UID, never forced; waits until it and the claims are gone.
  8. `Cookie`: deleted, with a proof of the same pass. Not before 7: a bookie with empty directories and no cookie

@@ -48,7 +48,9 @@ def drain(run: Run) -> Decision:
 
 
 def prove(run: Run) -> Decision:
-    away = frozenset({run.bookie, *repair_gates.lost_bookies(run.world, run.desired)})
+    # Those that no node or quota lets in may wait for the room of a surplus bookie, which leaves when this one is back.
+    crowded = gates.without_room(run.world, run.desired, run.bookie)
+    away = frozenset({run.bookie, *repair_gates.lost_bookies(run.world, run.desired), *crowded})
     audited = auditing.audit(run, away, patience(run), writable=False)
     if audited is not None:
         return audited

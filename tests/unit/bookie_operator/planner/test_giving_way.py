@@ -7,6 +7,7 @@ import pytest
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Rest
+from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import at_step
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
@@ -116,7 +117,7 @@ def test_a_replacement_beside_a_full_quota_holds_up_nobody() -> None:
 
 
 def test_a_replacement_gives_way_once_to_a_bookie_that_never_served() -> None:
-    """Which has the room that another one waits for; and the replacement waits for that one."""
+    """Which may have what another one waits for; and the replacement waits for that one."""
     sim = resting(repair={"autoReplaceAfterSeconds": 20}, decommission={"stallSeconds": 60})
     sim.change(replicas=5)
     sim.kubernetes.quota = 4
@@ -125,13 +126,40 @@ def test_a_replacement_gives_way_once_to_a_bookie_that_never_served() -> None:
     sim.kubernetes.quota = 5
     sim.advance(1)
     sim.kubernetes.pods["c-bookie-4"].starts_at = float("inf")
-    sim.kubernetes.quota = 4
-    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-2"])
-    sim.advance(5)
-    assert "c-bookie-2" not in sim.kubernetes.pods
+    sim.kubernetes.faults["c-bookie-2"] = PodFault.CONFIG
+    sim.kubernetes.kill_pod("c-bookie-2")
     sim.change(replicas=4)
+    sim.run(lambda one, _: (DECOMMISSION, "Done") in kinds(one), most=300)
+    for _ in range(100):
+        sim.run_pass()
+        sim.advance(5)
+    assert kinds(sim)[-2:] == [(REPLACE, "Cancelled"), (DECOMMISSION, "Done")]
+    sim.kubernetes.faults.clear()
     sim.run_until_rest(most=300)
-    assert kinds(sim)[-3:] == [(REPLACE, "Cancelled"), (DECOMMISSION, "Done"), (REPLACE, "Done")]
+    assert kinds(sim)[-1] == (REPLACE, "Done")
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("quota", [4, 3])
+def test_a_replacement_waits_for_nobody_who_waits_for_room(quota: int) -> None:
+    """Which a bookie has that served, is not asked for any more, and may not leave while one is lost."""
+    sim = resting(replicas=5, repair={"autoReplaceAfterSeconds": 20}, decommission={"stallSeconds": 60})
+    sim.advance(60)
+    sim.kubernetes.lose_volume("c-bookie-1")
+    at_step(sim, "Prove", most=900)
+    sim.kubernetes.quota = quota
+    gone = ["c-bookie-2", "c-bookie-1"][: 5 - quota]
+    for name in gone:
+        sim.kubernetes.stop_pod(sim.kubernetes.pods[name])
+    sim.advance(5)
+    assert not set(gone) & set(sim.kubernetes.pods)
+    sim.change(replicas=4)
+    sim.run(lambda one, _: (DECOMMISSION, "Done") in kinds(one), most=900)
+    assert [kind for kind, _ in kinds(sim)] == [REPLACE, DECOMMISSION]
+    sim.kubernetes.quota = 4
+    sim.run_until_rest()
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
     assert len(sim.bookkeeper.writable) == 4
     assert not sim.accidents
 

@@ -78,6 +78,20 @@ def test_a_newcomer_that_took_the_quota_of_a_member_makes_room_again() -> None:
     assert not sim.accidents
 
 
+def test_one_that_the_quota_keeps_out_need_not_come_back_to_be_taken_out() -> None:
+    sim = resting(replicas=5)
+    sim.advance(60)
+    sim.kubernetes.quota = 4
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-4"])
+    passes(sim, 30)
+    assert sim.bookkeeper.naming(sim.desired().bookie_id("c-bookie-4"))
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert not sim.kubernetes.claims_of("c-bookie-4")
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
 def crowded(**changes: object) -> Simulation:
     """A newcomer waited for a node, and took that of a bookie which was restarted."""
     sim = resting(**changes)
