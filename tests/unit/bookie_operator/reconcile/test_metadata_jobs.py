@@ -165,6 +165,23 @@ async def test_another_cluster_elsewhere_is_told_and_nothing_else_waits(found: s
         assert uris(fake)[:2] == before[:2]
 
 
+async def test_a_job_of_somebody_else_that_has_the_name_is_told_and_nothing_else_waits() -> None:
+    theirs = {"metadata": {"name": CHECK}, "spec": {"template": {"spec": {"containers": [{"name": "theirs"}]}}}}
+    async with fake_cluster() as fake:
+        fake.store.create(JOB, NAMESPACE, theirs)
+        await moving(fake)
+        before = uris(fake)
+        await fake.until(lambda: fake.reason("Stalled") == "NameTaken", 60)
+        assert f"Job/{CHECK}" in fake.message("Stalled")
+        fake.apply(replicas=4, metadataService={"uri": THERE})
+        await fake.until(lambda: fake.status["readyReplicas"] == 4, 900)
+        assert uris(fake)[:2] == before[:2]
+        assert pod_of(fake, CHECK)["containers"][0]["name"] == "theirs"
+        fake.store.delete(JOB, NAMESPACE, CHECK)
+        await fake.settle(limit=900)
+        assert uris(fake) == (f"{THERE}/ledgers", f"{THERE}/ledgers", [f"{THERE}/ledgers"] * 4)
+
+
 async def test_a_place_that_does_not_answer_may_be_corrected() -> None:
     async with fake_cluster() as fake:
         fake.controllers.no_pods.add(CHECK)
