@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bookie_operator.builders.build import build
-from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES, BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import content_hash, object_hash, stamped
 from bookie_operator.builders.identity import recorded_bookies
@@ -233,21 +233,55 @@ def test_claim_templates_name_a_class_where_kubernetes_keeps_it() -> None:
     assert without.desired().stateful_sets[0].volume_attributes is None
 
 
-def test_what_this_kubernetes_lacks_is_told_with_its_remedy() -> None:
+ISSUER = {"issuerRef": {"name": "ca"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told", "without"),
+    [
+        (
+            {"tls": {"enabled": True, **ISSUER}},
+            "spec.tls.issuerRef: there is no cert-manager here; install it, or give spec.tls.secretName",
+            {"tls": {"enabled": True, "secretName": "mine"}},
+        ),
+        (
+            {"tls": {"adminApi": ISSUER}},
+            "spec.tls.adminApi.issuerRef: there is no cert-manager here; install it, or leave this out",
+            {},
+        ),
+        (
+            {"monitoring": {"podMonitor": {"enabled": True}}},
+            "spec.monitoring.podMonitor: there is no Prometheus operator here; install it, or disable this",
+            {"monitoring": {"podMonitor": {"enabled": False}}},
+        ),
+        (
+            {"monitoring": {"prometheusRule": {"enabled": True}}},
+            "spec.monitoring.prometheusRule: there is no such definition here; install it, or disable this",
+            {"monitoring": {"prometheusRule": {"enabled": False}}},
+        ),
+        (
+            {"storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi", "volumeAttributesClassName": "gold"}}},
+            "spec.storage.ledger.volumeAttributesClassName: this Kubernetes has no VolumeAttributesClass; upgrade to"
+            " 1.34, or remove this",
+            {},
+        ),
+    ],
+)
+def test_what_this_kubernetes_lacks_is_told_with_a_remedy_that_helps(
+    spec: dict[str, Any], told: str, without: dict[str, Any]
+) -> None:
+    all_there = BuildContext(api_groups=RULES | {CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES})
+    view = cluster({**MINIMAL, **spec})
+    assert build(view, BuildContext()).desired().missing == (told,)
+    assert build(view, all_there).desired().missing == ()
+    assert build(cluster({**MINIMAL, **without}), BuildContext()).desired().missing == ()
+
+
+def test_all_that_lacks_is_told() -> None:
     view, context = CASES["everything"]
-    assert [line.partition(":")[0] for line in build(view, BuildContext()).desired().missing] == [
-        "spec.tls.issuerRef",
-        "spec.monitoring.podMonitor",
-        "spec.storage.ledger.volumeAttributesClassName",
-    ]
+    assert len(build(view, BuildContext()).desired().missing) == 3
     assert build(view, context).desired().missing == ()
     assert built("bare").desired().missing == ()
-
-
-def test_no_cert_manager_for_the_admin_api_is_told_too() -> None:
-    asked = cluster({**MINIMAL, "tls": {"adminApi": {"issuerRef": {"name": "ca"}}}})
-    (line,) = build(asked, BuildContext()).desired().missing
-    assert line == "spec.tls.adminApi.issuerRef: there is no cert-manager here; install it, or leave this out"
 
 
 def test_the_identity_is_written_when_the_cluster_has_one() -> None:

@@ -45,6 +45,7 @@ async def test_which_one(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) ->
 async def test_no_such_namespace(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert await rig.run("status", NAME, "-n", "nowhere") == 11
     assert _line(capsys) == "kubectl-bookie: no namespace nowhere; give another with -n"
+    assert await rig.run("status", NAME, "-n", "storage") == 0
 
 
 @pytest.mark.usefixtures("namespaces")
@@ -67,9 +68,11 @@ async def test_no_access(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) ->
 async def test_no_definitions(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(RESOURCES, (CLUSTER.api_version, CLUSTER.plural))
-    assert await rig.run("status", NAME) == 11
+    with monkeypatch.context() as before:
+        before.delitem(RESOURCES, (CLUSTER.api_version, CLUSTER.plural))
+        assert await rig.run("status", NAME) == 11
     assert "this Kubernetes has no BookieClusters: install the chart podkeeper-operator" in _line(capsys)
+    assert await rig.run("status", NAME) == 0
 
 
 def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +92,11 @@ def test_no_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run(["status", NAME]) == 1
     assert _line(capsys) == "kubectl-bookie: no kubeconfig: set KUBECONFIG or give --kubeconfig"
+    file = str(tmp_path / "config")
+    write_kubeconfig(file, "http://127.0.0.1:1", "default")
+    assert run(["status", NAME, "--kubeconfig", file]) == 12
+    monkeypatch.setenv("KUBECONFIG", file)
+    assert run(["status", NAME]) == 12
 
 
 def test_no_such_context(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

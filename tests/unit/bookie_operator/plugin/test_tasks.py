@@ -60,6 +60,8 @@ async def test_loss_is_not_accepted_by_accident(rig: KubectlRig, capsys: pytest.
     assert await rig.run("accept-loss", NAME, "5") == 1
     assert capsys.readouterr().err == "kubectl-bookie: accept-loss gives up data: add --yes\n"
     assert _made(rig) == []
+    assert await rig.run("accept-loss", NAME, "5", "--yes") == 0
+    assert [task["spec"]["ledgers"] for task in _made(rig)] == [[5]]
 
 
 @pytest.fixture

@@ -128,6 +128,13 @@ async def test_without_openssl_the_remedy_is_told_and_what_there_is_stays(
     (error,) = await kept.keep()
     assert error.startswith("spec.tls.adminApi: no certificate can be made: there is no no-such-openssl in the")
     assert "give secretName, or set enabled to false" in error
+    assert await kept.keep(enabled=False) == ()
+    monkeypatch.undo()
+    authority = make_authority("ours", 30)
+    good = make_certificate(authority, "x", [HOST, f"*.{HOST}"], 30)
+    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    kept.put({"tls.crt": good.certificate, "tls.key": good.key, "ca.crt": authority.certificate})
+    assert await kept.keep(secretName="mine") == ()
     monkeypatch.undo()
     await kept.keep()
     made = kept.texts()
@@ -159,6 +166,8 @@ async def test_a_secret_of_the_user_is_judged(kept: Kept) -> None:
     assert "ca.crt has not the authority that signed it" in await told()
     kept.put({"ca.crt": "no certificate"})
     assert "ca.crt has not the authority that signed it" in await told()
+    kept.put({"ca.crt": authority.certificate})
+    assert await told() == ""
 
 
 async def test_one_of_cert_manager_is_judged_once_it_is_there(kept: Kept) -> None:
@@ -186,6 +195,8 @@ def test_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
         certificates, "_openssl", lambda folder, *rest: openssl(folder, rest[0], "-attime", later, *rest[1:])
     )
     assert fault_of(made, authority.certificate, HOST) == "it has expired: renew it"
+    monkeypatch.undo()
+    assert fault_of(make_certificate(authority, "x", [HOST], 30), authority.certificate, HOST) == ""
 
 
 def test_a_server_may_not_sign_others() -> None:

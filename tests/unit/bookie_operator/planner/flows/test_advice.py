@@ -1,27 +1,19 @@
 """Whatever a message advises is done in the state in which it is told, and helps: the cluster comes to rest.
 
-What is advised is read from the source. A clause that begins with what somebody is to do, or that names a command, has
-a row in `TABLE`, or a test elsewhere that does it.
+`test_advice_list` reads from the source what is advised, and asks for a row here or for a test elsewhere.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
-import click
 import pytest
 
-import bookie_operator
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Wait
 from bookie_operator.world.model import PodFault
-from bookie_pod.cli.main import cli
 from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import at_step
@@ -128,16 +120,6 @@ def without_auditor(sim: Simulation) -> None:
 
 def manual(sim: Simulation) -> None:
     sim.change(version="2.0")
-
-
-def newer_image_and_one_more(sim: Simulation) -> None:
-    sim.change(image=BAD_IMAGE, replicas=5)
-
-
-def broken_image_of_new_ones(sim: Simulation) -> None:
-    broken_image(sim)
-    sim.run(lambda one, _: bool(_messages(one, "CanaryFailed")), most=900)
-    sim.change(replicas=5)
 
 
 def cordoned(sim: Simulation) -> None:
@@ -543,13 +525,6 @@ TABLE = [
         "until then leave spec.replicas as it was",
         lambda sim: (four(sim), copied(sim)),
     ),
-    Advice(
-        {},
-        newer_image_and_one_more,
-        "ImagePullFailed",
-        "see that spec.version or spec.image names one that exists",
-        lambda sim: sim.change(image=""),
-    ),
 ]
 
 
@@ -578,192 +553,3 @@ def _told(sim: Simulation, reason: str, words: str = "") -> str:
 def _messages(sim: Simulation, reason: str) -> list[str]:
     told = (sim.passes[-1].plan.decision, *sim.passes[-1].plan.notes)
     return [one.message for one in told if isinstance(one, Wait) and one.reason == reason]
-
-
-# --- what the source advises ------------------------------------------------------------------------------------------
-
-ROOT = Path(bookie_operator.__file__).parent
-SOURCES = [
-    *sorted((ROOT / "planner").rglob("*.py")),
-    *(ROOT / "status" / name for name in ("conditions.py", "job_reporting.py")),
-    *(ROOT / "reconcile" / name for name in ("passing.py", "job_passing.py", "carrying_out.py")),
-]
-VERBS = (
-    "add annotate apply bring change create delete enable exclude find free give grow install lower leave look make"
-    " mend move name place put raise remove replace restart restore run see set taint take tell uncordon upgrade use"
-    " wait"
-)
-_BEGINS = r"^(?:or |and |then |so |if [^,]*, |to [^,]*? (?=set|annotate)|[Ww]hile [^,]* )*"
-ADVISES = re.compile(rf"{_BEGINS}(?:{VERBS.replace(' ', '|')})\b|`[^`]+`|\?$", re.IGNORECASE)
-LOOKS = re.compile(
-    rf"{_BEGINS}(?:see|find what|wait)\b|`kubectl (?:describe|logs|explain)|shows which|\?$", re.IGNORECASE
-)
-"""What only tells where to look, or to wait."""
-FLOWS = "tests.unit.bookie_operator.planner.flows"
-ELSEWHERE = {
-    "tell the right bootstrap.instanceId": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "or delete the claims that do not belong to it": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "restore the claims of": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "apply the right one": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "tell bootstrap.instanceId": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "delete this resource and apply it with bootstrap.mode Adopt": (
-        "tests.unit.bookie_operator.reconcile.test_endings:test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked"
-    ),
-    "or delete the claims if nobody needs their data": f"{FLOWS}.test_create:test_claims_that_nobody_needs_make_way",
-    "remove what is left of it with `bookie cluster nuke`": f"{FLOWS}.test_create:test_a_root_that_is_cleared_is_taken",
-    "and delete Job": f"{FLOWS}.test_create:test_a_root_that_is_cleared_is_taken",
-    "to add bookies to that cluster on purpose set spec.bootstrap.instanceId": (
-        f"{FLOWS}.test_create:test_bookies_join_another_cluster_only_where_it_is_named"
-    ),
-    "Give this one a root of its own": f"{FLOWS}.test_create:test_another_root_is_looked_at_anew",
-    "lower {} to {}": f"{FLOWS}.test_tasks:test_what_a_decommission_waits_for_helps",
-    "remove the annotation podkeeper.dev/paused": f"{FLOWS}.test_delete:test_a_paused_cluster_is_not_deleted",
-    "set the annotation podkeeper.dev/confirm-delete": (
-        f"{FLOWS}.test_delete:test_nothing_stops_before_the_loss_of_data_is_confirmed"
-    ),
-    "set spec.storage.retention.whenDeleted to Retain": (
-        f"{FLOWS}.test_delete:test_nothing_goes_while_ledgers_of_others_may_have_copies_here"
-    ),
-    "take these bookies out first": f"{FLOWS}.test_delete:test_data_go_when_nobody_else_may_need_them",
-    "bring one of its bookies up": f"{FLOWS}.test_delete:test_data_go_when_nobody_else_may_need_them",
-    "if its node is lost, taint it": f"{FLOWS}.test_delete:test_a_pod_that_does_not_stop_is_told_with_the_remedy",
-    "`bookie cluster nuke` does it by hand": (
-        f"{FLOWS}.test_delete:test_a_metadata_service_that_is_gone_holds_nobody_up"
-    ),
-    "Put spec.metadataService.uri back": (
-        "tests.unit.bookie_operator.reconcile.test_metadata_jobs:"
-        "test_another_cluster_elsewhere_is_told_and_nothing_else_waits"
-    ),
-    "or name servers of the same service": (
-        "tests.unit.bookie_operator.reconcile.test_metadata_jobs:test_a_place_that_does_not_answer_may_be_corrected"
-    ),
-    "or delete the Node": f"{FLOWS}.test_repair_doubts:test_a_volume_may_be_on_a_node_that_only_is_silent",
-    "or give it the taint": f"{FLOWS}.test_repair_doubts:test_a_volume_may_be_on_a_node_that_only_is_silent",
-    "replace it with a BookieTask of type Replace that names {}": (
-        f"{FLOWS}.test_repair_doubts:test_who_may_not_look_at_nodes_asks_for_a_task"
-    ),
-    "so lower spec.replicas to take it away": f"{FLOWS}.test_no_room:test_fewer_replicas_lead_out",
-    "find the admission webhook or the controller": (
-        "tests.unit.bookie_operator.reconcile.test_drift:test_a_webhook_that_strips_an_annotation_holds_nothing_up"
-    ),
-    "and exclude what has the label": (
-        "tests.unit.bookie_operator.reconcile.test_drift:test_a_webhook_that_strips_an_annotation_holds_nothing_up"
-    ),
-    "Give these another name": (
-        "tests.unit.bookie_operator.reconcile.test_strangers:test_a_new_cluster_waits_until_the_name_is_free"
-    ),
-    "or delete them if nobody needs them": (
-        "tests.unit.bookie_operator.reconcile.test_strangers:test_a_new_cluster_waits_until_the_name_is_free"
-    ),
-    "install it": f"{FLOWS}.test_support:test_what_is_advised_about_certificates_and_hands_helps",
-    "or change spec.tls": f"{FLOWS}.test_support:test_what_is_advised_about_certificates_and_hands_helps",
-    "change it back": f"{FLOWS}.test_support:test_what_is_advised_about_certificates_and_hands_helps",
-    "or restart all bookies by a BookieTask": (
-        f"{FLOWS}.test_newer_release:test_whoever_asks_gets_the_newest_template_bookie_by_bookie"
-    ),
-    "create it anew if this one is to do it": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
-    "name pods as `kubectl get pods` shows them": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
-    "tell the ids whose loss is accepted": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
-    "tell their pods in spec.bookies": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
-    "make several": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
-    "delete these,": f"{FLOWS}.test_volume_attributes:test_claims_without_a_volume_are_told_once_their_pod_waits",
-    "delete it, or give the BookieJob another name": (
-        "tests.unit.bookie_operator.planner.jobs.test_plan:test_an_object_of_somebody_else_is_left_alone"
-    ),
-    "put it back, or make another BookieJob": (
-        "tests.unit.bookie_operator.reconcile.test_job_flows:test_a_change_that_one_run_does_not_follow_is_told"
-    ),
-    "give requests of memory where data count": (
-        "tests.unit.bookie_operator.status.test_conditions:test_what_is_advised_about_memory_helps"
-    ),
-    "Raise the quota, or mend what refuses them": (
-        "tests.unit.bookie_operator.observe.test_refusals:test_a_quota_that_refuses_the_first_job_is_told"
-    ),
-    "use that version, or mend the field": (
-        "tests.unit.bookie_operator.reconcile.test_not_understood:"
-        "test_an_operation_of_a_newer_operator_is_waited_for_and_told"
-    ),
-    "grow spec.storage.ledger.size": (
-        "tests.unit.bookie_operator.planner.test_gates:test_what_it_stores_fits_with_headroom"
-    ),
-    "While it has its data run `bookie cluster decommission": (
-        f"{FLOWS}.test_deleted_claims:test_what_is_advised_brings_it_back"
-    ),
-    "delete the pods one at a time": (
-        f"{FLOWS}.test_rollout:test_by_hand_the_template_is_staged_and_people_delete_the_pods"
-    ),
-}
-"""What is advised where no simulation goes, and the test that does it."""
-
-
-def _texts(path: Path) -> Iterator[str]:
-    """Of a module, but its docstrings; `{}` where something is filled in."""
-    tree = ast.parse(path.read_text())
-    nodes = list(ast.walk(tree))
-    passed = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    passed |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in nodes:
-        if id(node) in passed:
-            continue
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield re.sub(r"\{\d?\}", "{}", node.value)
-        elif isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-
-
-def advised() -> dict[str, str]:
-    """Clause to the module that says it."""
-    return {
-        clause.strip(): path.relative_to(ROOT).as_posix()
-        for path in SOURCES
-        for text in _texts(path)
-        if " " in text.strip()
-        for clause in re.split(r"(?<=[;:.?,])\s+|\) ", text)
-        if ADVISES.search(clause.strip()) and not LOOKS.search(clause.strip())
-    }
-
-
-def _plain(words: str) -> str:
-    """Without what is filled in, and without joints."""
-    words = re.sub(
-        r"c-bookie-\d+(?:\.[a-z-]+)*(?::\d+)?|podkeeper\.dev/[a-z-]+|spec\.storage\.\w+\.\w+|\b\d+\b", "{}", words
-    )
-    return re.sub(r"^(?:or |and |then |to |so |if [^,]*, )+|[,;.:]$", "", words.strip()).strip().lower()
-
-
-@pytest.mark.parametrize("clause", advised())
-def test_whatever_is_advised_is_tried(clause: str) -> None:
-    said = _plain(clause)
-    tried = [
-        _plain(part) for words in (*(one.words for one in TABLE), *ELSEWHERE) for part in (words, *words.split(", "))
-    ]
-    assert any(each in said or said in each for each in tried), (
-        f"{advised()[clause]} advises, and no test does: {clause}"
-    )
-
-
-def test_what_is_tried_elsewhere_is_there_and_is_advised() -> None:
-    texts = [_plain(text) for path in SOURCES for text in _texts(path)]
-    for words, test in ELSEWHERE.items():
-        module, _, name = test.partition(":")
-        assert hasattr(importlib.import_module(module), name), test
-        assert any(_plain(words) in text for text in texts), f"nobody advises any more: {words}"
-
-
-_COMMAND = re.compile(r"`bookie ([^`]+)`")
-
-
-def commands() -> set[str]:
-    return {found for path in SOURCES for text in _texts(path) for found in _COMMAND.findall(text)}
-
-
-@pytest.mark.parametrize("command", sorted(commands()))
-def test_a_command_that_is_advised_is_there(command: str) -> None:
-    known: click.Command = cli
-    words = command.replace("{}", "name").split()
-    while isinstance(known, click.Group):
-        _, found, words = known.resolve_command(click.Context(known), words)
-        assert found is not None
-        known = found
-    options = {option for each in known.params for option in each.opts}
-    assert all(word in options for word in words if word.startswith("--")), command
