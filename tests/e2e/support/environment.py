@@ -4,7 +4,8 @@
     PODKEEPER_E2E_IMAGE         image of bookies and operator, present on every node (podkeeper:e2e)
     PODKEEPER_E2E_NEXT_IMAGE    another tag of it, to upgrade to (podkeeper:e2e-next)
     PODKEEPER_E2E_SPARK_IMAGE   the image with Spark (that of PODKEEPER_E2E_IMAGE with -spark after its tag)
-    PODKEEPER_E2E_JAVA_IMAGE    image with Java and the classes of the interop ring (podkeeper-java:e2e)
+    PODKEEPER_E2E_PULSAR_IMAGE  the image for Pulsar's chart (that of PODKEEPER_E2E_IMAGE with -pulsar after its tag)
+    PODKEEPER_E2E_JAVA_IMAGE    Java, the classes of the interop ring, and Apache's bookie (podkeeper-java:e2e)
     PODKEEPER_E2E_NAMESPACE     namespace of everything (podkeeper-e2e); it is made, and deleted with all that is in it
     PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
     PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
@@ -31,6 +32,7 @@ class Environment:
     image: str
     next_image: str
     spark_image: str
+    pulsar_image: str
     java_image: str
     host: str
     faults: str
@@ -52,6 +54,7 @@ def environment() -> Environment:
         image=image,
         next_image=os.environ.get("PODKEEPER_E2E_NEXT_IMAGE", "podkeeper:e2e-next"),
         spark_image=os.environ.get("PODKEEPER_E2E_SPARK_IMAGE", f"{image}-spark"),
+        pulsar_image=os.environ.get("PODKEEPER_E2E_PULSAR_IMAGE", f"{image}-pulsar"),
         java_image=os.environ.get("PODKEEPER_E2E_JAVA_IMAGE", "podkeeper-java:e2e"),
         host=os.environ.get("PODKEEPER_E2E_HOST", "198.18.0.1"),
         faults=os.environ.get("PODKEEPER_CLUSTER", ""),
