@@ -1,10 +1,11 @@
-"""What people and other programs do beside the operator: by hand, with a quota, with a second operator, and by
-uninstalling the first one too early."""
+"""What people and other programs do beside the operator: by hand, with a second operator, and by uninstalling
+the first one too early."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.e2e.support.bookie_cluster import spec
 from tests.e2e.support.helm import Helm
 from tests.e2e.support.kube import Kube, condition_of
 
@@ -34,27 +35,6 @@ def test_what_is_changed_by_hand_is_put_back(make_cluster, kube):
     assert "ChangedByHand" in cluster.events()
     cluster.wait_ready(120)
     assert cluster.uids() == pods
-
-
-def test_a_quota_that_refuses_pods_is_told_in_its_words(make_cluster, kube):
-    cluster = make_cluster()
-    cluster.wait_ready(240)
-    pods = sum(pod["status"]["phase"] in ("Pending", "Running") for pod in kube.list("Pod"))  # what has ended is free
-    kube.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "few"},
-            "spec": {"hard": {"pods": str(pods)}},
-        }
-    )
-    try:
-        cluster.scale(4)
-        found = cluster.wait_condition("Stalled", "True", 180)
-        assert "exceeded quota: few" in found["message"], found
-    finally:
-        kube.delete("ResourceQuota", "few")
-    cluster.wait_ready(600)
 
 
 @pytest.fixture
@@ -92,3 +72,27 @@ def test_an_operator_is_not_uninstalled_before_its_clusters(make_cluster, helm, 
         helm.uninstall(operator.release)
     cluster.scale(4)
     cluster.wait_ready(300)
+
+
+def test_a_cluster_that_outlives_its_operator(make_cluster, make_workload, kube, operator, settings, zookeeper_service):
+    """Its deletion hangs until somebody takes the finalizer off; the data stay, and can be taken up again."""
+    cluster = make_cluster()
+    instance = cluster.wait_ready(240)["instanceId"]
+    claims = {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()}
+    with make_workload(cluster.name) as workload:
+        workload.progress(400)
+        operator.uninstall()
+        try:
+            cluster.delete()
+            assert cluster.get()["metadata"]["deletionTimestamp"]
+            kube.patch("BookieCluster", cluster.name, {"metadata": {"finalizers": None}})
+            cluster.wait_gone(60)
+            kube.wait_for("Pod", lambda pods: not pods, 120, "the bookies' end", selector=cluster.selector)
+        finally:
+            operator.install()
+        assert {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()} == claims
+        uri, root = zookeeper_service.uri("", "hierarchical"), f"/{cluster.name}"
+        cluster.apply(spec(settings.image, uri, root, bootstrap={"mode": "Adopt"}))
+        assert cluster.wait_ready(300)["instanceId"] == instance
+        assert {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()} == claims
+        workload.progress()
