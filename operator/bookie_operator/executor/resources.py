@@ -38,7 +38,8 @@ async def update_task(execution: Execution, action: UpdateTask) -> None:
     if live["metadata"]["uid"] != action.uid:
         raise Outdated(f"BookieTask {action.name} is another one")
     owners = live["metadata"].get("ownerReferences") or []
-    if action.phase == "Running" and execution.cluster.uid not in {each["uid"] for each in owners}:
+    earlier = action.uid in {each.uid for each in execution.world.outlived_tasks}
+    if not earlier and execution.cluster.uid not in {each["uid"] for each in owners}:
         owner = {**owner_reference(execution.cluster), "controller": False, "blockOwnerDeletion": False}
         patch = {"metadata": {"ownerReferences": [*owners, owner]}}
         # Where a Role of an earlier release does not allow it the age of the task has to tell whose it is.

@@ -7,6 +7,7 @@ than these and `observedGeneration`.
 Invariants
 - `lastTransitionTime` moves only when `status` of the condition does.
 - What nobody could tell is Unknown, never False.
+- A task that is wrong says so itself: no cluster is judged by it.
 
 Threads: pure functions, any thread.
 """
@@ -19,8 +20,10 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
 from bookie_operator.planner import view
+from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import tasks
 from bookie_operator.world.model import World
 
 TRUE: Final = "True"
@@ -50,8 +53,9 @@ class Finding:
 
 def findings(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> list[Finding]:
     """`operation`: as it is after this pass."""
+    plan = _without_vain_tasks(plan)
     stalled = _refused(world, _stalled(world, plan, operation))
-    return [
+    found = [
         _ready(world, desired, plan, operation, stalled),
         _available(world),
         _reconciling(plan, operation, stalled),
@@ -66,6 +70,8 @@ def findings(world: World, desired: Desired, plan: Plan, operation: Operation | 
         _deletion_blocked(world, plan),
         _spare(world),
     ]
+    only_a_task = isinstance(plan.decision, Act) and isinstance(plan.decision.action, UpdateTask)
+    return [_as_it_was(world, each) for each in found] if only_a_task else found
 
 
 def dated(found: Iterable[Finding], before: Sequence[Condition], generation: int, now: str) -> list[Condition]:
@@ -84,6 +90,30 @@ def _dated(found: Finding, before: Condition | None, generation: int, now: str) 
         observed_generation=generation,
         last_transition_time=before.last_transition_time if before is not None and same else now,
     )
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _without_vain_tasks(plan: Plan) -> Plan:
+    """Without what a task waits for in vain: what else the pass says is what the cluster is like."""
+    notes = tuple(each for each in plan.notes if not _vain(each))
+    if isinstance(plan.decision, Wait) and _vain(plan.decision):
+        return replace(plan, decision=notes[0] if notes else Rest(), notes=notes[1:])
+    return replace(plan, notes=notes)
+
+
+def _vain(wait: Wait) -> bool:
+    return wait.reason in tasks.IMPOSSIBLE and not wait.stalled
+
+
+def _as_it_was(world: World, found: Finding) -> Finding:
+    """In a pass that only writes down how a task stands, nothing is done to the cluster, and no more is known of it."""
+    if found.type in ("Ready", "Reconciling"):
+        for before in world.cluster.status.conditions:
+            if before.type == found.type and before.observed_generation == world.cluster.generation:
+                return Finding(before.type, before.status, before.reason, before.message)
+    return found
 
 
 # --- one by one -------------------------------------------------------------------------------------------------------

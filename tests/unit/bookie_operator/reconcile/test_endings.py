@@ -292,10 +292,14 @@ async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() 
         fake.apply(replicas=3)
         await fake.settle()
         fake.ask("taken-up", "AcceptLoss", ledgers=[3, 7])
-        await fake.until(lambda: (fake.store.get(TASK, NAMESPACE, "taken-up").get("status") or {}) != {})
+        fake.ask("refused", "Restart", bookies=["demo-bookie-9"])
+        for name, phase in (("taken-up", "Running"), ("refused", "Failed")):
+            await fake.until(lambda: (fake.store.get(TASK, NAMESPACE, name).get("status") or {}) != {})  # noqa: B023
+            assert fake.store.get(TASK, NAMESPACE, name)["status"]["phase"] == phase
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
         assert fake.store.find(TASK, NAMESPACE, "taken-up") is None
+        assert fake.store.find(TASK, NAMESPACE, "refused") is None
 
         fake.ask("never-taken-up", "Restart")
         fake.time += 3600.0
@@ -306,6 +310,7 @@ async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() 
         status = fake.store.get(TASK, NAMESPACE, "never-taken-up")["status"]
         assert status["phase"] == "Failed"
         assert "an earlier BookieCluster demo" in status["message"]
+        assert not fake.store.get(TASK, NAMESPACE, "never-taken-up")["metadata"].get("ownerReferences")
         assert fake.uids() == before
 
 

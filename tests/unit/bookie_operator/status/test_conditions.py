@@ -17,7 +17,7 @@ from bookie_operator.crds.cluster_status import (
     RevisionStatus,
     VersionStatus,
 )
-from bookie_operator.planner.actions import TriggerAudit
+from bookie_operator.planner.actions import TriggerAudit, UpdateTask
 from bookie_operator.planner.decision import Act, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.status import conditions, counts, reporting
@@ -99,6 +99,27 @@ def test_what_stalls_beside_is_told_and_the_work_goes_on() -> None:
     assert told["Reconciling"].status == "True"
     resting = found(world(), Plan(blocked))
     assert resting["Reconciling"].status == "False"
+
+
+@pytest.mark.parametrize("reason", ["NotGivenUp", "BookieServes"])
+def test_no_cluster_is_judged_by_what_a_task_waits_for_in_vain(reason: str) -> None:
+    vain = Wait(reason, "it is not as the task asks for it")
+    assert found(world(), Plan(vain)) == found(world(), Plan(Rest()))
+    other = Wait("GatewayNotReady", "waits for 1 gateway pods")
+    assert found(world(), Plan(vain, (other,))) == found(world(), Plan(other))
+    assert found(world(), Plan(other, (vain,))) == found(world(), Plan(other))
+    assert found(world(), Plan(replace(vain, stalled=True)))["Stalled"].reason == reason  # not of a task
+
+
+def test_writing_down_how_a_task_stands_changes_nothing_of_the_cluster() -> None:
+    writes = Plan(Act(UpdateTask("t", "u", "Failed", "there is no such bookie"), "task t ends"))
+    serving = conditions.dated(conditions.findings(world(), DESIRED, Plan(Rest()), None), [], 7, "now")
+    at = world(cluster=replace(world().cluster, status=BookieClusterStatus(conditions=serving)))
+    assert found(at, writes) == found(world(), Plan(Rest()))
+    # What a new generation asks for is not there before the pass has looked at all of it.
+    changed = replace(at, cluster=replace(at.cluster, generation=8))
+    assert found(changed, writes)["Ready"].status == "False"
+    assert found(changed, writes)["Reconciling"].status == "True"
 
 
 def test_nobody_who_could_tell() -> None:
