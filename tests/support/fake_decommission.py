@@ -48,6 +48,7 @@ OUTLOOK = DecommissionOutlook(
     bytes=1000,
     targets=3,
     free_bytes=5000,
+    largest_ensemble=3,
     auto_recovery_enabled=True,
     auditor=None,
     under_replicated=0,

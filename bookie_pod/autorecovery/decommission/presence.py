@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -116,7 +117,9 @@ class BookieAdmin(Protocol):
 class HttpBookieAdmin:
     """Over the HTTP endpoint that the bookie publishes with its registration (Apache's path), or over `url`.
 
-    `token`: for bookies whose admin API demands one. `tls`: for those that serve https.
+    `token`: for bookies whose admin API demands one. `tls`: for those that serve https. A bookie of somebody else, such
+    as one of Apache's among ours, may know neither: one that does not say that it serves https, and does not, is asked
+    over plain http, and is not shown the token.
     """
 
     def __init__(
@@ -132,40 +135,56 @@ class HttpBookieAdmin:
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._tls = tls
 
-    async def url_of(self, bookie_id: str) -> str:
-        """Where the bookie's admin API is. `BookieUnavailable`: it publishes none, or is not registered."""
+    async def _urls_of(self, bookie_id: str) -> list[str]:
+        """Where the bookie's admin API is, the likelier first. `BookieUnavailable`: it publishes none, or is not
+        registered."""
         if self._url is not None:
-            return self._url
+            return [self._url]
         try:
             info = await self._service.bookies.service_info(bookie_id)
         except MetadataNotFound as error:
             raise BookieUnavailable(
                 f"bookie {bookie_id} is not registered, so its admin API cannot be found"
             ) from error
-        url = info.admin_url(tls=self._tls is not None)
-        if url is None:
+        told = info.admin_url()
+        if told is None:
             raise BookieUnavailable(
                 f"bookie {bookie_id} publishes no HTTP endpoint: set httpServerEnabled=true there, or make it read-only"
                 " by other means and repeat"
             )
-        return url
+        if self._tls is None or told.startswith("https:"):
+            return [told]
+        return [told.replace("http:", "https:", 1), told]
 
     async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
-        url = f"{await self.url_of(bookie_id)}/api/v1/bookie/state/readonly"
+        *likelier, last = await self._urls_of(bookie_id)
+        for url in likelier:
+            try:
+                await self._ask(bookie_id, url, read_only, decommission, self._headers)
+            except _NoTls:
+                continue
+            return
+        await self._ask(bookie_id, last, read_only, decommission, {} if likelier else self._headers)
+
+    async def _ask(
+        self, bookie_id: str, url: str, read_only: bool, decommission: int | None, headers: Mapping[str, str]
+    ) -> None:
+        url = f"{url}/api/v1/bookie/state/readonly"
         timeout = aiohttp.ClientTimeout(total=ADMIN_S)
-        body = json.dumps({"readOnly": read_only} | ({} if decommission is None else {"decommission": decommission}))
+        # Apache's bookies take no member that they do not know, and do not look at the query.
+        query = {} if decommission is None else {"decommission": str(decommission)}
+        body = json.dumps({"readOnly": read_only})
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
-                session.put(url, data=body, ssl=self._tls if self._tls is not None else True) as answer,
+                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+                session.put(url, data=body, params=query, ssl=self._tls if self._tls is not None else True) as answer,
             ):
                 text = " ".join((await answer.text(errors="replace")).split())[:300]
                 status = answer.status
         except (OSError, aiohttp.ClientError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            raise BookieUnavailable(
-                f"the admin API of bookie {bookie_id} at {url} does not answer: {reason}"
-            ) from error
+            kind = _NoTls if _speaks_no_tls(error) else BookieUnavailable
+            raise kind(f"the admin API of bookie {bookie_id} at {url} does not answer: {reason}") from error
         if status == 200:
             return
         if status in (401, 403):
@@ -173,6 +192,15 @@ class HttpBookieAdmin:
         if status >= 500:
             raise BookieUnavailable(f"the admin API of bookie {bookie_id} at {url} answers {status}: {text}")
         raise Refused(f"bookie {bookie_id} refuses to change its mode ({status}): {text}")
+
+
+class _NoTls(BookieUnavailable):
+    """The connection was taken, and what answered does not speak TLS."""
+
+
+def _speaks_no_tls(error: BaseException) -> bool:
+    """Not one whose certificate is wrong: that one speaks TLS."""
+    return isinstance(error, aiohttp.ClientSSLError) and not isinstance(error, aiohttp.ClientConnectorCertificateError)
 
 
 async def make_read_only(

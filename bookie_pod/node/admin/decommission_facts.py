@@ -59,6 +59,7 @@ def outlook_of(plan: DecommissionPlan) -> DecommissionOutlook:
         bytes=plan.nbytes,
         targets=len(plan.targets),
         free_bytes=plan.free_bytes,
+        largest_ensemble=plan.largest_ensemble,
         auto_recovery_enabled=plan.auto_recovery_enabled,
         auditor=plan.auditor,
         under_replicated=plan.under_replicated,

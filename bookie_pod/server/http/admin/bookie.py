@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
@@ -51,8 +50,6 @@ class ReadOnlyBody:
 
     read_only: bool
     """true: take no writes until somebody says false."""
-    decommission: int | None = None
-    """The time in milliseconds at which the decommission began that asks for it: refused once that is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +78,8 @@ async def _set_read_only(context: Context, call: Call) -> Reply:
     if wanted is None:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
     node = context.admin.node
-    await node.set_read_only(wanted, _decommission(call.members()))
+    await node.set_read_only(wanted, call.parameters["decommission"])
     return Json(ReadOnlyState(node.state().read_only))
-
-
-def _decommission(members: Mapping[str, Any]) -> int | None:
-    value = members.get("decommission")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise BadRequest(f"decommission must be a time in milliseconds, not {json.dumps(value)[:100]}")
-    return value
 
 
 async def _drain_clients(context: Context, call: Call) -> Reply:
@@ -196,6 +186,14 @@ RESOURCES: Final = (
                     Answer("The mode now; a bookie whose disks are full stays read-only.", type=ReadOnlyState),
                     Answer("The configuration forbids that mode.", 400),
                     Answer("The decommission that asks for it is over.", 409),
+                ),
+                parameters=(
+                    Parameter(
+                        "decommission",
+                        Kind.NUMBER,
+                        "The time in ms since 1970 at which the decommission began that asks for it: refused once that"
+                        " is over.",
+                    ),
                 ),
                 body=ReadOnlyBody,
             ),

@@ -84,6 +84,8 @@ class DecommissionOutlook:
     """Writable bookies that could take copies."""
     free_bytes: int
     """Free space of these."""
+    largest_ensemble: int
+    """Of any ledger of the cluster: so many bookies it takes to make one like it."""
     auto_recovery_enabled: bool
     """Auto-recovery may run."""
     auditor: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from bookie_pod.autorecovery.decommission.presence import (
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Refused, Unauthorized
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.bookie_process import free_port
+from tests.support.certificates import Certificates
 from tests.support.decommission_rig import GOING, R, Rig, W
 from tests.support.until import until
 
@@ -33,19 +35,21 @@ class Api:
         self.asked: list[tuple[str, dict[str, object], str | None]] = []
         self.port = 0
 
-    async def start(self) -> web.AppRunner:
+    async def start(self, tls: ssl.SSLContext | None = None) -> web.AppRunner:
         app = web.Application()
         app.router.add_put("/api/v1/bookie/state/readonly", self._answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         self.port = runner.addresses[0][1]
         return runner
 
     async def _answer(self, request: web.Request) -> web.Response:
         members = json.loads(await request.text())
-        self.asked.append((request.path, members, request.headers.get("Authorization")))
+        self.asked.append((request.path_qs, members, request.headers.get("Authorization")))
+        if members.keys() != {"readOnly"}:
+            return web.Response(status=500, text="Failed to deserialize Object from Json string")  # as Apache's do
         if self.status == 200:
             await self.rig.set_registration(R if members["readOnly"] else W)
         return web.Response(status=self.status, text="because\nof something")
@@ -75,14 +79,62 @@ def publish(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> None:
 
 
 async def test_it_is_asked_where_it_says_that_it_is(rig: Rig, api: Api) -> None:
-    admin = HttpBookieAdmin(rig.service, token="secret")
-    assert await admin.url_of(GOING) == f"http://127.0.0.1:{api.port}"  # any address of its host
-    await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
+    admin = HttpBookieAdmin(rig.service, token="secret")  # which is at any address of its host
+    await make_read_only(rig.service, admin, GOING, Presence.WRITABLE, 7)
     assert await presence_of(rig.service, GOING) is Presence.READ_ONLY
     assert await make_writable(rig.service, admin, GOING)
     assert await presence_of(rig.service, GOING) is Presence.WRITABLE
     path = "/api/v1/bookie/state/readonly"
-    assert api.asked == [(path, {"readOnly": flag}, "Bearer secret") for flag in (True, False)]
+    assert api.asked == [
+        (path_and_query, {"readOnly": flag}, "Bearer secret")
+        for path_and_query, flag in ((f"{path}?decommission=7", True), (path, False))
+    ]
+
+
+async def test_one_of_somebody_else_is_asked_without_tls_and_without_the_token(
+    rig: Rig, api: Api, tmp_path: Path
+) -> None:
+    folder = Certificates(tmp_path).make_all().folder
+    trusting = ssl.create_default_context(cafile=str(folder / "authority.pem"))
+    admin = HttpBookieAdmin(rig.service, token="secret", tls=trusting)
+    await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
+    assert [token for *_, token in api.asked] == [None]
+
+
+async def test_who_speaks_tls_without_saying_so_gets_the_token_and_no_other_does(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Certificates(tmp_path).make_all()
+    made.make_named("here", "IP:127.0.0.1")
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(made.folder / "here.pem", made.folder / "here.key")
+    api = Api(rig)
+    runner = await api.start(server)
+    publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", api.port, "http"))
+    await rig.stop(GOING)
+    await rig.start(GOING)
+    try:
+        tls = ssl.create_default_context(cafile=str(made.folder / "authority.pem"))
+        trusting = HttpBookieAdmin(rig.service, token="secret", tls=tls)
+        await make_read_only(rig.service, trusting, GOING, Presence.WRITABLE)
+        assert [token for *_, token in api.asked] == ["Bearer secret"]
+        doubting = HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
+        with pytest.raises(BookieUnavailable, match=r"at https://.*: .*certificate"):
+            await doubting.set_read_only(GOING, False)
+        assert len(api.asked) == 1
+    finally:
+        await runner.cleanup()
+
+
+async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
+    rig: Rig, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", api.port, "http", extensions=("tls",)))
+    await rig.stop(GOING)
+    await rig.start(GOING)
+    with pytest.raises(BookieUnavailable, match="does not answer"):
+        await HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
+    assert api.asked == []
 
 
 async def test_a_url_wins(rig: Rig, api: Api) -> None:
