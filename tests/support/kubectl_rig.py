@@ -37,6 +37,8 @@ class KubectlRig:
         self.followed: list[str] = []
         """Pods whose log somebody began to follow."""
         self.forwarded: list[str] = []
+        self.elsewhere: dict[str, int] = {}
+        """Ports of this machine on which real bookies serve HTTP, by the pods that they stand in for."""
 
     async def run(self, *arguments: str) -> int:
         """The command in a thread of its own; its exit code."""
@@ -88,7 +90,10 @@ class KubectlRig:
         await answer.prepare(request)
         for channel in (0, 1):
             await answer.send_bytes(bytes((channel,)) + port.to_bytes(2, "little"))
-        reader, writer = await asyncio.open_connection(address, self.fake.operators[0].settings.admin_port)
+        if pod in self.elsewhere:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.elsewhere[pod])
+        else:
+            reader, writer = await asyncio.open_connection(address, self.fake.operators[0].settings.admin_port)
 
         async def back() -> None:
             while data := await reader.read(65536):

@@ -101,6 +101,14 @@ class Admin:
 
         return await self._fact(at, "bookie", ask)
 
+    async def settings(self, at: Endpoint) -> Mapping[str, str] | None:
+        """What is set in the configuration of a bookie of any make."""
+
+        async def ask() -> Mapping[str, str]:
+            return answers.settings(await self._get(at, "/api/v1/config/server_config"))
+
+        return await self._fact(at, "settings", ask)
+
     async def cluster_facts(self, at: Endpoint) -> ClusterFacts:
         """What the metadata service says, by this pod's session.
 
@@ -160,9 +168,11 @@ class Admin:
         """Keys that count without a restart, until the next one."""
         await self._put(at, "/api/v1/config/server_config", dict(values))
 
-    async def begin_drain(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> None:
-        """Begin, or resume; its cookie is kept. The pod that is asked works on it."""
-        body: dict[str, Any] = {"bookie_src": bookie_id, "delete_cookie": False}
+    async def begin_drain(
+        self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = (), *, delete_cookie: bool = False
+    ) -> None:
+        """Begin, or resume. The pod that is asked works on it. `delete_cookie`: in the end, on its own proof."""
+        body: dict[str, Any] = {"bookie_src": bookie_id, "delete_cookie": delete_cookie}
         if accepted_losses:
             body["accept_loss"] = _listed(accepted_losses)
         await self._put(at, "/api/v1/autorecovery/decommission", body, _SLOW_S)

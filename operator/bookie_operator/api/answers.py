@@ -101,6 +101,16 @@ def bookie_facts(mode: Any, space: Any, config: Any = None) -> BookieFacts:
     )
 
 
+def settings(body: Any) -> Mapping[str, str]:
+    """Of `/config/server_config` of a bookie of any make: Apache's tell numbers and lists too; lists are left out."""
+    words = {True: "true", False: "false"}
+    return {
+        key: words[value] if isinstance(value, bool) else str(value)
+        for key, value in members(body).items()
+        if isinstance(value, str | int | float)
+    }
+
+
 def cluster_facts(body: Any) -> ClusterFacts:
     """Of `/cluster/state`."""
     found = members(body)
@@ -169,6 +179,7 @@ def drain_facts(body: Any, bookie_id: str, now: float) -> DrainFacts:
         eta_seconds=None if seconds is None else round(seconds),
         blockers=blockers,
         message="it is being taken back" if phase == "undoing" else problem,
+        proven_ledgers=_or_none(whole)(found.get("provenLedgers")),
     )
 
 
@@ -191,7 +202,15 @@ def outlook(body: Any, bookie_id: str) -> Outlook:
     if _member(found, "bookieId", text) != bookie_id:
         raise Undecodable(f"bookieId: {found['bookieId']!r} instead of {bookie_id!r}")
     refusals = tuple(text(each) for each in _member(found, "refusals", array)[:_SHOWN])
-    return Outlook(bookie_id, _member(found, "ledgers", whole), refusals)
+    return Outlook(
+        bookie_id,
+        ledgers=_member(found, "ledgers", whole),
+        refusals=refusals,
+        open_ledgers=_member(found, "openLedgers", whole),
+        nbytes=_member(found, "bytes", whole),
+        largest_ensemble=whole(found.get("largestEnsemble", 0)),
+        warnings=tuple(text(each) for each in _member(found, "warnings", array)[:_SHOWN]),
+    )
 
 
 def safety_facts(body: Any, bookies: frozenset[str]) -> SafetyFacts:

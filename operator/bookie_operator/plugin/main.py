@@ -13,6 +13,7 @@ import click
 
 from bookie_operator.plugin.faults import ExitCode, Fault
 from bookie_operator.plugin.logs import logs
+from bookie_operator.plugin.migrate import migrate
 from bookie_operator.plugin.pausing import pause, resume
 from bookie_operator.plugin.plan import plan
 from bookie_operator.plugin.status import status
@@ -48,6 +49,7 @@ for _command in (
     resume,
     logs,
     support_bundle,
+    migrate,
 ):
     cli.add_command(_command)
 
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return its exit code."""
     try:
-        cli.main(args=arguments, prog_name="kubectl bookie", standalone_mode=False)
+        code = cli.main(args=arguments, prog_name="kubectl bookie", standalone_mode=False)
     except Fault as fault:
         click.echo("kubectl-bookie: " + " ".join(str(fault).split()), err=True)
         return fault.code
@@ -72,7 +74,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    return ExitCode.OK
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 if __name__ == "__main__":

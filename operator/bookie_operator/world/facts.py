@@ -111,6 +111,8 @@ class DrainFacts:
     blockers: tuple[str, ...] = ()
     """The first twenty, each with its ledger and the reason."""
     message: str = ""
+    proven_ledgers: int | None = None
+    """Ledgers that were looked at for the proof that nothing names it; None: not proven."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,13 @@ class Outlook:
     ledgers: int
     """Ledgers that name it."""
     refusals: tuple[str, ...] = ()
+    open_ledgers: int = 0
+    """Of these, those that are not closed: what they hold is not in `nbytes`."""
+    nbytes: int = 0
+    """To copy; an estimate, of closed ledgers."""
+    largest_ensemble: int = 0
+    """Of any ledger of the cluster; 0: older bookies do not tell."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 class Drain:
     phase: str = "draining"
     total: int = 0
+    delete_cookie: bool = False
+    is_worked: bool = True
+    """Somebody works on it."""
 
 
 @dataclass
@@ -73,24 +76,27 @@ class FakeBookKeeper:
             return f"some ledger of {bookie_id} has no other writable bookie to go to"
         return ""
 
-    def begin_drain(self, bookie_id: str) -> str | None:
+    def begin_drain(self, bookie_id: str, *, delete_cookie: bool = False) -> str | None:
         """Why not; None: it is begun, or goes on."""
         naming = self.naming(bookie_id)
         if refusal := self.drain_refusal(bookie_id):
             return refusal
         if bookie_id not in self.drains or self.drains[bookie_id].phase == "done":
-            self.drains[bookie_id] = Drain(total=len(naming))
+            self.drains[bookie_id] = Drain(total=len(naming), delete_cookie=delete_cookie)
+        self.drains[bookie_id].is_worked = True
         self.set_read_only(bookie_id, True)
         return None
 
     def work(self) -> None:
         """One ledger further in each drain; what is named no more is done."""
         for bookie_id, drain in self.drains.items():
-            if drain.phase != "draining":
+            if drain.phase != "draining" or not drain.is_worked:
                 continue
             naming = self.naming(bookie_id)
             if not naming:
                 drain.phase = "done"
+                if drain.delete_cookie:
+                    self.cookies.discard(bookie_id)
                 continue
             members = self.ledgers[naming[0]]
             targets = sorted(self.writable - members)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, JOB, POD, SECRET, STORAGE_CLASS, TASK
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, JOB, POD, SECRET, STATEFUL_SET, STORAGE_CLASS, TASK
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.api.trust import Trust
@@ -40,6 +40,8 @@ from tests.support.fake_kubernetes.store import Change, Store
 
 NAMESPACE: Final = "storage"
 NAME: Final = "demo"
+STRANGERS: Final = "pulsar"
+"""Namespace and name of bookies that are none of the cluster's."""
 START: Final = 1_800_000_000.0
 SPEC: Final[Object] = {
     "version": "0.1.0",
@@ -131,6 +133,36 @@ class FakeCluster:
     def bookie_id(self, pod: str) -> str:
         return f"{pod}.{NAME}-bookie.{self.namespace}.svc:3181"
 
+    def _id_of(self, pod: Object) -> str:
+        """Empty: it is of no bookie."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if namespace == STRANGERS:
+            return self.stranger_id(name)
+        labels = pod["metadata"].get("labels") or {}
+        return self.bookie_id(name) if labels.get(names.COMPONENT) == "bookie" else ""
+
+    def stranger_id(self, pod: str) -> str:
+        return f"{pod}.{STRANGERS}-bookie.{STRANGERS}.svc.cluster.local:3181"
+
+    def with_strangers(self, number: int = 3, ledgers: int = 6) -> list[str]:
+        """Bookies that another chart runs in the same metadata root, with ledgers of three copies; their ids."""
+        labels = {"app": "pulsar"}
+        spec = {
+            "replicas": number,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "bookie", "image": "java"}]}},
+        }
+        self.store.create(STATEFUL_SET, STRANGERS, {"metadata": {"name": f"{STRANGERS}-bookie"}, "spec": spec})
+        self.run_controllers()
+        ids = [self.stranger_id(f"{STRANGERS}-bookie-{ordinal}") for ordinal in range(number)]
+        for ledger in range(1000, 1000 + ledgers):
+            self.bookkeeper.ledgers[ledger] = {ids[(ledger + copy) % number] for copy in range(3)}
+        return ids
+
+    def scale_strangers(self, replicas: int) -> None:
+        self.store.patch(STATEFUL_SET, STRANGERS, f"{STRANGERS}-bookie", {"spec": {"replicas": replicas}})
+        self.run_controllers()
+
     def uids(self) -> dict[str, str]:
         """Of all pods, by name."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.store.list(POD, self.namespace)}
@@ -188,8 +220,7 @@ class FakeCluster:
     def bookie_at(self, address: str) -> str | None:
         for pod in self.store.list(POD):
             if (pod.get("status") or {}).get("podIP") == address and is_ready(pod):
-                labels = pod["metadata"]["labels"]
-                return self.bookie_id(pod["metadata"]["name"]) if labels[names.COMPONENT] == "bookie" else ""
+                return self._id_of(pod)
         return None
 
     def trust(self) -> Trust:
@@ -200,14 +231,15 @@ class FakeCluster:
         """Chain and key of the Secret that the pod with this address mounts for its HTTP port."""
         for pod in self.store.list(POD):
             if (pod.get("status") or {}).get("podIP") == address:
-                texts = secret_texts(self.store.find(SECRET, self.namespace, admin_secret(pod))) or {}
+                name = admin_secret(pod)
+                texts = (secret_texts(self.store.find(SECRET, self.namespace, name)) if name else None) or {}
                 return (texts["tls.crt"], texts["tls.key"]) if texts else None
         return None
 
     def _started(self, pod: Object) -> None:
-        if pod["metadata"]["labels"].get(names.COMPONENT) == "bookie":
-            bookie_id = self.bookie_id(pod["metadata"]["name"])
+        if bookie_id := self._id_of(pod):
             self.bookkeeper.start(bookie_id)
+        if bookie_id and pod["metadata"]["namespace"] == self.namespace:
             settings = self.store.get(CONFIG_MAP, self.namespace, f"{NAME}-bookie-settings")
             self.bookkeeper.config[bookie_id] = dict(settings["data"])
 
@@ -221,7 +253,7 @@ class FakeCluster:
 
     def _changed(self, change: Change) -> None:
         if change.resource == POD and change.type == "DELETED":
-            self.bookkeeper.stop(self.bookie_id(change.obj["metadata"]["name"]))
+            self.bookkeeper.stop(self._id_of(change.obj))
 
 
 def admin_secret(pod: Object) -> str:

@@ -64,10 +64,22 @@ def test_claims_count_where_a_pod_tells_them() -> None:
         answers.proof({**PROOF, "claims": "none"}, "a:1")
 
 
+def test_settings_of_bookies_of_other_makes() -> None:
+    told = {"a": "1", "b": 2, "c": True, "d": ["x", "y"], "e": None}
+    assert answers.settings(told) == {"a": "1", "b": "2", "c": "true"}
+    with pytest.raises(Undecodable):
+        answers.settings([])
+
+
 def test_what_a_drain_would_have_to_do() -> None:
-    told = {"bookieId": "a:1", "ledgers": 3, "refusals": ["no room"]}
-    assert answers.outlook(told, "a:1") == Outlook("a:1", 3, ("no room",))
-    for wrong in ({**told, "bookieId": "b:1"}, {**told, "refusals": None}, {"bookieId": "a:1", "refusals": []}):
+    numbers = {"ledgers": 3, "openLedgers": 1, "bytes": 500}
+    told = {"bookieId": "a:1", **numbers, "refusals": ["no room"], "warnings": ["no auditor"]}
+    assert answers.outlook(told, "a:1") == Outlook("a:1", 3, ("no room",), 1, 500, 0, ("no auditor",))
+    assert answers.outlook({**told, "largestEnsemble": 3}, "a:1").largest_ensemble == 3
+    for wrong in (
+        *({**told, "bookieId": "b:1"}, {**told, "refusals": None}, {**told, "largestEnsemble": "3"}),
+        {"bookieId": "a:1", "refusals": []},
+    ):
         with pytest.raises(Undecodable):
             answers.outlook(wrong, "a:1")
 

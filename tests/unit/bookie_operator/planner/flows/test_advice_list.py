@@ -159,6 +159,30 @@ ELSEWHERE = {
     "Give it again for another": f"{PLUGIN}.test_logs:test_one_pod_so_many_lines_and_the_container_before",
     "nothing is changed until `kubectl bookie resume": f"{PLUGIN}.test_tasks:test_pause_and_resume",
     "add --yes": f"{PLUGIN}.test_tasks:test_loss_is_not_accepted_by_accident",
+    "remove its pod for good, then run it again": (
+        f"{PLUGIN}.test_migrate:test_one_that_comes_back_is_not_drained_for_ever"
+    ),
+    "`kubectl bookie migrate run {}` goes on": f"{PLUGIN}.test_migrate:test_a_run_goes_on_with_what_nobody_works_on",
+    "`kubectl bookie migrate undo {}` takes it back": (
+        f"{PLUGIN}.test_migrate:test_undo_takes_back_what_is_not_taken_out_and_ends_a_run"
+    ),
+    "lower the spec.replicas of that one instead": (
+        f"{PLUGIN}.test_migrate:test_bookies_of_another_resource_are_left_to_it"
+    ),
+    "is {}: raise it,": f"{PLUGIN}.test_migrate:test_what_is_advised_makes_it_possible",
+    "set spec.config.{} to": f"{PLUGIN}.test_migrate:test_what_is_advised_makes_it_possible",
+    "set spec.tls, with an authority": f"{PLUGIN}.test_migrate:test_what_is_advised_makes_it_possible",
+    "to join that of other bookies set spec.metadataService.rootPath to it": (
+        f"{FLOWS}.test_create:test_bookies_join_another_cluster_only_where_it_is_named"
+    ),
+    "`{}`, and the same number in the chart's values": (
+        f"{PLUGIN}.test_migrate:test_one_after_the_other_is_drained_and_removed_by_its_owner"
+    ),
+    "then delete the claims of {}": (
+        f"{PLUGIN}.test_migrate:test_one_after_the_other_is_drained_and_removed_by_its_owner"
+    ),
+    "stop {} for good, and remove its volumes": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",
+    "delete pod {} in namespace {} for good": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",
     "delete the pods one at a time": (
         f"{FLOWS}.test_rollout:test_by_hand_the_template_is_staged_and_people_delete_the_pods"
     ),
