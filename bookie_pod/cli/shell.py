@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import click
@@ -172,6 +172,28 @@ def _instance(given: Given) -> Iterator[Words]:
     yield from ()
 
 
+def _updateledgers(given: Given) -> Iterator[Words]:
+    """To the id that the host's name makes, or its address, from the other one."""
+    from bookie_pod.config.load import load_config
+    from bookie_pod.node.bookie_id import derive_bookie_id
+    from bookie_pod.node.options import address_options
+
+    if given.bookieId not in ("hostname", "ip"):
+        raise InvalidConfiguration("updateledgers: -bookieId says to what the id is changed: hostname or ip")
+    config = load_config(os.environ.get("BOOKIE_CONF"))
+    options = address_options(config, config.network.bookie_port)
+    old, new = (
+        derive_bookie_id(replace(options, use_host_name_as_bookie_id=by_name))
+        for by_name in (given.bookieId == "ip", given.bookieId == "hostname")
+    )
+    if old == new:
+        raise InvalidConfiguration(
+            f"updateledgers: the configuration makes the id {old}, whatever useHostNameAsBookieID"
+        )
+    given.old, given.new = old, new
+    yield from _one("cluster rename-bookie {old} {new} --rate={updatespersec} --limit={limit} --yes")(given)
+
+
 _RECOVER: Final = (
     "cluster recover {bookies} {query}--query {dryrun}--dry-run {force}--force --ledger={ledger}"
     " {skipOpenLedgers}--skip-open {deleteCookie}--delete-cookie {skipUnrecoverableLedgers}--skip-unrecoverable"
@@ -262,6 +284,13 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
         ),
     ),
     "triggeraudit": Translation("", _one("cluster trigger-audit")),
+    "updateBookieInLedger": Translation(
+        "srcBookie|sb= destBookie|db= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v printprogress|p=",
+        _one("cluster rename-bookie {srcBookie} {destBookie} --rate={updatespersec} --limit={limit} --yes"),
+    ),
+    "updateledgers": Translation(
+        "bookieId|b= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v printprogress|p=", _updateledgers
+    ),
     "whatisinstanceid": Translation("", _instance),
     "whoisauditor": Translation("", _one("cluster who-is-auditor")),
 }
@@ -270,11 +299,9 @@ REFUSED: Final[dict[str, str]] = {
     "activeledgers": "`bookie gc why LOG` says which ledgers keep an entry log of a running bookie",
     "endpointinfo": "`bookie cluster bookies` shows the addresses of all bookies",
     "expandstorage": "set allowStorageExpansion=true, name the new directories, and start the bookie",
-    "flip-bookie-id": "an identity stays as it is: decommission the bookie, and let one with the new id join",
+    "flip-bookie-id": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
     "initbookie": "a bookie that starts on empty directories makes its cookie itself",
-    "updateBookieInLedger": "decommission the bookie: its ledgers get copies on others and name those",
-    "updatecookie": "an identity stays as it is: decommission the bookie, and let one with the new id join",
-    "updateledgers": "an identity stays as it is: decommission the bookie, and let one with the new id join",
+    "updatecookie": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
 }
 """Commands of Apache's shell that there are none for, and what serves instead."""
 

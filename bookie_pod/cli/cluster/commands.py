@@ -10,6 +10,7 @@ from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to 
     metadata,
     placement,
     recover,
+    rename_bookie,
     safety,
     view,
 )

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from bookie_pod.cli.disk import check, convert, empty, index, journal, logs, look, rebuild, rebuild_index_files
+from bookie_pod.cli.disk import (
+    check,
+    convert,
+    empty,
+    index,
+    journal,
+    logs,
+    look,
+    rebuild,
+    rebuild_index_files,
+    rename_bookie,
+)
 from bookie_pod.cli.disk.group import disk
 
-__all__ = ["check", "convert", "disk", "empty", "index", "journal", "logs", "look", "rebuild", "rebuild_index_files"]
+__all__ = [
+    "check",
+    "convert",
+    "disk",
+    "empty",
+    "index",
+    "journal",
+    "logs",
+    "look",
+    "rebuild",
+    "rebuild_index_files",
+    "rename_bookie",
+]

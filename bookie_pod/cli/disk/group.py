@@ -21,8 +21,8 @@ PAYLOAD: Final = click.option(
 def disk() -> None:
     """Look at, check and mend the directories of a stopped bookie.
 
-    Nothing is changed but by `format`, `convert`, `finish` and `rebuild-...`. Directories come from a configuration
-    (-c, BOOKIE_CONF) or from --journal-dir, --ledger-dir, --index-dir.
+    Nothing is changed but by `format`, `convert`, `finish`, `rebuild-...` and `rename-bookie`. Directories come from a
+    configuration (-c, BOOKIE_CONF) or from --journal-dir, --ledger-dir, --index-dir.
 
     Exit codes: 0 done, 1 wrong command line or configuration, 10 refused (a bookie runs), 11 not there, 12 could not
     tell, 13 damage was found.

@@ -11,6 +11,7 @@ import pytest
 
 from bookie_pod.cli.main import cli, run
 from bookie_pod.cli.shell import REFUSED, TRANSLATIONS
+from bookie_pod.node.bookie_id import SystemNetwork
 
 CONFIGURATION = "metadataServiceUri=zk+null://zk1:2181/prod/ledgers\nbookieId=b1\nbookiePort=3181\n"
 URI = "zk+null://zk1:2181/prod/ledgers"
@@ -83,6 +84,7 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("regenerate-interleaved-storage-index-file -l 1,2", "disk rebuild-index-files --ledger=1 --ledger=2"),
         ("simpletest -e 3 -w 3 -a 2 -n 100", "bench write --ensemble=3 --write-quorum=3 --ack-quorum=2 --entries=100"),
         ("triggeraudit", "cluster trigger-audit"),
+        ("updateBookieInLedger -sb a:1 -db b:1 -s 7 -l 9 -v", "cluster rename-bookie a:1 b:1 --rate=7 --limit=9 --yes"),
         ("whoisauditor", "cluster who-is-auditor"),
     ],
 )
@@ -91,6 +93,17 @@ def test_what_a_command_line_means(ran: list[list[str]], apache: str, ours: str)
     assert run(["shell", *apache.split()]) == 0
     assert "; ".join(" ".join(words) for words in ran) == ours
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("to", "ids"), [("hostname", "127.0.0.1:3181 h:3181"), ("ip", "h:3181 127.0.0.1:3181")])
+def test_an_id_is_changed_from_an_address_to_a_name_and_back(
+    ran: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, ids: str
+) -> None:
+    words = "metadataServiceUri=zk+null://zk1:2181/l\nlisteningInterface=lo\nallowLoopback=true\nbookiePort=3181\n"
+    (tmp_path / "bk.conf").write_text(words)
+    monkeypatch.setattr(SystemNetwork, "canonical_name", lambda self, address: "h")
+    assert run(["shell", "updateledgers", "-b", to, "-s", "3"]) == 0
+    assert [" ".join(words) for words in ran] == [f"cluster rename-bookie {ids} --rate=3 --yes"]
 
 
 _NEEDED = {"<bookie>": "b2:3181", "<bookies>": "b2:3181", "<ledger>": "7", "<log>": "0", "<journal>": "1"}
@@ -102,10 +115,11 @@ _REQUIRED = {
     "ledgermetadata": "-l 7",
     "nukeexistingcluster": "-p /a",
     "readledger": "-l 7",
+    "updateBookieInLedger": "-sb a:1 -db b:1",
 }
 
 
-@pytest.mark.parametrize("command", sorted(TRANSLATIONS.keys() - {"whatisinstanceid"}))
+@pytest.mark.parametrize("command", sorted(TRANSLATIONS.keys() - {"updateledgers", "whatisinstanceid"}))
 def test_every_command_means_some_that_there_are(ran: list[list[str]], command: str) -> None:
     words = TRANSLATIONS[command].options.split()
     needed = [_NEEDED[word] for word in words if word.startswith("<")]
@@ -117,7 +131,9 @@ def test_every_command_means_some_that_there_are(ran: list[list[str]], command: 
     ("words", "told"),
     [
         (["nothing"], "has no command nothing; `bookie shell help` lists them"),
-        (["updatecookie", "-b", "ip"], "updatecookie is not possible here: an identity stays as it is"),
+        (["updatecookie", "-b", "ip"], "updatecookie is not possible here: `bookie cluster rename-bookie`"),
+        (["updateledgers", "-b", "ip"], "the configuration makes the id b1, whatever useHostNameAsBookieID"),
+        (["updateledgers"], "-bookieId says to what the id is changed: hostname or ip"),
         (["listledgers", "--nonsense"], "bookie shell listledgers: unrecognized arguments: --nonsense; see"),
         (["cookie_get"], "the following arguments are required: bookie"),
         (["bookieformat", "-nonInteractive"], "-nonInteractive removes nothing without -force"),

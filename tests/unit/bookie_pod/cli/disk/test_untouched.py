@@ -25,7 +25,9 @@ LOOKING = {
     "readlog": ("0",),
     "readlogmetadata": ("0",),
 }
-CHANGING = {"convert", "finish", "format", "rebuild-index-files", "rebuild-ledgers", "rebuild-locations"}
+CHANGING = {
+    *("convert", "finish", "format", "rebuild-index-files", "rebuild-ledgers", "rebuild-locations", "rename-bookie")
+}
 
 
 def state(layout: DiskLayout) -> dict[str, bytes | None]:
