@@ -66,6 +66,7 @@ class LogAllocator:
     def give_up(self, directory: str) -> None:
         """Make no log there any more."""
         self._lost.add(directory)
+        self._catalog.give_up(directory)
 
     def create(self) -> LogWriter:
         """A new, empty log. `NoWritableDirectory`, `StorageFault`."""

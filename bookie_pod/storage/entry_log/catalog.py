@@ -46,6 +46,8 @@ class LogCatalog:
         self._reserved: set[int] = set()
         self._unflushed: dict[int, None] = {}
         self._last_id = -1
+        self._noting = list(dirs.all())
+        """Directories in which the last id is noted."""
         self._texts: dict[str, bytes] = {}
         """What `lastId` holds, by directory."""
         self._last_id_durable = False
@@ -89,7 +91,7 @@ class LogCatalog:
             else:
                 raise StorageFault("every entry log id is taken")
             self._last_id, self._last_id_durable = log_id, False
-            for directory in self._dirs.all():
+            for directory in self._noting:
                 try:
                     self._write_last_id(directory, sync=False)
                 except OSError as error:
@@ -110,15 +112,19 @@ class LogCatalog:
         with self._allocation:
             if self._last_id_durable:
                 return
-            failures: list[OSError] = []
-            for directory in self._dirs.all():
+            failure: OSError | None = None
+            for directory in self._noting:
                 try:
                     self._write_last_id(directory, sync=True)
+                    self._last_id_durable = True
                 except OSError as error:
-                    failures.append(error)
-            if len(failures) == len(self._dirs.all()):
-                raise storage_fault("cannot make the last entry log id durable", failures[0]) from failures[0]
-            self._last_id_durable = True
+                    failure = error
+            if failure is not None and not self._last_id_durable:
+                raise storage_fault("cannot make the last entry log id durable", failure) from failure
+
+    def give_up(self, directory: str) -> None:
+        """Write nothing there any more."""
+        self._noting = [each for each in self._noting if each != directory]
 
     def _write_last_id(self, directory: str, *, sync: bool) -> None:
         text = f"{self._last_id:x}\n".encode()
