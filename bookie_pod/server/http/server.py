@@ -2,8 +2,9 @@
 
 Invariants
 - At most `MAX_CONNECTIONS` connections are open. For one more that makes way which has been silent, or idle after its
-  answer, for longest. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and what
-  comes then is answered 503 and closed before it is read: nobody's requests keep the probes out.
+  answer, for longest. When all are being served, it is looked at what others begin with: `PROBE_CONNECTIONS`
+  more are taken for the probes alone, and whoever asks for anything else is answered 503 and closed. As many may say
+  nothing then, and go when more come: nobody's requests keep the probes out, however often they are made.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -55,6 +57,9 @@ FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 _REASON_CHARS: Final = 200
+_PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
+_LONGEST_METHOD: Final = len("HEAD ")
+_LONGEST_BEGIN: Final = 64
 _HEAD_END: Final = b"\r\n\r\n"
 _NO_BODY: Final = b"Content-Length: 0\r\nConnection: close\r\n\r\n"
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\n" + _NO_BODY
@@ -90,6 +95,8 @@ class HttpServer:
         """Connections without a request so far, each with the timer that will close it."""
         self._idle: OrderedDict[_Connection, None] = OrderedDict()
         """Connections whose last request was answered; those that are gone stay until there are many."""
+        self._looked_at: OrderedDict[_LookedAt, None] = OrderedDict()
+        """Connections beyond those that have not said yet what they want."""
         self._for_probes: set[_Connection] = set()
         """Connections beyond `MAX_CONNECTIONS`; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
@@ -134,6 +141,8 @@ class HttpServer:
         """Stop listening and close every connection. May be called more than once."""
         if self._server is not None:
             self._server.close()
+        for connection in tuple(self._looked_at):
+            connection.turn_away()
         await self._runner.cleanup()
         self._workers.stop()
         for timer in self._silent.values():
@@ -186,16 +195,24 @@ class HttpServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
-        count = len(server.connections)
-        crowded = count >= MAX_CONNECTIONS and not self._make_way()
-        if crowded and count >= MAX_CONNECTIONS + PROBE_CONNECTIONS:
-            return _Busy()
-        connection = _Connection(server, self._memory, self._complaints)
-        if crowded:
-            self._for_probes = {each for each in self._for_probes if each.transport is not None} | {connection}
+        if len(server.connections) < MAX_CONNECTIONS or self._make_way():
+            return self._new_connection()
+        self._for_probes = {each for each in self._for_probes if each.transport is not None}
+        return _LookedAt(self._looked_at, self._take_probe if len(self._for_probes) < PROBE_CONNECTIONS else None)
+
+    def _new_connection(self) -> _Connection:
+        assert self._runner.server is not None
+        connection = _Connection(self._runner.server, self._memory, self._complaints)
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
+
+    def _take_probe(self, transport: asyncio.Transport, begin: bytes) -> None:
+        connection = self._new_connection()
+        self._for_probes.add(connection)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        connection.data_received(begin)
 
 
 class _Connection(web.RequestHandler):
@@ -287,10 +304,41 @@ class _Complaints:
     warning = error = info = debug
 
 
-class _Busy(asyncio.Protocol):
-    """Turns one connection away."""
+class _LookedAt(asyncio.Protocol):
+    """One connection too many, until it is known whether it is a probe's."""
+
+    def __init__(
+        self, others: OrderedDict[_LookedAt, None], take_probe: Callable[[asyncio.Transport, bytes], None] | None
+    ) -> None:
+        """`others`: that are looked at. `take_probe` is given a probe's with what it began with; None: it goes too."""
+        self._others = others
+        self._take_probe = take_probe
+        self._transport: asyncio.Transport
+        self._begin = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        writable = cast("asyncio.WriteTransport", transport)  # uvloop's transports do not derive from it
-        writable.write(_BUSY)
-        writable.close()
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
+        if self._take_probe is None:
+            self.turn_away()
+            return
+        self._others[self] = None
+        if len(self._others) > PROBE_CONNECTIONS:
+            next(iter(self._others)).turn_away()
+
+    def data_received(self, data: bytes) -> None:
+        self._begin += data
+        if self._take_probe is not None and _PROBE.match(self._begin):
+            self._others.pop(self, None)
+            self._take_probe(self._transport, self._begin)
+        elif len(self._begin) >= _LONGEST_BEGIN or b" " in self._begin[_LONGEST_METHOD:]:
+            self.turn_away()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._others.pop(self, None)
+
+    def turn_away(self) -> None:
+        """Answer that there is no room, and close it."""
+        self._others.pop(self, None)
+        if not self._transport.is_closing():
+            self._transport.write(_BUSY)
+            self._transport.close()

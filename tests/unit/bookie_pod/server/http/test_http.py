@@ -240,6 +240,30 @@ async def test_while_all_are_served_the_probes_have_connections_of_their_own(
     await server.stop()
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\n"], ids=["silent", "begun", "asks"])
+async def test_while_all_are_served_no_number_of_strangers_keeps_a_probe_out(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 2)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    monkeypatch.setattr(server, "_make_way", lambda: False)
+    held = [await connect(server, HEARTBEAT)]
+    assert (await held[0][0].readline()).startswith(b"HTTP/1.1 200")
+    strangers = [await connect(server, sent) for _ in range(6)]
+    assert (await ask(server, "/healthz"))[0] == 200
+    for reader, _ in strangers[:4]:
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
+    probe, writer = await connect(server, b"GET /hea")
+    writer.write(b"lthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await probe.readline()).startswith(b"HTTP/1.1 200")
+    await server.stop()
+    for reader, _ in strangers[4:]:
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
+    await closed(writer, *(each for _, each in (*held, *strangers)))
+
+
 async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: HttpServer) -> None:
     with capture_logs() as logs:
         for _ in range(30):
