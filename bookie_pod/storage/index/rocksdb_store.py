@@ -208,7 +208,9 @@ class RocksStore:
         in_use = db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
         if in_use + 4 * size > self._options.write_buffer_size * 3 // 4:
             db.flush(False)
-        while db.property_int_value("rocksdb.is-write-stopped") and not self._closed:
+        while db.property_int_value("rocksdb.is-write-stopped"):
+            if self._closed or db.property_int_value("rocksdb.background-errors"):
+                return  # it may be stopped for good then, and the write tells why
             time.sleep(STALL_PAUSE)
 
     def sync(self) -> None:

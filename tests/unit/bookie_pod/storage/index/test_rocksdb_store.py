@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_options import CHECKSUMS, Compression, RocksOptions
@@ -224,6 +225,38 @@ def test_after_a_full_disk_the_store_recovers_once_there_is_room(tmp_path: Path)
     _fill(store, range(3, 6))
     assert [key for key, _ in store.scan()] == [_key(n) for n in range(6)]
     assert [key for key, _ in before] == [_key(n) for n in range(1, 3)]
+    store.close()
+
+
+class _Stopped:
+    """A database that stops its writers: until so many looks have passed, or for good, after an error."""
+
+    def __init__(self, db: Rdict, looks: int, errors: int) -> None:
+        self._db = db
+        self.looks = looks
+        self._errors = errors
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+    def property_int_value(self, name: str) -> int | None:
+        if name == "rocksdb.is-write-stopped":
+            self.looks -= 1
+            return int(self.looks > 0)
+        return self._errors if name == "rocksdb.background-errors" else self._db.property_int_value(name)
+
+
+@pytest.mark.parametrize(("errors", "left"), [(0, 0), (1, 1_000_000)], ids=["for a while", "for good"])
+def test_a_stopped_writer_waits_unless_it_would_for_good(tmp_path: Path, errors: int, left: int) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    db = store._db
+    assert db is not None
+    stopped = _Stopped(db, 5 if not errors else 1_000_001, errors)
+    store._db = stopped  # type: ignore[assignment]
+    _fill(store, range(3))
+    assert stopped.looks == left
+    store._db = db
+    assert store.get(_key(2)) == b"v2"
     store.close()
 
 
