@@ -12,7 +12,7 @@ from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
-from bookie_protocol.auth.sasl import SaslAuth
+from bookie_protocol.auth.sasl import JaasAuth, SaslAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import (
     BadRequest,
@@ -66,6 +66,7 @@ __all__ = [
     "DuplicateEntry",
     "EntriesUnreadable",
     "InvalidConfiguration",
+    "JaasAuth",
     "LedgerClosed",
     "LedgerDeleted",
     "LedgerEntry",

@@ -12,9 +12,8 @@ from bookie_client.options import ClientOptions, TlsOptions
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import ENTRY_POINT, SASL_CLIENT, SHARED_TOKEN, AuthConfig, TlsConfig
 from bookie_protocol.auth.entry_points import CLIENT, make_provider
-from bookie_protocol.auth.sasl import login_of
+from bookie_protocol.auth.sasl import JaasAuth
 from bookie_protocol.auth.shared_token import TokenAuth
-from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.tls_stores import PEM
 from bookie_protocol.wire.auth import ClientAuthProvider
 
@@ -33,9 +32,7 @@ def client_authentication(config: AuthConfig) -> ClientAuthProvider | None:
     """How to log in to bookies of this configuration; None: not at all. The configuration keeps its rules. Raises
     InvalidConfiguration for files that cannot be used."""
     if config.client_provider_class == SASL_CLIENT:
-        section = config.jaas_client_section
-        login = WatchedFile("saslJaasConfigFile", str(config.jaas_file), lambda content: login_of(content, section))
-        return login.value()
+        return JaasAuth(str(config.jaas_file), config.jaas_client_section)
     if config.client_provider_class == SHARED_TOKEN:
         return TokenAuth(str(config.token_file), key="authTokenFile")
     if config.client_provider_class == ENTRY_POINT:

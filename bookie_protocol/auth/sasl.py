@@ -12,6 +12,7 @@ Source: reference wire protocol, section 5.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,10 +20,15 @@ from typing import Final
 
 from bookie_protocol.auth.digest_md5 import SERVICE, DigestMd5Server
 from bookie_protocol.auth.jaas import LoginModule, parse_jaas
+from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.wire.auth import AuthStep, Peer
 
 PLUGIN_NAME: Final = "sasl"
+CLIENT_SECTION: Final = "BookKeeper"
+"""Of a JAAS file, unless somebody says otherwise."""
+JAAS_FILE: Final = "saslJaasConfigFile"
+"""How messages call the file: by the configuration key that names it."""
 _USER: Final = "user_"
 _KERBEROS: Final = "Krb5LoginModule"
 
@@ -86,6 +92,27 @@ class SaslAuth:
 
     def new_exchange(self, peer: Peer) -> _ClientExchange:
         return _ClientExchange(self.username, self.password)
+
+
+class JaasAuth:
+    """Log in to bookies as a section of a JAAS file says, which is read again when it changes: `ClientOptions.auth`."""
+
+    plugin_name = PLUGIN_NAME
+
+    def __init__(self, path: str, section: str = CLIENT_SECTION, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises InvalidConfiguration."""
+        self._of = path, section
+        self._login = WatchedFile(JAAS_FILE, path, lambda content: login_of(content, section), clock)
+        self._login.value()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JaasAuth) and other._of == self._of
+
+    def __hash__(self) -> int:
+        return hash(self._of)
+
+    def new_exchange(self, peer: Peer) -> _ClientExchange:
+        return self._login.value().new_exchange(peer)
 
 
 class _ClientExchange:

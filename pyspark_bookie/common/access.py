@@ -138,7 +138,7 @@ class AccessOptions:
         )
 
     def _auth(self) -> ClientAuthProvider | None:
-        from bookie_protocol.auth.sasl import login_of
+        from bookie_protocol.auth.sasl import JaasAuth
         from bookie_protocol.auth.shared_token import TokenAuth
 
         path = self.sasl_jaas_config_file
@@ -146,10 +146,7 @@ class AccessOptions:
             return None if self.auth_token_file is None else TokenAuth(self.auth_token_file, key="authTokenFile")
         if self.auth_token_file is not None:
             raise PodkeeperSparkError(OPTION, "options authTokenFile and saslJaasConfigFile exclude each other")
-        try:
-            return login_of(read_secret("saslJaasConfigFile", path), self.sasl_jaas_client_section_name)
-        except ValueError as error:
-            raise PodkeeperSparkError(OPTION, f"option saslJaasConfigFile={path}: {error}") from None
+        return JaasAuth(path, self.sasl_jaas_client_section_name)
 
     def _metadata_service(self) -> MetadataServiceOptions:
         from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin

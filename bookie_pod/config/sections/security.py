@@ -41,8 +41,8 @@ class AuthConfig:
     """Provider by which clients of this configuration (auto-recovery, the gateway, repairs, commands) log in to
     bookies: the counterpart of `bookieAuthProviderFactoryClass`. Certificate roles need none."""
     jaas_file: str | None = key("saslJaasConfigFile", None, own=True)
-    """With SASL: JAAS file, as Java's `java.security.auth.login.config` names it. It is read again when it changes; new
-    logins are judged by it."""
+    """With SASL: JAAS file, as Java's `java.security.auth.login.config` names it. It is read again when it changes;
+    logins that begin later go by it, on both sides."""
     jaas_bookie_section: str = key("saslJaasBookieSectionName", "Bookie")
     """Section of that file with the users that may log in to this bookie, each as `user_NAME="password"`."""
     jaas_client_section: str = key("saslJaasClientSectionName", "BookKeeper")

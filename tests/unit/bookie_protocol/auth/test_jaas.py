@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.auth.jaas import parse_jaas
-from bookie_protocol.auth.sasl import login_of, users_of
+from bookie_protocol.auth.sasl import JaasAuth, login_of, users_of
+from bookie_protocol.auth.watched_file import CHECK_S
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.wire.auth import Peer
+from tests.support.clock import Clock
 
 FILE = b"""
 /* Who may
@@ -42,6 +47,20 @@ def test_users_and_login() -> None:
     assert users_of(FILE, "Bookie") == {"bookkeeper": "s3c//ret", "app": 'a "quoted" one'}
     login = login_of(FILE, "BookKeeper")
     assert (login.username, login.password) == ("bookkeeper", "s3cret")
+
+
+def test_a_login_is_the_one_that_the_file_has_now(tmp_path: Path) -> None:
+    path, clock = tmp_path / "jaas", Clock()
+    path.write_bytes(FILE)
+    auth = JaasAuth(str(path), clock=clock)
+    assert auth == JaasAuth(str(path))
+    path.write_bytes(FILE.replace(b'username="bookkeeper"', b'username="another"'))
+    clock.now += CHECK_S
+    assert auth._login.value().username == "another"
+    path.unlink()
+    clock.now += CHECK_S
+    with pytest.raises(InvalidConfiguration, match=f"saslJaasConfigFile={path}: No such file"):
+        auth.new_exchange(Peer("192.0.2.1:4000"))
 
 
 @pytest.mark.parametrize(
