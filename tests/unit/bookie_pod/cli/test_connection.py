@@ -125,7 +125,7 @@ def test_login_tls_and_frame_size_of_the_configuration_count_whoever_names_the_c
     assert (configured["tls"].ca_file, configured["max_frame_size"]) == ("/trusted.pem", 20_000_000)
     assert connection.configuration.metadata.zk_auth_credentials_path == "/login"
     alone = Connection("zk+null://flag/ledgers", None, ())
-    assert alone._configured() == {"tls": None}
+    assert alone._configured() == {"tls": None, "auth": None}
     assert alone.configuration.metadata.zk_auth_credentials_path is None
     monkeypatch.setenv("BK_zkAuthCredentialsPath", "/other")
     by_environment = Connection("zk+null://flag/ledgers", None, ())

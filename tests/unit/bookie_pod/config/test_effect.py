@@ -16,7 +16,6 @@ from bookie_pod.config.model import sections
 POD = Path(__file__).parents[4] / "bookie_pod"
 CHECKED_ONLY = {
     "allowEphemeralPorts",
-    "clientAuthProviderFactoryClass",
     "extraServerComponents",
 }
 """Keys that count in the rules between keys alone."""
