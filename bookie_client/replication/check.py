@@ -25,7 +25,7 @@ Source: reference auto-recovery, section 5.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -39,7 +39,7 @@ from bookie_client.replication.access import replica_access
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
 from bookie_client.replication.registration import Registration, Registrations
 from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
-from bookie_client.replication.source_reads import Errors, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType
@@ -189,11 +189,15 @@ class LedgerChecker:
         ids = sampled(entries, percentage, self._client.context.random)
         if doubtful is not None:
             ids = chain((doubtful,), ids)  # it says so itself, or has it by now
-        by_batch = percentage == 100 and reads.reads_batches
-        size = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average) if by_batch else min(CHUNK_SINGLES, self._most))
+        in_batches = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average))
         doubt: ReplicaFinding | None = None
-        while chunk := list(islice(ids, size)):
-            for entry_id, error in (await self._read(reads, bookie, chunk, average, by_batch)).items():
+        while True:
+            # Until the bookie has shown that it knows batches no more than may be asked for one by one.
+            knows = percentage == 100 and reads.may_batch(bookie, proven=True)
+            chunk = list(islice(ids, in_batches if knows else min(CHUNK_SINGLES, self._most)))
+            if not chunk:
+                break
+            for entry_id, error in (await self._read(reads, bookie, chunk, average)).items():
                 finding = ReplicaFinding(position, bookie, verdict_of(error), entry_id, str(error))
                 if finding.verdict.is_bad:
                     return finding
@@ -221,21 +225,21 @@ class LedgerChecker:
     def _most(self) -> int:
         return self.options.max_reads
 
-    async def _read(
-        self, reads: SourceReads, bookie: str, ids: list[int], average: int, by_batch: bool
-    ) -> dict[int, PodkeeperError]:
+    async def _read(self, reads: SourceReads, bookie: str, ids: list[int], average: int) -> dict[int, PodkeeperError]:
         """What went wrong, by entry, in order; empty if all of these are good."""
-        throttle, requests = self.options.throttle, 1 if by_batch else len(ids)
+        throttle = self.options.throttle
         for attempt in range(BUSY_TRIES):
-            await self._window.acquire(requests)
+            requests = reads.requests(ids, bookie)
+            at_once = min(requests, self._most)
+            await self._window.acquire(at_once)
             try:
                 await throttle.read(average * len(ids), requests)
-                found: dict[int, bytes] = {}
-                errors: Errors = defaultdict(dict)
-                await reads.read_from(bookie, ids, CHUNK_BYTES, found, errors)
+                outcome = Outcome()
+                await reads.read_from(bookie, ids, CHUNK_BYTES, outcome, at_once=at_once)
             finally:
-                self._window.release(1, requests)
-            throttle.correct_read(sum(map(len, found.values())) - average * len(ids))
+                self._window.release(1, at_once)
+            throttle.correct_read(outcome.nbytes - average * len(ids), outcome.requests - requests)
+            errors = outcome.errors
             said = {entry_id: errors[entry_id][bookie] for entry_id in ids if entry_id in errors}
             busy = any(isinstance(error, TooManyRequests) for error in said.values())
             if not busy or any(verdict_of(error).is_bad for error in said.values()):

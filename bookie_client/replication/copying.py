@@ -137,17 +137,17 @@ class FragmentCopy:
             ids = list(islice(wanted, self._piece_entries()))
             if not ids:
                 return
-            by_batch = len(ids) > 1 and self._sources.reads_batches
+            requests = self._sources.requests(ids)
             expected = len(ids) * (self._average or ENTRY_COST)
             reserved = expected + len(ids) * ENTRY_COST
             await window.acquire(reserved)
             try:
-                await throttle.read(expected, 1 if by_batch else len(ids))
+                await throttle.read(expected, requests)
             except BaseException:
                 window.release(1, reserved)
                 raise
             task = asyncio.get_running_loop().create_task(
-                self._piece(ids, ordinal, expected), name=f"copy of ledger {self._fragment.ledger_id}"
+                self._piece(ids, ordinal, expected, requests), name=f"copy of ledger {self._fragment.ledger_id}"
             )
             self._tasks.add(task)
             task.add_done_callback(self._ended)
@@ -168,18 +168,18 @@ class FragmentCopy:
         if not task.cancelled() and task.exception() is not None and self._failure is None:
             self._failure = task.exception()
 
-    async def _piece(self, ids: Sequence[int], ordinal: int, expected: int) -> None:
+    async def _piece(self, ids: Sequence[int], ordinal: int, expected: int, requests: int) -> None:
         window, throttle = self._limits.window, self._limits.throttle
         reserved = expected + len(ids) * ENTRY_COST
         try:
-            found, errors = await self._sources.read(ids, ordinal, self._max_bytes)
-            nbytes = sum(map(len, found.values()))
+            outcome = await self._sources.read(ids, ordinal, self._max_bytes)
+            found, nbytes = outcome.found, outcome.nbytes
             window.release(0, expected - nbytes)
             reserved += nbytes - expected
-            throttle.correct_read(nbytes - expected)
+            throttle.correct_read(nbytes - expected, outcome.requests - requests)
             if found:
                 self._learn(nbytes // len(found))
-            self._unreadable.update(errors)
+            self._unreadable.update(outcome.errors)
             if not self._unreadable:
                 await self._store(ids, found)
         finally:

@@ -27,7 +27,6 @@ Source: reference auto-recovery, section 7.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,7 +40,7 @@ from bookie_client.replication.copying import CopyLimits, FragmentCopy
 from bookie_client.replication.exchange import closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.new_copies import NewCopies
-from bookie_client.replication.source_reads import Errors, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.targets import (
     Leaving,
     Targets,
@@ -201,10 +200,11 @@ class FragmentReplicator:
         stored, fragment = await self._now(fragment)
         sources = self._sources(fragment, self._access(stored.value), frozenset())
         inside = sorted(entry for entry in set(entry_ids) if fragment.first_entry <= entry <= fragment.last_entry)
-        await self.options.throttle.read(0, len(inside))
-        found, _ = await sources.read(inside, 0, self._client.context.options.batch_read_bytes)
-        self.options.throttle.correct_read(sum(map(len, found.values())))
-        return tuple(entry for entry in inside if entry not in found)
+        requests = sources.requests(inside)
+        await self.options.throttle.read(0, requests)
+        outcome = await sources.read(inside, 0, self._client.context.options.batch_read_bytes)
+        self.options.throttle.correct_read(outcome.nbytes, outcome.requests - requests)
+        return tuple(entry for entry in inside if entry not in outcome.found)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -316,11 +316,10 @@ class FragmentReplicator:
         for position, bookie in receivers.items():
             last = fragment.entries_of(position)[-1]
             await self.options.throttle.read(0)
-            found: dict[int, bytes] = {}
-            errors: Errors = defaultdict(dict)
-            await sources.read_from(bookie, [last], self._client.context.options.batch_read_bytes, found, errors)
-            if last not in found:
-                error = errors[last][bookie]
+            outcome = Outcome()
+            await sources.read_from(bookie, [last], self._client.context.options.batch_read_bytes, outcome)
+            if last not in outcome.found:
+                error = outcome.errors[last][bookie]
                 said = f"the new copy of entry {last} on {bookie} cannot be read back: {error}"
                 raise TargetFailed(bookie, CopyLost(said)) from error
 

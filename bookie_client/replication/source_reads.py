@@ -7,6 +7,7 @@ Invariants
   after them, replicas that are to be replaced last.
 - Consecutive pieces begin with different good replicas, so that all of them work.
 - "Too many requests" is answered by waiting, a bounded number of times.
+- Every request that was sent is counted, so that throttles learn what a piece really took.
 
 Nothing here is a task per entry: a piece is one batch read, or one future for all its single reads. Event loop only.
 
@@ -18,7 +19,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final
 
 from bookie_client.access import LedgerAccess
@@ -35,8 +37,24 @@ BUSY_ROUNDS: Final = 8
 BUSY_SECONDS: Final = 0.05
 """The first pause after "too many requests"; doubles with each."""
 
-Errors = dict[int, dict[str, PodkeeperError]]
-"""By entry: what each bookie said."""
+
+def _no_errors() -> dict[int, dict[str, PodkeeperError]]:
+    return defaultdict(dict)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What reads came to. `found`: entries as they are stored. `errors`: by entry, what each bookie said. `requests`:
+    how many were sent."""
+
+    found: dict[int, bytes] = field(default_factory=dict)
+    errors: dict[int, dict[str, PodkeeperError]] = field(default_factory=_no_errors)
+    requests: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the entries that were found."""
+        return sum(map(len, self.found.values()))
 
 
 class SourceReads:
@@ -66,19 +84,28 @@ class SourceReads:
     @property
     def reads_batches(self) -> bool:
         """Whether some good replica may be asked for many entries at once."""
-        now, may_ask = self._loop.time(), self._support.may_ask
-        return self._batch_reads and any(
-            may_ask(bookie, now)
+        return any(
+            self._may_ask(bookie)
             for position, bookie in enumerate(self._fragment.ensemble)
             if position not in self._replaced
         )
 
-    async def read(self, ids: Sequence[int], ordinal: int, max_bytes: int) -> tuple[dict[int, bytes], Errors]:
+    def may_batch(self, bookie: str, *, proven: bool = False) -> bool:
+        """Whether this bookie may be asked for many entries at once. `proven`: it has done so before."""
+        return self._may_ask(bookie) and (not proven or self._support.is_proven(bookie))
+
+    def requests(self, ids: Sequence[int], bookie: str | None = None) -> int:
+        """How many requests it takes to read these from one bookie, or each from some bookie, as far as is known."""
+        if not (self.reads_batches if bookie is None else self._may_ask(bookie)):
+            return len(ids)
+        return sum(1 if self._is_run(column) else len(column) for column in columns_of(ids, self._step))
+
+    async def read(self, ids: Sequence[int], ordinal: int, max_bytes: int) -> Outcome:
         """The entries that some replica gave, and what all replicas said of the others. `ids` ascend; `ordinal`: the
         place of the piece among the pieces; `max_bytes` limits each batch."""
-        found: dict[int, bytes] = {}
-        errors: Errors = defaultdict(dict)
-        missing = await self._ask_all(ids, ordinal, max_bytes, found, errors)
+        outcome = Outcome()
+        errors = outcome.errors
+        missing = await self._ask_all(ids, ordinal, max_bytes, outcome)
         pause = BUSY_SECONDS
         for _ in range(BUSY_ROUNDS):
             busy = [entry for entry in missing if any(isinstance(e, TooManyRequests) for e in errors[entry].values())]
@@ -86,19 +113,26 @@ class SourceReads:
                 break
             await asyncio.sleep(pause)
             pause *= 2
-            missing = sorted({*missing} - {*busy} | {*await self._ask_all(busy, ordinal, max_bytes, found, errors)})
-        return found, {entry: errors[entry] for entry in missing}
+            missing = sorted({*missing} - {*busy} | {*await self._ask_all(busy, ordinal, max_bytes, outcome)})
+        outcome.errors = {entry: errors[entry] for entry in missing}
+        return outcome
 
     async def read_from(
-        self, bookie: str, ids: Sequence[int], max_bytes: int, found: dict[int, bytes], errors: Errors
+        self, bookie: str, ids: Sequence[int], max_bytes: int, outcome: Outcome, *, at_once: int = MAX_SINGLES
     ) -> None:
-        """Ask one bookie for all of these entries, as few requests as possible."""
-        reads = [self._by_batch(bookie, column, max_bytes, found, errors) for column in columns_of(ids, self._step)]
-        left = await reads[0] if len(reads) == 1 else sorted(chain(*await asyncio.gather(*reads)))
-        for start in range(0, len(left), MAX_SINGLES):
-            some = left[start : start + MAX_SINGLES]
-            if not await self._singly(bookie, some, found, errors):
-                self._unavailable(bookie, left[start + len(some) :], errors[some[-1]][bookie], errors)
+        """Ask one bookie for all of these entries: as few requests as possible, of which so many are under way at the
+        most."""
+        left: list[int] = []
+        columns = iter(columns_of(ids, self._step))
+        while some_columns := list(islice(columns, at_once)):
+            reads = [self._by_batch(bookie, column, max_bytes, outcome) for column in some_columns]
+            left.extend(chain.from_iterable([await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)))
+        left.sort()
+        for start in range(0, len(left), at_once):
+            some = left[start : start + at_once]
+            if not await self._singly(bookie, some, outcome):
+                error = outcome.errors[some[-1]][bookie]
+                self._unavailable(bookie, left[start + len(some) :], error, outcome)
                 return
 
     # --- order ----------------------------------------------------------------------------------------------
@@ -113,9 +147,7 @@ class SourceReads:
             good.sort(key=lambda bookie: bookie in shunned or bookie in self._trouble)
         return good + [ensemble[position] for position in positions if position in self._replaced]
 
-    async def _ask_all(
-        self, ids: Sequence[int], ordinal: int, max_bytes: int, found: dict[int, bytes], errors: Errors
-    ) -> list[int]:
+    async def _ask_all(self, ids: Sequence[int], ordinal: int, max_bytes: int, outcome: Outcome) -> list[int]:
         """Ask replica after replica; returns what none gave."""
         size = self._fragment.quorums.ensemble
         troubles = self._context.health.troubles(self._fragment.ensemble)
@@ -127,50 +159,52 @@ class SourceReads:
             asked: dict[str, list[int]] = defaultdict(list)
             for entry in missing:
                 asked[orders[0 if self._holds_all else entry % size][turn]].append(entry)
-            reads = [self.read_from(bookie, some, max_bytes, found, errors) for bookie, some in asked.items()]
+            reads = [self.read_from(bookie, some, max_bytes, outcome) for bookie, some in asked.items()]
             if len(reads) == 1:
                 await reads[0]
             else:
                 await asyncio.gather(*reads)
-            missing = [entry for entry in missing if entry not in found]
+            missing = [entry for entry in missing if entry not in outcome.found]
             if not missing:
                 break
         return missing
 
     # --- requests -------------------------------------------------------------------------------------------
 
-    async def _by_batch(
-        self, bookie: str, ids: Sequence[int], max_bytes: int, found: dict[int, bytes], errors: Errors
-    ) -> Sequence[int]:
+    async def _by_batch(self, bookie: str, ids: Sequence[int], max_bytes: int, outcome: Outcome) -> Sequence[int]:
         """Returns those that single reads may do better with."""
         done = 0
-        while self._may_batch(bookie, ids, done):
+        while self._is_run(ids, done) and self._may_ask(bookie):
             first = ids[done]
+            outcome.requests += 1
             try:
                 packed = await self._context.operations.batch_read(
                     bookie, self._fragment.ledger_id, first, len(ids) - done, max_bytes, step=self._step
                 )
                 entries = packed.split()[: len(ids) - done]
             except BookieUnavailable as error:
-                self._unavailable(bookie, ids[done:], error, errors)
+                self._unavailable(bookie, ids[done:], error, outcome)
                 return ()
             except PodkeeperError as error:
                 self._support.judge(bookie, error, self._loop.time())
                 break
             self._support.served(bookie)
-            self._take(bookie, ids[done:], entries, found, errors)
+            self._take(bookie, ids[done:], entries, outcome)
             done += len(entries)
         return ids[done:]
 
-    def _may_batch(self, bookie: str, ids: Sequence[int], done: int) -> bool:
-        rest = len(ids) - done
-        if not self._batch_reads or rest < 2 or ids[-1] - ids[done] != (rest - 1) * self._step:
-            return False
-        return self._support.may_ask(bookie, self._loop.time())
+    def _may_ask(self, bookie: str) -> bool:
+        return self._batch_reads and self._support.may_ask(bookie, self._loop.time())
 
-    async def _singly(self, bookie: str, ids: Sequence[int], found: dict[int, bytes], errors: Errors) -> bool:
+    def _is_run(self, ids: Sequence[int], done: int = 0) -> bool:
+        """Whether the ids behind the first `done` can be asked for at once."""
+        rest = len(ids) - done
+        return rest > 1 and ids[-1] - ids[done] == (rest - 1) * self._step
+
+    async def _singly(self, bookie: str, ids: Sequence[int], outcome: Outcome) -> bool:
         """One request each, all at once; False when the bookie was unreachable in the end."""
         run = _SingleReads(self._loop, ids)
+        outcome.requests += len(ids)
         channel = self._context.pool.channel(bookie, self._fragment.ledger_id)
         read, transactions, ledger_id = channel.dialect.read, self._context.transactions, self._fragment.ledger_id
         batch_class = self._context.options.reads_are_batch
@@ -182,23 +216,22 @@ class SourceReads:
         finally:
             run.is_over = True
         for entry_id, error in run.errors.items():
-            errors[entry_id][bookie] = error
+            outcome.errors[entry_id][bookie] = error
         for entry_id, entry in run.entries.items():
-            self._take(bookie, (entry_id,), (entry,), found, errors)
+            self._take(bookie, (entry_id,), (entry,), outcome)
         last = run.errors.get(ids[-1])
         if isinstance(last, BookieUnavailable):
             self._trouble[bookie] += 1
             return False
         return True
 
-    def _unavailable(self, bookie: str, ids: Iterable[int], error: PodkeeperError, errors: Errors) -> None:
+    def _unavailable(self, bookie: str, ids: Iterable[int], error: PodkeeperError, outcome: Outcome) -> None:
         self._trouble[bookie] += 1
         for entry_id in ids:
-            errors[entry_id][bookie] = error
+            outcome.errors[entry_id][bookie] = error
 
-    def _take(
-        self, bookie: str, ids: Sequence[int], entries: Sequence[bytes], found: dict[int, bytes], errors: Errors
-    ) -> None:
+    def _take(self, bookie: str, ids: Sequence[int], entries: Sequence[bytes], outcome: Outcome) -> None:
+        found, errors = outcome.found, outcome.errors
         digest_of, unpack, ledger_id = self._digest.digest, ENTRY_IDS.unpack_from, self._fragment.ledger_id
         payload_at = ENTRY_HEADER_SIZE + self._digest.size
         for entry_id, entry in zip(ids, entries):  # noqa: B905 - of some ids there may be no answer

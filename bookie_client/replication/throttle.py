@@ -100,10 +100,10 @@ class ReplicationThrottle:
         """Wait until `nbytes` may be written."""
         await self._wait(self._writes, nbytes, operations)
 
-    def correct_read(self, nbytes: int) -> None:
-        """So many bytes more (or fewer, if negative) were read than was said before."""
+    def correct_read(self, nbytes: int, operations: int = 0) -> None:
+        """So many bytes more (or fewer, if negative) were read than was said before, by so many more requests."""
         now = asyncio.get_running_loop().time()
-        self._reads.reserve(now, nbytes, 0, self.bytes_per_second, self.ops_per_second)
+        self._reads.reserve(now, nbytes, operations, self.bytes_per_second, self.ops_per_second)
 
     def stored(self, seconds: float) -> None:
         """Bookies took so long to store a piece. This throttle does not mind; `YieldingThrottle` does."""

@@ -20,7 +20,7 @@ from typing import Final
 from bookie_client.client import Client
 from bookie_client.replication.access import replica_access
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.source_reads import Errors, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.jobs.replicas.coverage import runs_of_entries
@@ -130,9 +130,8 @@ async def _compare(
 async def _contents(
     bookie: str, ids: list[int], reads: SourceReads, verifier: BatchVerifier, throttle: ReplicationThrottle
 ) -> dict[int, tuple[int, bytes]]:
-    found: dict[int, bytes] = {}
-    errors: Errors = defaultdict(dict)
-    await throttle.read(0, len(ids))
-    await reads.read_from(bookie, ids, BATCH_BYTES, found, errors)
-    throttle.correct_read(sum(map(len, found.values())))
-    return {entry_id: verifier.content(entry) for entry_id, entry in found.items()}
+    outcome, requests = Outcome(), reads.requests(ids, bookie)
+    await throttle.read(0, requests)
+    await reads.read_from(bookie, ids, BATCH_BYTES, outcome)
+    throttle.correct_read(outcome.nbytes, outcome.requests - requests)
+    return {entry_id: verifier.content(entry) for entry_id, entry in outcome.found.items()}

@@ -2,8 +2,8 @@
 checksums that tell replicas apart.
 
 Invariants
-- Each piece is one batch read where the bookie serves them and ids are consecutive; otherwise single reads, many at
-  once.
+- Each piece is one batch read where the bookie serves them; of a striped ledger one for each place in the striping
+  period, if it knows batch reads with a step. Otherwise single reads, many at once.
 - What is under way is bounded by the window that all replicas of a task share, and all of it passes the throttle.
 - A bookie that cannot be reached ends its own scan; what was not read is UNREACHABLE, and nothing else is said of it.
 - After `MAX_FAULTS` faults nothing more is read of the replica: it has to be copied anew in any case.
@@ -28,7 +28,7 @@ from typing import Final
 from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.source_reads import Errors, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, PodkeeperError, TooManyRequests
@@ -53,6 +53,7 @@ class ReplicaScan:
 
     entries: int = 0
     nbytes: int = 0
+    requests: int = 0
     faults: dict[int, PodkeeperError] = field(default_factory=dict)
     stopped: str | None = None
     unread_from: int | None = None
@@ -63,6 +64,7 @@ class ReplicaScan:
         """What one piece came to, without checksums."""
         self.entries += part.entries
         self.nbytes += part.nbytes
+        self.requests += part.requests
         self.faults.update(part.faults)
         self.stopped = self.stopped or part.stopped
         self.unreachable = self.unreachable or part.unreachable
@@ -111,7 +113,7 @@ class ReplicaScanner:
         self._average = max(1, average or GUESSED_BYTES)
         self._checksums = checksums
         self._holds_all = fragment.quorums.ensemble == fragment.quorums.write
-        self._reads = SourceReads(client.context, fragment, access, (), batch_reads=False)
+        self._reads = SourceReads(client.context, fragment, access, (), batch_reads=True)
 
     async def scan(self, bookie: str, runs: Iterable[range]) -> ReplicaScan:
         """Read these entries, all of which the bookie should have, from it."""
@@ -140,23 +142,24 @@ class ReplicaScanner:
     # --- pieces -----------------------------------------------------------------------------------------------
 
     def _pieces(self, bookie: str, runs: Iterable[range]) -> Iterator[Sequence[int]]:
-        """Runs cut so that a piece fits one answer and stays in its block; short runs are gathered for single reads."""
-        loop, support = asyncio.get_running_loop(), self._client.context.batch_support
+        """Runs cut so that a piece fits one answer and, read by one batch, stays in its block; short runs, as all of a
+        striped ledger are, are gathered."""
         gathered: list[int] = []
         for run in runs:
             start = run.start
             while start < run.stop:
-                by_batch = self._holds_all and support.may_ask(bookie, loop.time())
-                if not by_batch or run.stop - start < 2:
-                    gathered.extend(range(start, min(run.stop, start + SINGLES - len(gathered))))
+                by_batch = self._reads.may_batch(bookie)
+                # A little less than would fit: a batch that is cut short costs another request.
+                fits = min(max(1, self._limits.piece_bytes * 9 // 10 // (self._average + 4)), MAX_PIECE_ENTRIES)
+                if not (by_batch and self._holds_all) or run.stop - start < 2:
+                    most = fits if by_batch and not self._holds_all else SINGLES
+                    gathered.extend(range(start, min(run.stop, start + max(1, most - len(gathered)))))
                     start = gathered[-1] + 1
-                    if len(gathered) >= SINGLES:
+                    if len(gathered) >= most:
                         yield gathered
                         gathered = []
                     continue
-                # A little less than would fit: a batch that is cut short costs another request.
-                fits = max(1, self._limits.piece_bytes * 9 // 10 // (self._average + 4))
-                stop = min(run.stop, start + min(fits, MAX_PIECE_ENTRIES))
+                stop = min(run.stop, start + fits)
                 if self._checksums:
                     stop = min(stop, (start // BLOCK + 1) * BLOCK)
                 yield range(start, stop)
@@ -170,15 +173,16 @@ class ReplicaScanner:
         limits, expected, part = self._limits, self._average * len(ids), ReplicaScan()
         await limits.window.acquire(expected)
         try:
-            await limits.throttle.read(expected, 1 if isinstance(ids, range) else len(ids))
+            requests = self._reads.requests(ids, bookie)
+            await limits.throttle.read(expected, requests)
             done = 0
             if isinstance(ids, range):
                 done = await self._by_batch(bookie, ids, part, prints)
             if done < len(ids) and part.stopped is None:
-                await self._singly(bookie, ids[done:], part, prints)
+                await self._gathered(bookie, ids[done:], part, prints)
         finally:
             limits.window.release(1, expected)
-        limits.throttle.correct_read(part.nbytes - expected)
+        limits.throttle.correct_read(part.nbytes - expected, part.requests - requests)
         result.add(part)
 
     async def _by_batch(
@@ -188,6 +192,7 @@ class ReplicaScanner:
         context, done, busy = self._client.context, 0, 0
         while done < len(ids) and result.stopped is None:
             first, left = ids[done], len(ids) - done
+            result.requests += 1
             try:
                 packed = await context.operations.batch_read(
                     bookie, self._fragment.ledger_id, first, left, self._limits.batch_bytes
@@ -214,19 +219,19 @@ class ReplicaScanner:
             done += len(entries)
         return done
 
-    async def _singly(
+    async def _gathered(
         self, bookie: str, ids: Sequence[int], result: ReplicaScan, prints: dict[tuple[int, int], dict[int, bytes]]
     ) -> None:
         left = list(ids)
         for attempt in range(BUSY_TRIES):
-            found: dict[int, bytes] = {}
-            errors: Errors = defaultdict(dict)
-            await self._reads.read_from(bookie, left, self._limits.batch_bytes, found, errors)
-            for entry_id, entry in found.items():
+            outcome = Outcome()
+            await self._reads.read_from(bookie, left, self._limits.batch_bytes, outcome)
+            result.requests += outcome.requests
+            for entry_id, entry in outcome.found.items():
                 self._good(entry_id, [entry], result, prints)
             left = []
-            for entry_id in sorted(errors):
-                error = errors[entry_id][bookie]
+            for entry_id in sorted(outcome.errors):
+                error = outcome.errors[entry_id][bookie]
                 if isinstance(error, BookieUnavailable):
                     self._stop(result, entry_id, error)
                     return

@@ -12,6 +12,7 @@ import pytest
 from bookie_client import Client, ClientOptions
 from bookie_client.replication.copy_adds import CopyAdds
 from bookie_client.replication.fragments import fragments
+from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import NotThere
 from bookie_protocol.metadata_service.interface import BookieGroup
@@ -97,10 +98,28 @@ class ReplicationCluster:
         assert isinstance(server, ModelBookieServer)
         return server.bookie
 
+    def requests(self) -> int:
+        """What all model bookies were asked to read so far, in requests."""
+        return sum(self.model(name).reads + self.model(name).batch_reads for name in self.bookies)
+
     def held_at(self, name: str, ledger_id: int) -> set[int]:
         """What a model bookie holds."""
         ledger = self.model(name).ledgers.get(ledger_id)
         return set(ledger.entries) if ledger else set()
+
+
+class CountingThrottle(ReplicationThrottle):
+    """Lets everything pass, and knows the requests that were to be read by, as they were put right."""
+
+    requests = 0
+
+    async def read(self, nbytes: int, operations: int = 1) -> None:
+        self.requests += operations
+        await super().read(nbytes, operations)
+
+    def correct_read(self, nbytes: int, operations: int = 0) -> None:
+        self.requests += operations
+        super().correct_read(nbytes, operations)
 
 
 def payload(entry_id: int) -> bytes:

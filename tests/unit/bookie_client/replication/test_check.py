@@ -12,12 +12,13 @@ from bookie_client.replication.check import CheckOptions, LedgerChecker, sampled
 from bookie_client.replication.fragments import StripedEntries, fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
+from bookie_client.replication.source_reads import SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol import errors
 from bookie_protocol.errors import BadRequest, BookieTimeout, BookieUnavailable, NoSuchLedger, NotThere, PodkeeperError
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, written
 
 ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, PodkeeperError)]
 
@@ -292,3 +293,57 @@ async def test_some_positions_are_looked_at_again(models):
         again = await checker.check_again(report.metadata.value, found, [1])
         assert (again.findings[0], again.findings[2]) == (found.findings[0], found.findings[2])
         assert again.findings[1].verdict is ReplicaVerdict.MISSING
+
+
+@pytest.mark.parametrize(("knows_batches", "knows_steps"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("write_quorum", [4, 2], ids=["every bookie has all", "striped"])
+async def test_a_full_check_takes_few_requests_and_each_is_counted(models, write_quorum, knows_batches, knows_steps):
+    await models.add(*"abcd")
+    for name in "abcd":
+        models.model(name).knows_batch_reads, models.model(name).knows_steps = knows_batches, knows_steps
+    throttle = CountingThrottle()
+    async with models.client() as client:
+        ledger_id = await written(client, 1200, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
+        before = models.requests()
+        options = CheckOptions(verification_percentage=100, throttle=throttle)
+        assert (await LedgerChecker(client, options).check(ledger_id)).is_healthy
+        asked = models.requests() - before
+    can = knows_batches if write_quorum == 4 else knows_steps
+    assert asked < 60 if can else asked >= 1200 * write_quorum
+    if knows_batches:
+        assert throttle.requests == asked
+    else:  # which the model bookies do not count: they hang up
+        assert asked < throttle.requests <= asked + 4 * 64
+
+
+@pytest.mark.parametrize("knows_steps", [True, False])
+async def test_no_more_reads_are_under_way_than_may_be(models, monkeypatch, knows_steps):
+    """Of bookies with more places in the striping period than reads may be under way, asked by batch or one by one."""
+    names = "abcdefgh"
+    await models.add(*names)
+    for name in names:
+        models.model(name).knows_steps = knows_steps
+    under_way = most = 0
+    singly = SourceReads._singly
+
+    async def counted(requests, read):
+        nonlocal under_way, most
+        under_way += requests
+        most = max(most, under_way)
+        try:
+            return await read
+        finally:
+            under_way -= requests
+
+    async with models.client() as client:
+        ledger_id = await written(client, 400, ensemble=8, write_quorum=6, ack_quorum=2)
+        batch_read = client.operations.batch_read
+        monkeypatch.setattr(
+            client.operations, "batch_read", lambda *what, **step: counted(1, batch_read(*what, **step))
+        )
+        monkeypatch.setattr(
+            SourceReads, "_singly", lambda self, bookie, ids, *more: counted(len(ids), singly(self, bookie, ids, *more))
+        )
+        checker = LedgerChecker(client, CheckOptions(verification_percentage=100, max_reads=5))
+        assert (await checker.check(ledger_id)).is_healthy
+    assert 0 < most <= 5

@@ -9,7 +9,7 @@ from bookie_client.replication.replicator import FragmentReplicator, Replication
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import BadRequest, EntriesUnreadable, LedgerStateUnknown, TooManyRequests
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, payload, written
 from tests.unit.bookie_client.replication.restoring import FULL, fragment_of, is_whole, restored
 
 
@@ -98,15 +98,14 @@ async def test_of_a_striped_ledger_each_bookie_is_asked_for_its_own_in_few_reque
     for name in "abcde":
         models.model(name).knows_steps = knows_steps
 
-    def requests():
-        return sum(models.model(name).reads + models.model(name).batch_reads for name in "abcde")
-
+    throttle = CountingThrottle()
     async with models.client() as client:
         ledger_id = await written(client, 1200, ensemble=4, write_quorum=2, ack_quorum=2)
-        before = requests()
-        await restored(client, ledger_id, [1])
-        asked = requests() - before
+        before = models.requests()
+        await restored(client, ledger_id, [1], ReplicationOptions(throttle=throttle))
+        asked = models.requests() - before
         assert asked < 60 if knows_steps else asked > 600  # half of all entries were there
+        assert throttle.requests == asked - 1, "the new copy is looked for again once it is named"
         await is_whole(client, ledger_id)
 
 

@@ -13,7 +13,7 @@ from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.look import Looker, is_chosen
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from pyspark_bookie.jobs.replicas.second_look import second_look
-from tests.unit.bookie_client.replication.cluster import PASSWORD, stored, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, stored, written
 
 DEEP = LookOptions(digests=True)
 
@@ -45,7 +45,7 @@ async def test_a_healthy_ledger_is_read_in_full(served, digest):
         assert deep.nbytes > 3 * size
 
 
-async def test_striped_ledgers_are_read_singly_and_counted_once_for_each_copy(served):
+async def test_striped_ledgers_are_counted_once_for_each_copy(served):
     await served.add(*"abcd")
     async with served.client() as client:
         ledger_id = await written(client, 700, ensemble=4, write_quorum=2, ack_quorum=2)
@@ -57,6 +57,37 @@ async def test_striped_ledgers_are_read_singly_and_counted_once_for_each_copy(se
         assert len(look.blocks) == 4 * 2
         assert len(places) == 4
         assert all(len(sums) == 1 for sums in places.values()), "both copies of a place are the same"
+
+
+@pytest.mark.parametrize("knows_steps", [True, False])
+@pytest.mark.parametrize("write_quorum", [4, 3, 2], ids=["every bookie has all", "striped", "striped wider"])
+async def test_few_requests_read_a_replica_in_full_and_each_is_counted(models, write_quorum, knows_steps):
+    await models.add(*"abcd")
+    for name in "abcd":
+        models.model(name).knows_steps = knows_steps
+    throttle = CountingThrottle()
+    async with models.client() as client:
+        ledger_id = await written(client, 1200, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
+        before = models.requests()
+        look = await looker(client, throttle=throttle).look(ledger_id)
+        assert (look.findings, look.entries) == ([], 1200 * write_quorum)
+    asked = models.requests() - before
+    assert throttle.requests == asked + 4, "each replica's list of entries, which these bookies do not count"
+    singly = 1200 * write_quorum
+    assert asked > singly if write_quorum < 4 and not knows_steps else asked < 100
+
+
+async def test_damage_and_gaps_of_a_striped_replica_are_told_entry_by_entry(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 1200, ensemble=4, write_quorum=2, ack_quorum=2)
+        bookie = (await client.metadata(ledger_id)).ensemble_for(0)[0]
+        held = sorted(models.held_at(bookie, ledger_id))
+        for entry_id in held[7], held[300]:
+            models.model(bookie).damage(ledger_id, entry_id)
+        look = await looker(client, LookOptions(digests=True, checksums=True)).look(ledger_id)
+        assert found(look) == {(bookie, "DAMAGED"): [(held[7], held[7], 1), (held[300], held[300], 1)]}
+        assert look.entries == 2400 - 2
 
 
 async def test_each_kind_of_fault_has_its_own_verdict(models):
