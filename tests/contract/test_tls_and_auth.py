@@ -7,7 +7,9 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 import uvloop
@@ -48,6 +50,22 @@ from tests.support.until import until
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+
+
+def v3_priority_read(ledger_id: int, entry_id: int, *, txn: int) -> bytes:
+    return v3_read(ledger_id, entry_id, txn=txn, priority=True)
+
+
+def v3_last_entry(ledger_id: int, entry_id: int, *, txn: int) -> bytes:
+    return v3_read_lac(ledger_id, txn=txn)
+
+
+def v2_priority_read(ledger_id: int, entry_id: int) -> bytes:
+    return v2_read(ledger_id, entry_id, Flag.HIGH_PRIORITY)
+
+
+def v2_small_batch(ledger_id: int, entry_id: int) -> bytes:
+    return v2_batch(ledger_id, max(0, entry_id), 3)
 
 
 def on_uvloop(run: Callable[[], Awaitable[None]]) -> None:
@@ -112,6 +130,49 @@ def test_a_burst_over_tls(tmp_path: Path, certificates: Certificates) -> None:
             client.send(*(v2_read(1, e) for e in range(2000)))
             found = [v2_entry(await client.frame()) for _ in range(2000)]
             assert sorted(found) == [entry(1, e, bytes(1000)) for e in range(2000)]
+            await client.close()
+
+    on_uvloop(run)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("newer", [False, True], ids=["version 2", "version 3"])
+def test_reads_that_come_together_over_tls_get_what_each_gets_alone(
+    tmp_path: Path, certificates: Certificates, newer: bool, seed: int
+) -> None:
+    """From disk and memory, of what is not there too; cut wherever it may be."""
+    random = Random(seed)
+
+    def request(txn: int) -> bytes:
+        of = random.choice([1, 1, 1, 2, 9]), random.randrange(-1, 220)
+        if newer:
+            make = random.choice([v3_read, v3_read, v3_read, v3_priority_read, v3_last_entry])
+            return make(*of, txn=txn)
+        return random.choice([v2_read, v2_read, v2_read, v2_priority_read, v2_small_batch])(*of)
+
+    requests = [request(1000 + number) for number in range(400)]
+    together = b"".join(requests)
+
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            async with await RawClient.connect(bookie.port) as plain:
+                for first in (0, 100):
+                    add = v3_add if newer else v2_add
+                    for ledger in (1, 2):
+                        adds = [add(entry(ledger, first + each, bytes(100 * ledger))) for each in range(100)]
+                        plain.send(*adds)
+                        for _ in adds:
+                            await plain.frame()
+                    if not first:
+                        await bookie.checkpoint()
+                alone = [await plain.ask(each) for each in requests]
+            client = await upgraded(bookie.port, certificates.client_context())
+            places = sorted(random.sample(range(1, len(together)), 40))
+            for start, end in pairwise([0, *places, len(together)]):
+                client.send(together[start:end])
+                if random.random() < 0.5:
+                    await asyncio.sleep(0)
+            assert sorted([await client.frame() for _ in requests]) == sorted(alone)
             await client.close()
 
     on_uvloop(run)

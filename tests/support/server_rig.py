@@ -210,8 +210,8 @@ async def answers(rig: ServerRig, transport: PaperTransport, count: int) -> list
     return transport.frames
 
 
-def slow(rig: ServerRig) -> tuple[Connection, SlowTransport]:
-    conn, transport = Connection(rig.context), SlowTransport()
+def slow(rig: ServerRig, transport: SlowTransport | None = None) -> tuple[Connection, SlowTransport]:
+    conn, transport = Connection(rig.context), transport or SlowTransport()
     transport.conn = conn
     conn.connection_made(transport)  # type: ignore[arg-type]
     return conn, transport

@@ -30,7 +30,7 @@ from tests.support.frames import (
     v3_read,
     v3_read_lac,
 )
-from tests.support.server_rig import ServerRig, answers, slow
+from tests.support.server_rig import PaperTransport, ServerRig, SlowTransport, answers, slow
 from tests.support.until import until
 
 ON_DISK, IN_MEMORY, NOWHERE = range(3), range(3, 6), range(6, 9)
@@ -38,12 +38,13 @@ LEDGERS = (1, 2, 7, 9)
 """Two that are known, one that only the index knows, one that nobody does."""
 
 READS = st.tuples(st.sampled_from(LEDGERS), st.integers(-1, 8))
-V2 = st.one_of(
-    READS.map(lambda each: v2_read(*each)),
-    READS.map(lambda each: v2_read(*each, Flag.HIGH_PRIORITY)),
-    READS.map(lambda each: v2_batch(each[0], max(0, each[1]), 3)),
-    st.just(v2_fence(2, 4)),
-)
+V2_MADE: list[Callable[[tuple[int, int]], bytes]] = [
+    lambda each: v2_read(*each),
+    lambda each: v2_read(*each, Flag.HIGH_PRIORITY),
+    lambda each: v2_batch(each[0], max(0, each[1]), 3),
+    lambda each: v2_fence(2, 4),
+]
+V2 = st.one_of(*(READS.map(make) for make in V2_MADE))
 V3: list[Callable[[int, tuple[int, int]], bytes]] = [
     lambda txn, each: v3_read(*each, txn=txn),
     lambda txn, each: v3_read(*each, txn=txn, priority=True),
@@ -113,6 +114,67 @@ def test_version_3(
         rig.admission.set_mode(read_only=read_only, high_priority_writes=True)
         together = await asked(rig, split(b"".join(requests), places))
         assert sorted(together) == sorted(one_by_one)
+
+    asyncio.run(run())
+
+
+class Reluctant(SlowTransport):
+    """Takes nothing until it is told to, and keeps what it took."""
+
+    def write(self, data: bytes) -> None:
+        PaperTransport.write(self, data)
+        super().write(data)
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.write(b"".join(pieces))
+
+
+async def asked_slowly(rig: ServerRig, pieces: Sequence[bytes], takes: Sequence[bool]) -> list[bytes]:
+    """As a client that takes its answers now and then, and whose requests stay in its socket while nobody reads it."""
+    conn, transport = slow(rig, Reluctant())
+
+    async def take() -> None:
+        rig.journal.acknowledge()
+        transport.take()
+        await rig.settle()
+
+    async with asyncio.timeout(30):
+        for number, piece in enumerate(pieces):
+            while not transport.reading:
+                await take()
+            conn.data_received(piece)
+            await rig.settle()
+            if takes[number % len(takes)]:
+                await take()
+        while conn.stalled or rig.context.busy or transport.unsent:
+            await take()
+    frames = transport.frames
+    rig.close()
+    return frames
+
+
+@settings(max_examples=40)
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 3), READS), min_size=1, max_size=60),
+    st.lists(st.integers(0, 5000), max_size=4),
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.integers(40, 400),
+)
+def test_a_slow_receiver_gets_the_same(
+    newer: bool, asks: list[tuple[int, tuple[int, int]]], places: list[int], takes: list[bool], high: int
+) -> None:
+    if newer:
+        requests = [V3[which](1 + 90 * number, each) for number, (which, each) in enumerate(asks)]
+    else:
+        requests = [V2_MADE[which](each) for which, each in asks]
+    add = v3_add if newer else v2_add
+
+    async def run() -> None:
+        one_by_one = await asked(await with_entries(add), requests, alone=True)
+        rig = await with_entries(add, options=TcpOptions(write_low_water=high // 2, write_high_water=high))
+        slowly = await asked_slowly(rig, split(b"".join(requests), places), takes)
+        assert sorted(slowly) == sorted(one_by_one)
 
     asyncio.run(run())
 
