@@ -125,7 +125,7 @@ def _serve(
         if pieces:
             conn.send(b"".join(pieces))
         if answered:
-            context.metrics.reads_done(answered, total, 0.0)
+            context.read_from_memory(answered, total)
         for its_state, its in missed.items():
             context.handlers.reads.read_run(conn, dialect, its_state, its, high_priority=high_priority)
     if served < len(reads) or served == conn.reads_at_once:
@@ -137,7 +137,7 @@ def _look_up(storage: LedgerStorage, reads: Sequence[tuple[int, int, Any]]) -> l
     """Each entry that memory holds."""
     if not reads:
         return []
-    if len({read[0] for read in reads}) == 1:
+    if len(reads) == 1 or len({read[0] for read in reads}) == 1:
         return storage.cached_each(reads[0][0], [read[1] for read in reads])
     places: dict[int, list[int]] = {}
     for place, read in enumerate(reads):

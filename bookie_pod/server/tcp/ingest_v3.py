@@ -70,7 +70,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                     answer = b"".join((part1, txn, part2, raw_ledger, b"\x18", raw_entry))
                     body, body_end, flags = start + body_at, start + tail_at, shape_flags
                     is_add = True
-                else:
+                elif not data.startswith(READ_HEADER, start + 2):  # what is no add is looked at for long
                     add = decode_add_request(data, start, after)
                     is_add = add is not None
                     if add is not None:

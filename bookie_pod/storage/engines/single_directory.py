@@ -154,12 +154,14 @@ class SingleDirectoryStorage:
         """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
         active, frozen = self._halves
         found: list[bytes | None] = list(map(active.view(ledger_id).get, entry_ids))
+        missing = [place for place, entry in enumerate(found) if entry is None]
+        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found) - len(missing))
+        if not missing:
+            return found
         levels = (
             (ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id) if frozen is not None else {}),
             (ReadLevel.READ_CACHE, self.read_cache.view(ledger_id)),
         )
-        missing = [place for place, entry in enumerate(found) if entry is None]
-        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found) - len(missing))
         for level, entries in levels:
             if not missing:
                 break

@@ -25,6 +25,7 @@ from tests.support.frames import (
     v3_read,
 )
 from tests.support.server_rig import PaperTransport, ServerRig
+from tests.support.until import until
 
 ENTRY_BYTES = len(entry(1, 0, bytes(100)))
 
@@ -79,7 +80,7 @@ async def test_reads_and_their_bytes(rig: ServerRig, registry: Registry, add, re
     for number in range(2):  # not cached in the sense of the hot path at first, and then in one go
         conn.data_received(read(1, 0) + read(1, 1) + read(1, 9))
         await answered(rig, transport, 6 + 3 * number)
-    assert value(registry, "bookie_READ_BYTES") == 4 * ENTRY_BYTES
+    await until(lambda: value(registry, "bookie_READ_BYTES") == 4 * ENTRY_BYTES)
     assert count(registry, "bookie_BOOKIE_READ_ENTRY") == 4
     assert count(registry, "bookkeeper_server_READ_ENTRY_REQUEST") == 4
     assert count(registry, "bookkeeper_server_READ_ENTRY_REQUEST", "false") == 2
