@@ -34,6 +34,18 @@ def test_beside_a_loop_that_is_always_busy_they_wait_longer() -> None:
     assert stretch * JournalOptions().max_group_wait_ms == pytest.approx(8 * BUSY_MS, rel=0.01)
 
 
+@pytest.mark.parametrize("late_ms", [BUSY_MS, 10_000.0])
+def test_beside_a_loop_that_is_busy_half_of_the_time_they_are_as_configured(late_ms: float) -> None:
+    """However late the thread was when it was: its clients would wait longer, and nothing would be gained."""
+    pace = GroupPace(JournalOptions())
+    for number in range(1000):
+        pace.woke(late_ms if number % 5 < 2 else IDLE_MS)
+        assert pace.stretch == 1
+    for _ in range(30):
+        pace.woke(BUSY_MS)
+    assert pace.stretch > 2
+
+
 def test_they_shrink_when_there_is_time_again() -> None:
     assert paced(JournalOptions(), *[BUSY_MS] * 100, *[IDLE_MS] * 60) == 1
 
