@@ -185,6 +185,10 @@ class SourceReads:
             except BookieUnavailable as error:
                 self._unavailable(bookie, ids[done:], error, outcome)
                 return ()
+            except TooManyRequests as error:  # and many more requests would not be served either
+                for entry_id in ids[done:]:
+                    outcome.errors[entry_id][bookie] = error
+                return ()
             except PodkeeperError as error:
                 self._support.judge(bookie, error, self._loop.time())
                 break
