@@ -62,7 +62,8 @@ class JournalConfig:
     """Format of new journal files: 4 no padding, 5 padding, 6 explicit LACs too. Lower it only to go back
     to a release that cannot read 6; fences and explicit LACs that a version lacks are not journaled."""
     max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=-1, at_most=INT_MAX)
-    """Longest time that a record waits for others to share its sync, in ms. 0 or less: no waiting."""
+    """Longest time that a record waits for others to share its sync, in ms. One that comes so long after the last group
+    does not wait. 0 or less: no waiting."""
     buffered_writes_threshold_bytes: int = key("journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX)
     """A group is written once it holds this many bytes. 0: never for that reason."""
     buffered_entries_threshold: int = key("journalBufferedEntriesThreshold", 0, at_least=0, at_most=INT_MAX)

@@ -2,7 +2,7 @@
 
 Invariants
 - `append` never blocks. It wakes the journal thread only if that sleeps without a limit or a threshold is
-  passed; else the thread wakes by itself when the oldest batch has waited long enough. So a busy journal
+  passed; else the thread wakes by itself when the last group has left long enough ago. So a busy journal
   costs one wake-up per group, not one per batch.
 - No wake-up is lost: the thread says that it sleeps, then looks at the queue; `append` fills the queue,
   then looks whether the thread sleeps.
@@ -40,6 +40,8 @@ class BatchQueue:
         self._batches: deque[JournalBatch] = deque()
         self._wake = threading.Event()
         self._sleeping = False
+        self._left_at = -math.inf
+        """When the last group was taken."""
         self._due_at = 0.0
         """When `append` woke the thread for a threshold; 0: it did not."""
         self.pace = GroupPace(options)
@@ -82,7 +84,9 @@ class BatchQueue:
             self._wake.clear()
             self._due_at = 0.0
             if self._batches:
-                age_ms = (time.monotonic() - self._batches[0].queued_at) * 1000
+                # What comes after a while without groups need not wait for others: nobody was served meanwhile.
+                since = min(self._left_at, self._batches[0].queued_at)
+                age_ms = (time.monotonic() - since) * 1000
                 reason = flush_reason(self._options, max(1, self.entries), self.nbytes, age_ms, self.pace.stretch)
                 if reason is None and ending():
                     return FlushReason.EMPTY_QUEUE
@@ -109,6 +113,7 @@ class BatchQueue:
 
     def take_group(self, now: float) -> list[JournalBatch]:
         """Everything queued, up to the thresholds (but the first batch whatever its size)."""
+        self._left_at = now
         group: list[JournalBatch] = []
         entries = nbytes = 0
         while self._batches and not over_threshold(self._options, entries, nbytes, self.pace.stretch):

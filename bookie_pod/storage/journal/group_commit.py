@@ -1,7 +1,8 @@
 """When waiting records become a group, and how a group is cut into writes.
 
 Triggers (reference bookie behaviour, section 2); any one is enough, none fires while nothing waits:
-1. the oldest waiting record is older than the group wait: everything that waits goes with it;
+1. the last group left longer ago than the group wait, or the oldest waiting record is older than that: everything
+   that waits goes. So there are no more groups than if each waited, and a record that comes alone does not wait;
 2. more records or more bytes wait than the thresholds allow;
 3. nothing else is queued, and the journal does not wait for more.
 
@@ -38,15 +39,15 @@ def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: 
 
 
 def group_wait_ms(options: JournalOptions, entries: int, stretch: float) -> float:
-    """How long so many records wait at the most, from the oldest on: as configured unless there are many."""
+    """How long so many records wait at the most: as configured unless there are many."""
     return options.max_group_wait_ms * (stretch if entries >= MANY_ENTRIES else 1.0)
 
 
 def flush_reason(
     options: JournalOptions, entries: int, nbytes: int, age_ms: float, stretch: float = 1.0
 ) -> FlushReason | None:
-    """The trigger that fires for `entries` waiting records of `nbytes` whose oldest has waited `age_ms`. `stretch`:
-    of `GroupPace`."""
+    """The trigger that fires for `entries` waiting records of `nbytes`, of which the oldest has waited `age_ms`, or the
+    last group left so long ago. `stretch`: of `GroupPace`."""
     if entries == 0:
         return None
     if options.waits_for_group and age_ms >= group_wait_ms(options, entries, stretch):

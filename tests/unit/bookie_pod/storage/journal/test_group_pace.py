@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +124,23 @@ def test_the_queue_waits_as_long_as_its_thread_is_late(
     assert late.waits[-1] == pytest.approx(longest_ms / 1000, rel=0.01)
 
 
+def test_who_comes_alone_does_not_wait_and_groups_are_no_more_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = _LateWaits(1e-6)
+    monkeypatch.setattr(batch_queue, "time", late)
+    queue = BatchQueue(JournalOptions(), JournalMetrics())
+    monkeypatch.setattr(queue, "_wake", late)
+    left: list[float] = []
+    for pause_ms in (0.0, 0.5, 1.9, 2.1, 10.0, 0.0, 0.0):
+        late.now += pause_ms / 1000
+        came = late.now
+        queue.append(JournalBatch([b"x"], 1, 1, True, None))
+        assert queue.wait_for_group(lambda: False, lambda: 1.0) is FlushReason.MAX_WAIT
+        assert late.now - came == pytest.approx(max(0.0, 0.002 - (came - left[-1])) if left else 0.0, abs=1e-5)
+        left.append(late.now)
+        assert len(queue.take_group(late.now)) == 1
+    assert all(after - before >= 0.002 for before, after in pairwise(left))
+
+
 def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     late = _LateWaits(0.0)
     monkeypatch.setattr(batch_queue, "time", late)
@@ -136,6 +155,7 @@ def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest
     monkeypatch.setattr(queue, "_wake", late)
     seen: list[float] = []
     monkeypatch.setattr(queue.pace, "woke", seen.append)
+    queue.take_group(late.now)
     queue.append(JournalBatch([b"x"], 1, 1, True, None))
     assert queue.wait_for_group(lambda: False, lambda: 1.0) is not None
     assert seen == [pytest.approx(3.2)]

@@ -42,16 +42,18 @@ def test_metrics() -> None:
     counting = {name: Counting() for name in JournalMetrics.__slots__}
     metrics = JournalMetrics(**counting)  # type: ignore[arg-type]
     with JournalRig(options=small_options(max_group_wait_ms=20.0), metrics=metrics) as rig:
-        batch = JournalBatch.of(*[fmt.entry_record(an_entry(7, i)) for i in range(5)])
+        rig.add(JournalBatch.of(fmt.entry_record(an_entry(7, 0))))
+        batch = JournalBatch.of(*[fmt.entry_record(an_entry(7, i)) for i in range(1, 6)])
         rig.add(batch, JournalBatch.of())
-    assert sum(count for _, count, _ in counting["add_entry"].values) == 5
+    assert [count for _, count, _ in counting["add_entry"].values] == [1, 5]
     assert sum(count for _, count, _ in counting["force_ledger"].values) == 1
-    assert all(value >= 20.0 for value, _, _ in counting["add_entry"].values)
-    assert counting["write_bytes"].total == 512
-    assert counting["flush_max_wait"].total == 1
+    alone, together = (value for value, _, _ in counting["add_entry"].values)
+    assert 0 < alone < together
+    assert counting["write_bytes"].total == 2 * 512
+    assert counting["flush_max_wait"].total == 2
     assert all(ok for _, _, ok in counting["sync"].values)
-    assert [value for value, _, _ in counting["force_write_batch_bytes"].values] == [5 * 35]
-    assert [value for value, _, _ in counting["force_write_batch_entries"].values] == [6]
+    assert [value for value, _, _ in counting["force_write_batch_bytes"].values] == [35, 5 * 35]
+    assert [value for value, _, _ in counting["force_write_batch_entries"].values] == [1, 6]
     assert len(counting["creation_latency"].values) == 1
     assert counting["force_write_thread_time"].total >= counting["callback_time"].total > 0
 
