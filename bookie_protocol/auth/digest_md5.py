@@ -53,7 +53,7 @@ class DigestMd5Server:
                 raise Unauthorized(f"a DIGEST-MD5 answer whose {name} is not {expected}")
         user, cnonce = said.get("username", ""), said.get("cnonce", "")
         password = self._passwords.get(user)
-        expected_response, proof = _responses(user, password or "", self._nonce, cnonce)
+        expected_response, proof = _responses(user, password or "", self._nonce, cnonce, said.get("authzid"))
         if not cnonce or not hmac.compare_digest(said.get("nonce", "").encode(), self._nonce.encode()):
             raise Unauthorized("a DIGEST-MD5 answer to another challenge")
         shown = said.get("response", "").encode()
@@ -81,10 +81,12 @@ def _parse(answer: bytes) -> dict[str, bytes]:
     return fields
 
 
-def _responses(user: str, password: str, nonce: str, cnonce: str) -> tuple[str, str]:
+def _responses(user: str, password: str, nonce: str, cnonce: str, in_the_name_of: str | None = None) -> tuple[str, str]:
     """The client's answer and the server's, in hexadecimal."""
     login = b":".join(_octets(each) for each in (user, SERVICE, password))
     a1 = _md5(login).digest() + f":{nonce}:{cnonce}".encode()
+    if in_the_name_of is not None:  # Java's clients name themselves
+        a1 += f":{in_the_name_of}".encode()
     nonces = f"{nonce}:00000001:{cnonce}:auth"
 
     def response(verb: str) -> str:

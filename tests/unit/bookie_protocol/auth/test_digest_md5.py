@@ -26,7 +26,8 @@ def directives(text: bytes) -> dict[str, str]:
 def answer(server: DigestMd5Server, user: str = "bookkeeper", password: str = "s3cret", **changed: str | None) -> bytes:
     """As Java's client would answer; `changed`: other values, with _ for -; None leaves a directive out."""
     nonce = changed.get("nonce") or directives(server.challenge())["nonce"]
-    response, _ = digest_md5._responses(user, password, nonce, "abc")
+    name = changed.get("authzid")
+    response, _ = digest_md5._responses(user, password, nonce, "abc", name.strip('"') if name else None)
     fields: dict[str, str | None] = {
         "charset": "utf-8",
         "username": f'"{user}"',
@@ -56,6 +57,25 @@ def test_who_knows_the_password(user: str) -> None:
     name, proof = server.verify(answer(server, user, USERS[user]))
     assert name == user
     assert re.fullmatch(rb"rspauth=[0-9a-f]{32}", proof)
+
+
+def test_a_client_that_says_in_whose_name_it_comes() -> None:
+    """As Java's do, always in their own; then it is part of what is hashed."""
+    for user, password in USERS.items():
+        server = DigestMd5Server(USERS)
+        assert server.verify(answer(server, user, password, authzid=f'"{user}"'))[0] == user
+
+
+def test_a_login_among_javas_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What OpenJDK 17's client answered, and what its server said to that."""
+    server = DigestMd5Server(USERS)
+    monkeypatch.setattr(server, "_nonce", "3ccEg6WPmYezzvLRPO8wSfbzKV95SjPahjeoGMNj")
+    shown = (
+        b'charset=utf-8,username="bookkeeper",realm="bookkeeper",nonce="3ccEg6WPmYezzvLRPO8wSfbzKV95SjPahjeoGMNj",'
+        b'nc=00000001,cnonce="AaDRtTTw1KTWYBn4Ts/aO2JzFI/m0hLdzUx9zUIV",digest-uri="bookkeeper/bookkeeper",'
+        b'maxbuf=65536,response=f022b8a7404e2d48f2777ea4a42ccf21,qop=auth,authzid="bookkeeper"'
+    )
+    assert server.verify(shown) == ("bookkeeper", b"rspauth=447001cbac6652a31fcaf133931db4d3")
 
 
 def test_a_name_in_quotes() -> None:
