@@ -155,6 +155,26 @@ def test_a_disk_that_cannot_be_read_either_is_no_reason_to_deny_anything(told: T
     assert told.readable() == set(LEDGERS)
 
 
+@pytest.mark.parametrize("operations", [WRITES, ALL], ids=["writes", "all changes"])
+def test_all_of_them_at_once_cost_nothing_that_was_told(told: Told, operations: tuple[str, ...]) -> None:
+    """Two disks behind one controller, say: no mark moves, nothing is denied, and a start brings everything back."""
+    for folder in (SOUND, FAILED):
+        told.bookie.faults.fail(*operations, path=f"{folder}/")
+    for _ in range(2 * FLUSH_TRIES):
+        told.put()
+        assert not told.flush()
+    for index, folder in enumerate((SOUND, FAILED)):
+        told.bookie.states[folder].report(folder, DiskState.FULL)
+        told.storage.fail_directory(index, StorageFault(f"directory {folder} takes nothing"))
+    for _ in range(3):
+        told.put()
+        assert not told.flush()
+        told.readable()
+    told.restart()
+    assert told.flush()
+    assert told.readable() == set(LEDGERS)
+
+
 def test_a_ledger_that_is_deleted_meanwhile_does_not_stop_the_others(told: Told) -> None:
     fail(told, WRITES)
     told.give_up()
