@@ -1,6 +1,8 @@
 package dev.podkeeper.interop;
 
+import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.stream.Stream;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.api.BKException.Code;
@@ -11,6 +13,7 @@ import org.apache.bookkeeper.client.api.WriteHandle;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
@@ -79,6 +82,27 @@ class LedgerLifecycleTest extends ClientTest {
                 }
             }
         }
+    }
+
+    /** As a broker asks for what its consumers are behind by, while its producers go on. */
+    @ParameterizedTest
+    @CsvSource({"V2, 100", "V2, 1000", "V3, 100", "V3, 1000"})
+    void windowsOfReadsAreUnderWayTogetherBesideAWriter(Protocol protocol, int window) throws Exception {
+        long last = 8L * window - 1;
+        WriteHandle writer = Setting.create(client(protocol), 1, 1, 1);
+        Setting.append(writer, 0, last, SIZE);
+        List<CompletableFuture<LedgerEntries>> reads = new ArrayList<>();
+        for (long from = 0; from <= last; from += window) {
+            reads.add(writer.readUnconfirmedAsync(from, from + window - 1));
+        }
+        Setting.append(writer, last + 1, last + window, SIZE);
+        for (int i = 0; i < reads.size(); i++) {
+            try (LedgerEntries entries = reads.get(i).get()) {
+                Setting.verify(entries, writer.getId(), (long) i * window, (i + 1L) * window - 1, entry -> SIZE);
+            }
+        }
+        Setting.verify(writer, last + 1, last + window, SIZE);
+        writer.close();
     }
 
     @Test

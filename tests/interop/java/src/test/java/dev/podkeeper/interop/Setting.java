@@ -100,15 +100,20 @@ final class Setting {
         for (long from = first; from <= last; from += READ_RANGE) {
             long to = Math.min(last, from + READ_RANGE - 1);
             try (LedgerEntries entries = ledger.readUnconfirmed(from, to)) {
-                long expected = from;
-                for (LedgerEntry entry : entries) {
-                    assertEquals(expected, entry.getEntryId());
-                    assertArrayEquals(payload(ledger.getId(), expected, size.applyAsInt(expected)), entry.getEntryBytes());
-                    expected++;
-                }
-                assertEquals(to + 1, expected, "entries read");
+                verify(entries, ledger.getId(), from, to, size);
             }
         }
+    }
+
+    /** That these are the entries {@code first} to {@code last}, with every byte. */
+    static void verify(LedgerEntries entries, long ledgerId, long first, long last, LongToIntFunction size) {
+        long expected = first;
+        for (LedgerEntry entry : entries) {
+            assertEquals(expected, entry.getEntryId());
+            assertArrayEquals(payload(ledgerId, expected, size.applyAsInt(expected)), entry.getEntryBytes());
+            expected++;
+        }
+        assertEquals(last + 1, expected, "entries read");
     }
 
     /** A buffer that the callee may release. */
