@@ -1,0 +1,61 @@
+"""The provider that a configuration names, and what `config check` says of one that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.load import load_config
+from bookie_pod.node.dry_start import refusals
+from bookie_pod.server.tcp.authentication import server_authentication
+
+SASL = {
+    "bookieAuthProviderFactoryClass": "SASLBookieAuthProviderFactory",
+    "clientAuthProviderFactoryClass": "SASLClientProviderFactory",
+}
+TOKEN = {"bookieAuthProviderFactoryClass": "SharedToken", "clientAuthProviderFactoryClass": "SharedToken"}
+OWN = {"bookieAuthProviderFactoryClass": "EntryPoint", "clientAuthProviderFactoryClass": "EntryPoint"}
+JAAS = (
+    'Bookie { Digest required user_app="s3cret"; }; BookKeeper { Digest required username="app" password="s3cret"; };'
+)
+KERBEROS = "Bookie { com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true; };"
+
+
+@pytest.mark.parametrize(("settings", "plugin"), [({}, None), (SASL, "sasl"), (TOKEN, "podkeeper-token")])
+def test_the_provider_of_a_configuration(tmp_path: Path, settings: dict[str, str], plugin: str | None) -> None:
+    (tmp_path / "jaas").write_text(JAAS)
+    (tmp_path / "tokens").write_text("a-token-of-the-cluster")
+    files = {"saslJaasConfigFile": str(tmp_path / "jaas"), "authTokenFile": str(tmp_path / "tokens")}
+    provider = server_authentication(load_config(environ={}, overrides={**settings, **files}).auth)
+    assert (provider and provider.plugin_name) == plugin
+
+
+@pytest.mark.parametrize(
+    ("settings", "content", "says"),
+    [
+        (SASL, None, "saslJaasConfigFile={}: No such file or directory"),
+        (SASL, "Bookie {", "saslJaasConfigFile={}: line 1: a login module is missing"),
+        (SASL, KERBEROS, "saslJaasConfigFile={}: section Bookie asks for Kerberos, which is not there"),
+        (SASL, JAAS.replace("user_app", "app"), "saslJaasConfigFile={}: section Bookie has no user"),
+        (
+            SASL,
+            JAAS.replace("username", "user"),
+            "saslJaasConfigFile={}: section BookKeeper needs username and password",
+        ),
+        (TOKEN, None, "authTokenFile={}: No such file or directory"),
+        (TOKEN, "short", "authTokenFile={}: it holds a token of less than 16 characters"),
+        (OWN, None, "authProviderEntryPoint=ours: not in the group podkeeper.bookie_auth"),
+        (OWN, None, "authProviderEntryPoint=ours: not in the group podkeeper.client_auth"),
+    ],
+)
+def test_what_a_check_of_the_configuration_says(
+    tmp_path: Path, settings: dict[str, str], content: str | None, says: str
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_text(content)
+    given = {"saslJaasConfigFile": str(path), "authTokenFile": str(path), "authProviderEntryPoint": "ours"}
+    problems = list(refusals(load_config(environ={}, overrides={**settings, **given})))
+    assert [line for line in problems if line.startswith(says.format(path))], problems
+    assert not [line for line in problems if "s3cret" in line]
