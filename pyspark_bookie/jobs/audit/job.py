@@ -1,18 +1,35 @@
-"""The job `audit`; the work is that of `replicas`."""
+"""The job `audit`: the driver plans pieces of work, has them inspected (`replicas`) and adds up what they found.
+
+Driver only.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Final
 
+from pyspark_bookie.common.access import AccessOptions
+from pyspark_bookie.jobs.audit.registry import NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
+from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.replicas.absent import tell_absent
+from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
+from pyspark_bookie.jobs.replicas.looks import LookOptions
+from pyspark_bookie.jobs.replicas.placement import POLICIES
+from pyspark_bookie.jobs.replicas.planning import chosen, fair_count, light_units, sized
+from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.totals import Totals
+from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, numbered
 
-POLICIES: Final = ("none", "random", "rack-aware", "region-aware", "zone-aware")
 LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
 DEEP_LEDGERS: Final = 5_000
@@ -53,6 +70,72 @@ class AuditJob:
 
     def run(self, context: JobContext[AuditArguments]) -> JobResult:
         """See the class."""
-        from pyspark_bookie.jobs.audit.auditing import audit
-
         return audit(context)
+
+
+FINDINGS_AT_ONCE: Final = 1_000
+
+
+def audit(context: JobContext[AuditArguments]) -> JobResult:
+    """Raises `UsageError`, `PodkeeperError`; what goes wrong with single ledgers is a finding."""
+    args = context.args
+    inspection = Inspection(
+        look=LookOptions(digests=args.digests, extra=args.extra),
+        recheck_seconds=args.recheck,
+        mark=args.mark and not context.dry_run,
+        placement=policy_held_against(args, context.access),
+    )
+    context.open_spark()
+    choice = chosen(context)
+    ids = choice.ids
+    planned = Planned(units(context, ids))
+    context.progress(0, len(ids), "ledgers")
+    with FindingsSpool() as spool:
+        totals, named = Totals(spool), NamedBookies()
+        for outcome in context.run_tasks(partial(inspect_unit, inspection), planned):
+            totals.take(context, outcome)
+            if outcome.result is not None:
+                named.add(outcome.result.findings)
+            done = totals.sums["ledgers"] + totals.sums["deleted"]
+            note = f"{totals.sums['nbytes'] / 1e6:,.0f} MB, {sum(spool.counts.values())} findings"
+            context.progress(done, len(ids), "ledgers", note)
+        # Pieces are taken in order, and all that were taken have ended.
+        more: dict[str, Value] = {} if planned.ended else {"next_ledger": planned.next_ledger}
+        more |= tell_absent(context, choice.missing, spool)
+        more["marks_without_time"] = check_registry(context, ids, named, spool)
+        return totals.result(complete=planned.ended, more=more)
+
+
+def policy_held_against(args: AuditArguments, access: AccessOptions) -> str | None:
+    """The policy by which new copies are placed, unless another one is named; None: no policy."""
+    policy = args.placement or access.placement
+    return None if policy == "none" else policy
+
+
+def check_registry(
+    context: JobContext[AuditArguments], ids: Sequence[int], named: NamedBookies, spool: FindingsSpool
+) -> int:
+    """Bookies and marks against the registry; bookies that are away only if the audit is of all ledgers. Returns how
+    many marks have no time. Raises `MetadataUnavailable`."""
+    args = context.args
+    check = RegistryCheck(context.client(), context.log, pause=args.recheck, note=not context.dry_run)
+    spool.add(check.bookies(named, None if args.is_narrowed else args.absent_after))
+    marks = check.old_marks(lambda ledger_id: not args.is_narrowed or is_among(ids, ledger_id), args.overdue_after)
+    while batch := list(islice(marks, FINDINGS_AT_ONCE)):
+        spool.add(batch)
+    return check.marks_without_time
+
+
+def is_among(ids: Sequence[int], ledger_id: int) -> bool:
+    """`ids` ascend."""
+    at = bisect_left(ids, ledger_id)
+    return at < len(ids) and ids[at] == ledger_id
+
+
+def units(context: JobContext[AuditArguments], ids: Sequence[int]) -> Iterator[Unit]:
+    """The pieces, in ascending order of ledgers."""
+    args = context.args
+    if not args.digests:
+        return light_units(context, ids, LIGHT_LEDGERS)
+    most = min(DEEP_LEDGERS, max(fair_count(context, ids), 16))
+    return numbered(groups(sized(context, ids), args.piece_bytes, most))

@@ -8,7 +8,14 @@ from pyspark_bookie.jobs.framework.arguments import argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.space.job import AdminArguments
+from pyspark_bookie.jobs.space.job import (
+    AdminArguments,
+    bookie_counters,
+    bookie_rows,
+    bookies_of,
+    log_rows,
+    table_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +36,6 @@ class CompactReportJob:
 
     def run(self, context: JobContext[CompactReportArguments]) -> JobResult:
         """See the class."""
-        from pyspark_bookie.jobs.space.reporting import bookie_counters, bookies_of
-        from pyspark_bookie.jobs.space.rows import bookie_rows, log_rows, table_of
-
         bookies = bookies_of(context, context.args.entry_logs)
         found = any(each.problem or each.quarantined_logs for each in bookies)
         table = table_of([*bookie_rows(bookies, {}), *log_rows(bookies)])

@@ -1,4 +1,4 @@
-"""One thing that was left behind.
+"""What is left behind: its kinds, and one thing of them.
 
 Format of the detail report: `table_of`; `thing` is a ledger id, a segment's name or a path.
 
@@ -10,10 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+SINK_ATTEMPTS: Final = "sink-attempts"
+STREAM_LEDGERS: Final = "stream-ledgers"
+STREAM_SEGMENTS: Final = "stream-segments"
+OFFLOADS: Final = "offload-files"
+GONE_STREAMS: Final = "gone-streams"
+MANAGED_LEDGERS: Final = "managed-ledgers"
+KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS, GONE_STREAMS, MANAGED_LEDGERS)
+DEFAULT_KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS)
+OF_LEDGERS: Final = frozenset({SINK_ATTEMPTS, STREAM_LEDGERS, GONE_STREAMS, MANAGED_LEDGERS})
 
 
 class Fate(Enum):

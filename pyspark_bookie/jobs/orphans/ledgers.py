@@ -21,8 +21,14 @@ from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
-from pyspark_bookie.jobs.orphans.finding import Fate, Orphan
-from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, MANAGED_LEDGERS, SINK_ATTEMPTS, STREAM_LEDGERS
+from pyspark_bookie.jobs.orphans.finding import (
+    GONE_STREAMS,
+    MANAGED_LEDGERS,
+    SINK_ATTEMPTS,
+    STREAM_LEDGERS,
+    Fate,
+    Orphan,
+)
 from pyspark_bookie.jobs.owners.index import OwnerKind, Owners, Ownership, Standing
 from pyspark_bookie.jobs.replicas.units import Unit, size_of
 

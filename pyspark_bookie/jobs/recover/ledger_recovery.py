@@ -20,9 +20,10 @@ Source: reference auto-recovery, sections 6 to 9.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
 from bookie_client.replication.check import LedgerChecker
@@ -40,9 +41,94 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import LedgerLock
-from pyspark_bookie.jobs.recover.outcomes import LedgerOutcome, State, worst
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, one_line
 from pyspark_bookie.jobs.replicas.look import Looker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class State(Enum):
+    """The value stands in reports."""
+
+    RECOVERED = "RECOVERED"
+    """New copies were made and verified, and the metadata name them."""
+    NOTHING_TO_DO = "NOTHING_TO_DO"
+    """Somebody else did it before, or a bookie came back with its copies."""
+    DELETED = "DELETED"
+    PLANNED = "PLANNED"
+    """It would be worked on (dry run)."""
+    NOT_BEGUN = "NOT_BEGUN"
+    """The time was up; the next run goes on here."""
+    LOCKED = "LOCKED"
+    """A replication worker works on it."""
+    OPEN = "OPEN"
+    """What is left of it is in the segment that its writer may still change; `--include-open` closes it."""
+    NO_SPARE = "NO_SPARE"
+    """There is no bookie for the new copies."""
+    UNRECOVERABLE = "UNRECOVERABLE"
+    """Entries that no bookie can give; nothing of their segment was changed."""
+    FAILED = "FAILED"
+    """For another reason; another run tries again."""
+
+    @property
+    def is_left_over(self) -> bool:
+        """A person, or another run, has to see to it."""
+        return self not in (State.RECOVERED, State.NOTHING_TO_DO, State.DELETED)
+
+
+_WORST_FIRST: Final = (
+    State.UNRECOVERABLE,
+    State.FAILED,
+    State.NO_SPARE,
+    State.OPEN,
+    State.LOCKED,
+    State.RECOVERED,
+    State.NOTHING_TO_DO,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOutcome:
+    """One row. `segments` were restored, with `entries` different entries and `nbytes` of all copies."""
+
+    ledger_id: int
+    state: State
+    segments: int = 0
+    entries: int = 0
+    nbytes: int = 0
+    detail: str = ""
+
+
+def worst(states: Iterable[State]) -> State:
+    """The state of a ledger whose segments came to these."""
+    found = set(states)
+    return next((state for state in _WORST_FIRST if state in found), State.NOTHING_TO_DO)
+
+
+def table_of(outcomes: Iterable[LedgerOutcome]) -> pa.Table:
+    """The detail report."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("ledger_id", pa.int64()),
+            ("state", pa.string()),
+            ("segments", pa.int32()),
+            ("entries", pa.int64()),
+            ("bytes", pa.int64()),
+            ("detail", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist([_row(outcome) for outcome in outcomes], schema=schema)
+
+
+def _row(outcome: LedgerOutcome) -> dict[str, Any]:
+    row = asdict(outcome)
+    row["state"] = outcome.state.value
+    row["bytes"] = row.pop("nbytes")
+    return row
+
 
 LOCK_POLL_SECONDS: Final = 0.5
 RELEASE_TRIES: Final = 5

@@ -23,6 +23,8 @@ from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 
+POLICIES: Final = ("none", "random", "rack-aware", "region-aware", "zone-aware")
+"""What an inspection can be told to hold ensembles against."""
 MAX_REMEMBERED: Final = 10_000
 """Ensembles whose verdict is kept: most ledgers share theirs with others."""
 

@@ -1,15 +1,42 @@
-"""The job `scrub`; see `scrubbing`."""
+"""The job `scrub`: a pass is made of waves of pieces, one for each bookie, and of the comparison of what they read.
+
+Invariants
+- A wave holds all replicas of its ledgers, so whatever differs is found within it.
+- What a wave found is kept before the pass is said to be further.
+
+Everything belongs to the driver, except the task `compare_replicas`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
-from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from bookie_client.client import Client
+from bookie_client.replication.throttle import ReplicationThrottle
+from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
+from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
+from pyspark_bookie.jobs.replicas.absent import tell_absent
+from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
+from pyspark_bookie.jobs.replicas.findings import Finding
+from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
+from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
+from pyspark_bookie.jobs.replicas.planning import chosen, sized
+from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.totals import Totals
+from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, groups
+from pyspark_bookie.jobs.scrub.progress_record import PassRecord, PassState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +70,151 @@ class ScrubJob:
 
     def run(self, context: JobContext[ScrubArguments]) -> JobResult:
         """See the class."""
-        from pyspark_bookie.jobs.scrub.scrubbing import scrub
-
         return scrub(context)
+
+
+PIECES_PER_SLOT: Final = 8
+"""Of one wave, about: at its end slots wait for the last one."""
+MAX_LEDGERS: Final = 5_000
+"""Of one wave."""
+DOUBTS_PER_PIECE: Final = 64
+
+
+def scrub(context: JobContext[ScrubArguments]) -> JobResult:
+    """Raises `UsageError`, `PodkeeperError`; what goes wrong with single ledgers is a finding."""
+    args = context.args
+    if not 1 <= args.sample <= 100:
+        raise UsageError(f"scrub: --sample must be from 1 to 100 percent, not {args.sample}")
+    context.open_spark()
+    name = pass_name(args)
+    record = None if name is None else PassRecord(context.client(), name)
+    state = PassState(None, 0, int(time.time()), 0) if record is None else record.load(restart=args.restart)
+    if context.dry_run:
+        record = None
+    choice = chosen(context)
+    everything = choice.ids
+    ids = everything[bisect_left(everything, state.next_ledger) :]
+    if record is not None:
+        record.save(state)
+    with FindingsSpool() as spool:
+        run = _Pass(context, state, Totals(spool), len(everything) - len(ids), len(everything))
+        ended = True
+        run.tell()
+        for wave in run.waves(ids):
+            if not context.in_time or not run.wave(wave):
+                ended = False
+                break
+            if record is not None:
+                state = replace(state, next_ledger=run.behind(wave))
+                record.save(state)
+        if ended and record is not None:
+            record.save(replace(state, ended_ms=int(time.time() * 1000)))
+        more: dict[str, Value] = {"blocks_compared": run.compared, "blocks_differing": run.doubts}
+        more |= tell_absent(context, choice.missing, spool)
+        if not ended:
+            more["next_ledger"] = run.next_ledger
+        return run.totals.result(complete=ended, more=more)
+
+
+def pass_name(args: ScrubArguments) -> str | None:
+    """Under which name the pass is remembered; None: it is not. A run over some ledgers must not pass for one over all
+    of them."""
+    if args.pass_name is not None:
+        return args.pass_name
+    return None if args.is_narrowed else "all"
+
+
+@dataclass
+class _Pass:
+    context: JobContext[ScrubArguments]
+    state: PassState
+    totals: Totals
+    done: int
+    total: int
+    compared: int = 0
+    doubts: int = 0
+    next_ledger: int | None = None
+
+    def waves(self, ids: Sequence[int]) -> Iterator[tuple[Slice, ...]]:
+        """Ledgers in ascending order; no ledger is in two waves, unless it is larger than one."""
+        args = self.context.args
+        size = args.piece_bytes * PIECES_PER_SLOT * self.context.concurrent
+        return groups(sized(self.context, array("q", ids)), size, MAX_LEDGERS)
+
+    def behind(self, wave: tuple[Slice, ...]) -> int:
+        """The least ledger that is not done after this wave."""
+        self.next_ledger = wave[-1].next_ledger
+        return self.next_ledger
+
+    def wave(self, wave: tuple[Slice, ...]) -> bool:
+        """Whether all of it was done."""
+        blocks: list[BlockSum] = []
+        planned = pieces(wave, self.context.args.piece_bytes)
+        ended = 0
+        for outcome in self.context.run_tasks(partial(inspect_unit, self._inspection()), planned):
+            ended += 1
+            self.totals.take(self.context, outcome)
+            if outcome.result is not None:
+                blocks.extend(outcome.result.blocks)
+            self.tell()
+        self._compare(blocks)
+        self.done += len({each.ledger_id for each in wave if each.first == 0})
+        self.tell()
+        return ended == len(planned)
+
+    def _inspection(self) -> Inspection:
+        args = self.context.args
+        look = LookOptions(digests=True, checksums=True, sample=args.sample, seed=self.state.seed)
+        return Inspection(look=look, recheck_seconds=args.recheck, mark=args.mark and not self.context.dry_run)
+
+    def _compare(self, blocks: list[BlockSum]) -> None:
+        doubts = differing(blocks)
+        self.compared += len({(each.ledger_id, each.fragment, each.block, each.place) for each in blocks})
+        self.doubts += len(doubts)
+        parts = [doubts[start : start + DOUBTS_PER_PIECE] for start in range(0, len(doubts), DOUBTS_PER_PIECE)]
+        for outcome in self.context.run_tasks(compare_replicas, parts):
+            if outcome.result is not None:
+                self.totals.spool.add(outcome.result)
+            else:
+                slices = tuple(Slice(each.ledger_id, 0, None, 0) for each in outcome.item)
+                self.totals.add_failed(self.context, Unit(0, slices), outcome.failure)
+
+    def tell(self) -> None:
+        """How much of it is done."""
+        found = sum(self.totals.spool.counts.values())
+        note = f"{self.totals.sums['nbytes'] / 1e6:,.0f} MB, {found} findings"
+        self.context.progress(self.done, self.total, "ledgers", note)
+
+
+def pieces(wave: tuple[Slice, ...], piece_bytes: int) -> list[Unit]:
+    """The wave as pieces of single bookies, each in ascending order, so that neighbours are of different bookies. What
+    names no bookie, because nobody can read its metadata, is a piece of its own."""
+    of_bookies: list[list[Unit]] = []
+    for unit in by_bookie(wave, 0):
+        parts: list[list[Slice]] = [[]]
+        for each in unit.slices:
+            if parts[-1] and sum(part.nbytes for part in parts[-1]) + each.nbytes > piece_bytes:
+                parts.append([])
+            parts[-1].append(each)
+        of_bookies.append([Unit(0, tuple(part), unit.bookie) for part in parts])
+    ordered = [
+        units[place]
+        for place in range(max(map(len, of_bookies), default=0))
+        for units in of_bookies
+        if place < len(units)
+    ]
+    nameless = tuple(each for each in wave if not each.bookies)
+    if nameless:
+        ordered.append(Unit(0, nameless))
+    return [replace(unit, number=number) for number, unit in enumerate(ordered)]
+
+
+def compare_replicas(doubts: Sequence[Doubt], environment: TaskEnvironment) -> list[Finding]:
+    """The task that reads blocks again which differ."""
+    options = LookOptions(password=environment.access.password.read() or b"")
+    rate = environment.bytes_per_second
+
+    async def run(client: Client) -> list[Finding]:
+        return await compare(client, doubts, options, ReplicationThrottle(rate))
+
+    return environment.client().run(run)

@@ -1,15 +1,38 @@
-"""The job `space`; see `reporting`."""
+"""The job `space`: tasks count what ledgers take, bookies are asked over their admin API, and a forecast is made.
+
+Format of the detail report of `space` and `compact-report`, which is one table for owners, bookies and entry logs:
+`section` is owner, bookie or entry log; `name` is the owner as "kind name", the bookie, or "bookie file". What a
+section does not have is null.
+
+Driver only.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
-from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.framework.result import Counter as Value
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
+from pyspark_bookie.jobs.replicas.units import Planned
+from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, admin_urls
+from pyspark_bookie.jobs.space.bookie_space import BookieSpace, ask_bookies
+from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, take_stock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LEDGERS: Final = 2_000
+"""Of one piece."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +73,168 @@ class SpaceJob:
 
     def run(self, context: JobContext[SpaceArguments]) -> JobResult:
         """See the class."""
-        from pyspark_bookie.jobs.space.reporting import report
-
         return report(context)
+
+
+def report(context: JobContext[SpaceArguments]) -> JobResult:
+    """Raises `UsageError`, `PodkeeperError`."""
+    args = context.args
+    context.open_spark()
+    stock, failed, complete = _stock(context)
+    bookies = bookies_of(context, args.entry_logs)
+    counters: dict[str, Value] = {"ledgers": stock.ledgers, "owners": len(stock.by_owner)}
+    counters["payload_bytes"] = sum(space.payload_bytes for space in stock.by_owner.values())
+    counters["replica_bytes"] = sum(space.replica_bytes for space in stock.by_owner.values())
+    counters["leaked_ledgers"] = leaked = sum(space.leaked_ledgers for space in stock.by_owner.values())
+    counters["leaked_bytes"] = sum(space.leaked_bytes for space in stock.by_owner.values())
+    counters["metadata_damaged"] = stock.damaged
+    counters |= bookie_counters(bookies)
+    per_day = bytes_per_day(stock.recent_bytes, args.window)
+    days = days_until_full(sum(each.free_bytes for each in bookies), per_day)
+    counters["bytes_per_day"] = round(per_day)
+    counters["days_until_full"] = None if days is None else round(days, 1)
+    counters["pieces_failed"] = failed
+    rows = [*owner_rows(stock), *bookie_rows(bookies, stock.by_bookie), *log_rows(bookies)]
+    found = bool(leaked or failed or stock.damaged or any(each.problem for each in bookies))
+    return JobResult(counters, table_of(rows), JobExit.FINDINGS if found else JobExit.OK, complete)
+
+
+def bookies_of(context: JobContext[AdminArguments], entry_logs: int) -> list[BookieSpace]:
+    """What all registered bookies say. Raises `UsageError` for files that cannot be used, `MetadataUnavailable`."""
+    args = context.args
+    access = AdminAccess(args.admin_token_file, args.admin_ca_file, args.admin_certificate_file, args.admin_key_file)
+    urls = context.client().run(admin_urls)
+    try:
+        api = AdminApi(urls, access)
+    except OSError as error:
+        raise UsageError(f"{context.name}: the files of the admin API cannot be used: {error}") from error
+    return ask_bookies(api, entry_logs)
+
+
+def bookie_counters(bookies: Sequence[BookieSpace]) -> dict[str, Value]:
+    """Sums for the result row."""
+    return {
+        "bookies": len(bookies),
+        "bookies_not_told": sum(bool(each.problem) for each in bookies),
+        "used_bytes": sum(each.used_bytes for each in bookies),
+        "free_bytes": sum(each.free_bytes for each in bookies),
+        "garbage_bytes": sum(each.garbage_bytes for each in bookies),
+        "minor_reclaimable_bytes": sum(each.minor_reclaimable for each in bookies),
+        "major_reclaimable_bytes": sum(each.major_reclaimable for each in bookies),
+        "quarantined_logs": sum(each.quarantined_logs for each in bookies),
+    }
+
+
+def _stock(context: JobContext[SpaceArguments]) -> tuple[Stock, int, bool]:
+    args, now = context.args, time.time()
+    question = StockQuestion(
+        int((now - args.window) * 1000), int((now - args.leaked_after) * 1000), args.managed_ledgers
+    )
+    ids = chosen_ids(context)
+    planned = Planned(light_units(context, ids, LEDGERS))
+    context.progress(0, len(ids), "ledgers")
+    stock, failed = Stock(), 0
+    for outcome in context.run_tasks(partial(take_stock, question), planned):
+        if outcome.result is None:
+            failed += 1
+            context.log(f"a piece of {len(outcome.item.slices)} ledgers failed: {outcome.failure.message}")
+            continue
+        stock.add(outcome.result)
+        context.progress(stock.ledgers, len(ids), "ledgers")
+    return stock, failed, planned.ended and not failed
+
+
+def bytes_per_day(recent_bytes: int, window_s: float) -> float:
+    """Growth, from what was written within the window and is still there."""
+    return recent_bytes * DAY_S / window_s if window_s > 0 else 0.0
+
+
+def days_until_full(free_bytes: int, per_day: float) -> float | None:
+    """None: it does not grow."""
+    return None if per_day <= 0 else free_bytes / per_day
+
+
+_NUMBERS: Final = (
+    "ledgers",
+    "open_ledgers",
+    "payload_bytes",
+    "replica_bytes",
+    "leaked_ledgers",
+    "leaked_bytes",
+    "used_bytes",
+    "free_bytes",
+    "garbage_bytes",
+    "reclaimable_bytes",
+)
+
+
+def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Build the detail report from rows of this module."""
+    import pyarrow as pa
+
+    numbers = [(name, pa.int64()) for name in _NUMBERS]
+    schema = pa.schema([("section", pa.string()), ("name", pa.string()), *numbers, ("detail", pa.string())])
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
+
+
+def owner_rows(stock: Stock) -> list[dict[str, Any]]:
+    """The largest first."""
+    ordered = sorted(stock.by_owner.items(), key=lambda item: (-item[1].replica_bytes, item[0]))
+    return [
+        {
+            "section": "owner",
+            "name": f"{kind} {name}".strip(),
+            "ledgers": space.ledgers,
+            "open_ledgers": space.open_ledgers,
+            "payload_bytes": space.payload_bytes,
+            "replica_bytes": space.replica_bytes,
+            "leaked_ledgers": space.leaked_ledgers,
+            "leaked_bytes": space.leaked_bytes,
+        }
+        for (kind, name), space in ordered
+    ]
+
+
+def bookie_rows(bookies: Iterable[BookieSpace], expected: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Those with the most garbage first."""
+    return [
+        {
+            "section": "bookie",
+            "name": each.bookie,
+            "replica_bytes": expected.get(each.bookie),
+            "used_bytes": None if each.problem else each.used_bytes,
+            "free_bytes": None if each.problem else each.free_bytes,
+            "garbage_bytes": None if each.problem else each.garbage_bytes,
+            "reclaimable_bytes": None if each.problem else each.major_reclaimable,
+            "detail": each.problem or _compaction(each),
+        }
+        for each in sorted(bookies, key=lambda each: (-each.garbage_bytes, each.bookie))
+    ]
+
+
+def log_rows(bookies: Iterable[BookieSpace]) -> list[dict[str, Any]]:
+    """Those with the most garbage first."""
+    logs = [log for each in bookies for log in each.logs]
+    return [
+        {
+            "section": "entry log",
+            "name": f"{log.bookie} {log.name}",
+            "ledgers": len(log.owners) or None,
+            "used_bytes": log.size,
+            "garbage_bytes": None if log.live_bytes is None else max(0, log.size - log.live_bytes),
+            "detail": log.reason,
+        }
+        for log in sorted(logs, key=lambda log: (-(log.size - (log.live_bytes or log.size)), log.bookie, log.name))
+    ]
+
+
+def _compaction(space: BookieSpace) -> str:
+    parts = [
+        f"minor compaction gives {space.minor_reclaimable} bytes for {space.minor_rewritten} copied",
+        f"major {space.major_reclaimable} for {space.major_rewritten}",
+    ]
+    if space.unmeasured_logs:
+        parts.append(f"{space.unmeasured_logs} entry logs are not measured")
+    if space.quarantined_logs:
+        parts.append(f"{space.quarantined_logs} are damaged and left alone")
+    return "; ".join(parts)

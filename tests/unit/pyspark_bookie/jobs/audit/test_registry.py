@@ -7,8 +7,7 @@ import pytest
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.jobs.audit.auditing import is_among
-from pyspark_bookie.jobs.audit.job import AuditArguments
+from pyspark_bookie.jobs.audit.job import AuditArguments, is_among
 from pyspark_bookie.jobs.audit.registry import KIND, NOTE, NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.replicas.findings import NO_LEDGER, Finding, Verdict
 from tests.support.ledger_shelf import LedgerShelf

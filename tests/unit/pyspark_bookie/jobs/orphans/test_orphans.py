@@ -14,10 +14,9 @@ from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
 from pyspark_bookie.jobs.orphans import ledgers
-from pyspark_bookie.jobs.orphans.finding import Fate, table_of
-from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS
+from pyspark_bookie.jobs.orphans.finding import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS, Fate, table_of
+from pyspark_bookie.jobs.orphans.job import stream_segments
 from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
-from pyspark_bookie.jobs.orphans.searching import stream_segments
 from pyspark_bookie.jobs.owners.index import Owners, Standing
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState

@@ -11,10 +11,9 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerState
-from pyspark_bookie.jobs.recover import recovering
-from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions
-from pyspark_bookie.jobs.recover.outcomes import State, table_of, worst
-from pyspark_bookie.jobs.recover.recovering import Recovery, recover_ledgers
+from pyspark_bookie.jobs.recover import job
+from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
+from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions, State, table_of, worst
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.look import Looker
@@ -65,7 +64,7 @@ async def test_what_is_read_and_written_passes_the_throttle_of_the_task(models, 
             super().__init__(rate)
             made.append(self)
 
-    monkeypatch.setattr(recovering, "ReplicationThrottle", Noted)
+    monkeypatch.setattr(job, "ReplicationThrottle", Noted)
     await models.add(*"abcd")
     async with models.client() as client:
         ledger_id = await written(client, 40)

@@ -14,9 +14,8 @@ from bookie_pod.node.bookie_id import bookie_service_info
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, AdminError, admin_urls
 from pyspark_bookie.jobs.space.bookie_space import ask_bookies
-from pyspark_bookie.jobs.space.forecast import bytes_per_day, days_until_full
+from pyspark_bookie.jobs.space.job import bookie_rows, bytes_per_day, days_until_full, log_rows, owner_rows, table_of
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, stock_of
-from pyspark_bookie.jobs.space.rows import bookie_rows, log_rows, owner_rows, table_of
 from tests.support.bookie_process import free_port
 from tests.support.live_bookie import live_bookie
 

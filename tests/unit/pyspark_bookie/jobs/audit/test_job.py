@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.jobs.audit.auditing import policy_held_against
-from pyspark_bookie.jobs.audit.job import AuditArguments
+from pyspark_bookie.jobs.audit.job import AuditArguments, policy_held_against
 
 
 @pytest.mark.parametrize(

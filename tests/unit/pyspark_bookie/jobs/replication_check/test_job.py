@@ -12,7 +12,7 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
-from pyspark_bookie.jobs.replication_check.checking import Question, check_ledgers, copies_left
+from pyspark_bookie.jobs.replication_check.job import Question, check_ledgers, copies_left
 from tests.unit.bookie_client.replication.cluster import written
 
 
