@@ -1,27 +1,34 @@
-"""How a task reaches the cluster: the options that source, sink and jobs share.
+"""How a task reaches the cluster, where what it writes is placed, and where it stands itself: the options that source,
+sink and jobs share.
 
     @dataclass(frozen=True, kw_only=True)
     class SinkOptions(AccessOptions): ...
 
+Invariants
+- Where a process stands is looked up in the environment of that process, never in the driver's on behalf of a task.
+
 Pure but for `client` and `client_options`, which read files, and `placement_options`, which reads the environment; any
 process.
+
+Source: reference client protocol, sections 11 and 16.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+import os
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import BadRequest, PodkeeperError
 from bookie_protocol.traffic_class import TrafficClass
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
-from pyspark_bookie.common.options import option, seconds
-from pyspark_bookie.common.placement import DEFAULT_POLICY, placement_options, policy_name
+from pyspark_bookie.common.options import camel_case, option, seconds, words
 from pyspark_bookie.common.secrets import PasswordSource, read_secret
-from pyspark_bookie.common.settings import settings
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
@@ -29,6 +36,46 @@ if TYPE_CHECKING:
     from bookie_client.placement.options import PlacementOptions
     from bookie_protocol.metadata_service.options import MetadataServiceOptions
     from bookie_protocol.wire.auth import ClientAuthProvider
+
+DEFAULT_POLICY: Final = "rack-aware"
+"""Of a client that is not told another one."""
+LOCATION_VARIABLE: Final = "BK_networkLocation"
+"""As for a bookie: where the process stands, such as `/zone-a` or `/zone-a/rack-7`."""
+
+_OF_A_BOOKIES_HOST: Final = "local"
+"""The policy of who writes to the bookie beside itself; a task has none."""
+_HAVE_OPTIONS: Final = frozenset({"policy", "local_bookie", "local_location"})
+
+
+def policy_name(text: str) -> str:
+    """The name of a placement policy."""
+    from bookie_client.placement.options import POLICIES
+
+    names = [name for name in POLICIES if name != _OF_A_BOOKIES_HOST]
+    name = text.strip().lower()
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    raise ValueError(f"did you mean {near[0]}?" if near else f"must be one of {', '.join(names)}")
+
+
+def placement_options(policy: str, given: Mapping[str, str], location: str | None) -> PlacementOptions:
+    """`given`: fields of `PlacementOptions`, as texts; `location`: None where the environment tells it, if
+    anybody does. Raises `PodkeeperSparkError` (OPTION)."""
+    from bookie_client.placement.options import PlacementOptions
+
+    values = settings("placement.", given, PlacementOptions, but=_HAVE_OPTIONS)
+    try:
+        return PlacementOptions(policy=policy, local_location=own_location(location), **values)
+    except BadRequest as error:
+        raise PodkeeperSparkError(OPTION, str(error)) from None
+
+
+def own_location(given: str | None) -> str | None:
+    """Where this process stands; None: nobody says. A label that a pod does not have is an empty text."""
+    location = os.environ.get(LOCATION_VARIABLE, "") if given is None else given
+    return location.strip() or None
+
 
 URI_VARIABLE: Final = "BK_metadataServiceUri"
 DEFAULT_METADATA_SECONDS: Final = 10.0
@@ -168,3 +215,45 @@ def _text(secret: bytes) -> str:
         return secret.decode()
     except UnicodeDecodeError:
         return ""
+
+
+_NAMES: Final = "tuple[str, ...]"
+_PLAIN: Final = re.compile(r"(int|float|bool|str)( \| None)?|" + re.escape(_NAMES))
+
+
+def settings(prefix: str, given: Mapping[str, str], of: type[Any], *, but: Collection[str] = ()) -> dict[str, Any]:
+    """Values of fields of `of`, whose names may be written in any case, with or without underscores. `but`: fields
+    that are not set in this way. Raises `PodkeeperSparkError` (OPTION)."""
+    known = {
+        item.name.replace("_", ""): item
+        for item in dataclasses.fields(of)
+        if _PLAIN.fullmatch(str(item.type)) and item.name not in but
+    }
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        item = known.get(name.replace("_", "").lower())
+        if item is None:
+            raise _unknown(prefix, name, {plain: camel_case(field.name) for plain, field in known.items()})
+        values[item.name] = _setting(f"{prefix}{name}", str(item.type), text)
+    return values
+
+
+def _unknown(prefix: str, name: str, names: Mapping[str, str]) -> PodkeeperSparkError:
+    near = difflib.get_close_matches(name.replace("_", "").lower(), names, n=1)
+    hint = f"did you mean {prefix}{names[near[0]]}?" if near else f"there are {', '.join(names.values())}"
+    return PodkeeperSparkError(OPTION, f"there is no option {prefix}{name}: {hint}")
+
+
+def _setting(name: str, kind: str, text: str) -> object:
+    plain = kind.removesuffix(" | None")
+    if text.strip().lower() == "none" and plain != kind:
+        return None
+    try:
+        if plain == "bool":
+            return {"true": True, "false": False}[text.strip().lower()]
+        if plain == _NAMES:
+            return words(text)
+        return {"int": int, "float": float, "str": str}[plain](text)
+    except (KeyError, ValueError):
+        wanted = "list of names with commas in between" if plain == _NAMES else kind
+        raise PodkeeperSparkError(OPTION, f"option {name}={text}: is no {wanted}") from None

@@ -1,4 +1,4 @@
-"""The one error that users of the Spark package see.
+"""The one error that users of the Spark package see, and the one by which a decoder refuses an entry.
 
 Spark keeps neither class nor attributes of an exception that Python raised, only its text. So the text begins with a
 code that scripts can look for, and names the ledger and the remedy:
@@ -42,6 +42,11 @@ class PodkeeperSparkError(Exception):
 
     def __reduce__(self) -> tuple[type[PodkeeperSparkError], tuple[str, str]]:
         return type(self), (self.code, self.message)
+
+
+class UndecodableEntry(ValueError):
+    """The entry is not of the format that was asked for, or of a kind that cannot be decoded here; the text says
+    which."""
 
 
 def code_of(error: PodkeeperError) -> str:

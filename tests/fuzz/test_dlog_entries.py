@@ -8,8 +8,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_bookie.source.decoding import UndecodableEntry
-from pyspark_bookie.source.dlog.entries import MAX_BLOCK, MAX_ENTRY, RECORD_BYTES, LogRecord, log_records
+from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source.dlog import MAX_BLOCK, MAX_ENTRY, RECORD_BYTES, LogRecord, log_records
 from tests.support.dlog_entries import COMPRESSIONS, RECORD_SET, control, end_of_stream, entry, record, record_set
 from tests.support.mutations import mutated
 

@@ -19,9 +19,9 @@ from bookie_protocol.quiet import quiet_grpc
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.offload import job as offload_job
-from pyspark_bookie.jobs.offload.tasks import DeletionBundle, OffloadBundle, delete_bundle, offload_bundle
+from pyspark_bookie.jobs.offload.job import DeletionBundle, OffloadBundle, delete_bundle, offload_bundle
 from pyspark_bookie.jobs.transfer import running
-from pyspark_bookie.jobs.transfer.tasks import TransferBundle, transfer_bundle
+from pyspark_bookie.jobs.transfer.running import TransferBundle, transfer_bundle
 
 BEFORE = "before-"
 _STATE = "TEST_DYING_STATE"

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark_bookie.jobs.framework.arguments import UsageError, argument
 from pyspark_bookie.jobs.framework.common import access_options
 from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.findings import missing_findings
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
-from pyspark_bookie.jobs.framework.missing import missing_findings
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
-from pyspark_bookie.jobs.transfer.arguments import TransferArguments
-from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
+from pyspark_bookie.jobs.transfer.running import TransferArguments, TransferPlan, run_transfer
 from pyspark_bookie.jobs.transfer.sources import ClusterSource
 
 if TYPE_CHECKING:

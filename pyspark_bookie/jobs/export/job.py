@@ -15,11 +15,9 @@ from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.dumps.files import SUFFIXES, Dumps
 from pyspark_bookie.jobs.dumps.format import DumpHeader
 from pyspark_bookie.jobs.framework.arguments import argument
-from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
-from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, select_ledgers
-from pyspark_bookie.jobs.framework.missing import missing_findings
+from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table, missing_findings
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, bundles, select_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error

@@ -2,8 +2,7 @@
 
 arguments.py   typed arguments from dataclasses; sizes, durations, ledger ids
 common.py      the arguments that every job has
-ledgers.py     the arguments that select ledgers; their metadata
-bundles.py     small ledgers in one piece of work
+ledgers.py     the arguments that select ledgers; their metadata; bundles of small ones
 records.py     what jobs keep in the metadata service
 findings.py    findings of jobs that move ledgers
 registry.py    jobs by name, found in the packages beside this one
@@ -11,7 +10,7 @@ result.py      the result row, findings, exit codes
 progress.py    what is shown while a job runs
 tasks.py       pieces of work on Spark: bounded, throttled, each with its own outcome
 context.py     what a job is given
-session.py     the SparkSession
+session.py     the SparkSession, and how parallel it is
 reports.py     findings as Parquet
 command.py     the command line, and what happens around a job
 """

@@ -16,11 +16,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.common.session import parallelism
 from pyspark_bookie.common.throttle import Throttle, share
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.progress import Progress
-from pyspark_bookie.jobs.framework.session import open_session
+from pyspark_bookie.jobs.framework.session import open_session, parallelism
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, run_tasks
 
 if TYPE_CHECKING:

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.archive.lookup import archived_ledger
+from bookie_protocol.errors import MetadataDamaged, PodkeeperError
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.tasks import task_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from bookie_client import Client
 
 T = TypeVar("T")
 
@@ -77,3 +81,21 @@ def findings_table(found: Sequence[LedgerFinding]) -> pa.Table:
             "detail": pa.array([finding.detail for finding in ordered], pa.string()),
         }
     )
+
+
+async def missing_findings(client: Client, ledger_ids: Iterable[int]) -> list[LedgerFinding]:
+    """ARCHIVED where `offload` has taken the ledger out of the cluster, MISSING where nobody has it. Raises
+    `MetadataUnavailable`."""
+
+    async def finding(ledger_id: int) -> LedgerFinding:
+        try:
+            there = await archived_ledger(client.metadata_service, ledger_id)
+        except MetadataDamaged as error:
+            told = task_error(error)
+            return LedgerFinding(ledger_id, told.code, told.message)
+        if there is None:
+            return LedgerFinding(ledger_id, MISSING, "the ledger does not exist")
+        remedy = f"restore --source {there.target} --keep-ids --ledgers {ledger_id}"
+        return LedgerFinding(ledger_id, ARCHIVED, f"it is in the archive, and gone from the bookies: {remedy}")
+
+    return await bounded(ledger_ids, finding)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -232,3 +232,29 @@ def _values(row: LedgerRow) -> tuple[object, ...]:
 def text_of(value: bytes | None) -> str | None:
     """A value of custom metadata, as people read it; None stays None."""
     return None if value is None else value.decode("utf-8", "replace")
+
+
+BUNDLE_BYTES: Final = 64 * 1024 * 1024
+BUNDLE_LEDGERS: Final = 200
+
+
+def bundles(
+    rows: Iterable[LedgerRow], max_bytes: int = BUNDLE_BYTES, max_ledgers: int = BUNDLE_LEDGERS, at_least: int = 1
+) -> list[tuple[LedgerRow, ...]]:
+    """Every ledger in exactly one bundle. A bundle has at most `max_bytes`, or is one ledger; bundles come with the
+    largest first, so that the last tasks of a job are short. There are `at_least` so many, if there are ledgers enough:
+    no slot stays idle for the sake of bundling."""
+    by_size = sorted(rows, key=lambda row: (-row.nbytes, row.ledger_id))
+    max_ledgers = max(1, min(max_ledgers, -(-len(by_size) // max(1, at_least))))
+    made: list[tuple[LedgerRow, ...]] = []
+    current: list[LedgerRow] = []
+    nbytes = 0
+    for row in by_size:
+        if current and (nbytes + row.nbytes > max_bytes or len(current) >= max_ledgers):
+            made.append(tuple(current))
+            current, nbytes = [], 0
+        current.append(row)
+        nbytes += row.nbytes
+    if current:
+        made.append(tuple(current))
+    return made

@@ -67,3 +67,12 @@ def _show_workers_this_python() -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+
+
+def parallelism(session: SparkSession) -> int:
+    """Tasks that can run at the same time, as far as Spark tells now (`spark.default.parallelism`); through Spark
+    Connect, which does not tell, the number of shuffle partitions."""
+    try:
+        return max(1, session.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context, and says so by errors of several types
+        return max(1, int(session.conf.get("spark.sql.shuffle.partitions") or 1))

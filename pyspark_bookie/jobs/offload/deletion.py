@@ -1,4 +1,4 @@
-"""Deleting an offloaded ledger from the cluster.
+"""Deleting offloaded ledgers from the cluster, and taking them out of the streams that list them.
 
 A ledger goes when its record has been COMPLETE for the lag, it still is the ledger that was archived, nobody else
 counts on it, and its files were read once more, whole, and are what was written. The metadata is deleted by its
@@ -15,6 +15,9 @@ Invariants
   the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change;
   each time where metadata have no room for a name. Whoever was about to list it in the stream that it names fails:
   its metadata say that it goes, and that stream is changed, before it is looked at last.
+- A stream loses only its oldest ledgers, by truncation, so that its readers are told that they are gone rather than
+  meeting a hole; it is cut only behind ledgers whose archive was proved good, and a cursor that has not passed them
+  keeps them.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
 
 One thread.
@@ -28,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.cursors import StreamCursors
@@ -35,7 +39,14 @@ from bookie_client.streams.model import STREAM_KEY
 from bookie_client.streams.publishing import WITH_CUSTOM_METADATA, going, staying
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
-from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere, SessionEnded
+from bookie_protocol.errors import (
+    EntryDamaged,
+    MetadataVersionConflict,
+    NoSuchLedger,
+    NotThere,
+    SessionEnded,
+    StreamInUse,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
@@ -48,7 +59,7 @@ from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY
 if TYPE_CHECKING:
     from bookie_client import Client
     from bookie_client.blocking import BlockingClient
-    from bookie_client.streams import Manifest, StreamCursor
+    from bookie_client.streams import Manifest, StreamCursor, StreamPosition
 
 _TRIES: Final = 5
 
@@ -241,3 +252,37 @@ def _not_now(record: OffloadRecord | None) -> DeletionFate:
     return (
         DeletionFate.ALREADY if record is not None and record.state is OffloadState.BK_DELETED else DeletionFate.NOT_DUE
     )
+
+
+def oldest(manifest: Manifest, ledger_ids: Collection[int]) -> tuple[int, ...]:
+    """The ledgers at the beginning of a stream that are all among these."""
+    return tuple(
+        ledger.ledger_id
+        for ledger in takewhile(lambda ledger: not ledger.is_open and ledger.ledger_id in ledger_ids, manifest.ledgers)
+    )
+
+
+def behind(manifest: Manifest, count: int) -> StreamPosition:
+    """The place behind the first `count` ledgers, at least one."""
+    from bookie_client.streams import StreamPosition
+
+    if count < len(manifest.ledgers):
+        return StreamPosition(manifest.ledgers[count].ledger_id, 0)
+    last = manifest.ledgers[-1]
+    return StreamPosition(last.ledger_id, last.entries or 0)
+
+
+def cut(client: BlockingClient, manifest: Manifest, proven: Collection[int]) -> str | None:
+    """Truncate a stream behind its oldest ledgers, which are proven; they are deleted with it. Returns why nothing was
+    done, in words; None: done, or there was nothing to do."""
+    from bookie_client.streams import Streams
+
+    going = oldest(manifest, proven)
+    if not going:
+        return None
+    position = behind(manifest, len(going))
+    try:
+        client.run(lambda inner: Streams(inner).truncate(manifest.name, position))
+    except StreamInUse as error:
+        return str(error)
+    return None

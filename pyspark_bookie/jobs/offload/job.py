@@ -1,41 +1,40 @@
-"""`offload`: ledgers to Parquet."""
+"""The job `offload`: what each ledger needs, bundles of them as tasks, and what it all comes to.
+
+The error of one ledger does not end its bundle.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.archive.record import OffloadRecord
+from bookie_protocol.archive.record import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.layout import PARTITIONS
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, UsageError, argument
-from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
-from pyspark_bookie.jobs.framework.ledgers import Selected, SelectionArguments, check_selection, select_ledgers
+from pyspark_bookie.jobs.framework.ledgers import (
+    LedgerRow,
+    Selected,
+    SelectionArguments,
+    bundles,
+    check_selection,
+    select_ledgers,
+)
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.framework.tasks import Outcome
+from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
-from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
-from pyspark_bookie.jobs.offload.machine import Fate, OffloadSettings
-from pyspark_bookie.jobs.offload.planning import OffloadPlan, due, plan_offload
-from pyspark_bookie.jobs.offload.store import OffloadStore
-from pyspark_bookie.jobs.offload.streams import cut, oldest
-from pyspark_bookie.jobs.offload.tasks import (
-    DeletionBundle,
-    LedgerOutcome,
-    OffloadBundle,
-    delete_bundle,
-    offload_bundle,
-    prove_bundle,
-)
+from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, cut, is_due, oldest
+from pyspark_bookie.jobs.offload.machine import Fate, Offloader, OffloadSettings
+from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
 
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest
@@ -288,3 +287,142 @@ def _deletion_bundles(ledger_ids: Sequence[int], settings: DeletionSettings) -> 
         DeletionBundle(tuple(ledger_ids[start : start + _DELETED_AT_ONCE]), settings)
         for start in range(0, len(ledger_ids), _DELETED_AT_ONCE)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlan:
+    """`begun`: of `work`, those that an earlier run has begun. `already`: in this archive. `elsewhere`: in another."""
+
+    work: tuple[LedgerRow, ...]
+    begun: int
+    already: int
+    elsewhere: tuple[int, ...]
+    not_closed: int
+    empty: int
+
+
+def plan_offload(rows: Iterable[LedgerRow], records: Mapping[int, OffloadRecord], target: str) -> OffloadPlan:
+    """What is to be offloaded of these ledgers."""
+    work: list[LedgerRow] = []
+    elsewhere: list[int] = []
+    begun = already = not_closed = empty = 0
+    for row in rows:
+        record = records.get(row.ledger_id)
+        if not row.is_closed:
+            not_closed += 1
+        elif row.entries == 0:
+            empty += 1
+        elif record is not None and record.state is OffloadState.COMPLETE and record.ledger.is_surely(row.identity):
+            if record.target != target:
+                elsewhere.append(row.ledger_id)
+            elif record.abandoned:
+                work.append(row)  # its run died before it had cleaned up
+            else:
+                already += 1
+        else:
+            work.append(row)
+            begun += record is not None
+    return OffloadPlan(tuple(work), begun, already, tuple(elsewhere), not_closed, empty)
+
+
+def due(records: Mapping[int, OffloadRecord], settings: DeletionSettings, now: float) -> tuple[list[int], int]:
+    """Ledgers whose lag has passed, ascending, and how many wait for it."""
+    going = sorted(ledger_id for ledger_id, record in records.items() if is_due(record, settings, now))
+    complete = sum(
+        record.state is OffloadState.COMPLETE and record.target == settings.target for record in records.values()
+    )
+    return going, complete - len(going)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadBundle:
+    """Ledgers to be brought to COMPLETE. `nbytes`: of all of them, for the progress."""
+
+    ledger_ids: tuple[int, ...]
+    nbytes: int
+    settings: OffloadSettings
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionBundle:
+    """Ledgers to be deleted, if they may be."""
+
+    ledger_ids: tuple[int, ...]
+    settings: DeletionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOutcome:
+    """What became of one ledger: `fate`, or `error`. The numbers are those of a ledger that was offloaded."""
+
+    ledger_id: int
+    fate: Fate | DeletionFate | None
+    error: TaskError | None = None
+    entries: int = 0
+    nbytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+
+
+def offload_bundle(bundle: OffloadBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
+    """Offload one ledger after the other."""
+    throttle = environment.throttle()
+    files = Files(bundle.settings.target, "--target")
+    password = environment.access.password.read()
+    offloader = Offloader(
+        environment.client(), files, bundle.settings, password, throttle, instance_id=bundle.instance_id
+    )
+    return tuple(_offload(offloader, ledger_id) for ledger_id in bundle.ledger_ids)
+
+
+def delete_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
+    """Delete one ledger after the other."""
+    files = Files(bundle.settings.target, "--target")
+    throttle = environment.throttle()
+    deleter = Deleter(environment.client(), files, bundle.settings, throttle, ledger_ids=bundle.ledger_ids)
+    return tuple(_delete(deleter, ledger_id) for ledger_id in bundle.ledger_ids)
+
+
+def prove_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
+    """Prove one ledger after the other: those that may go are PROVEN."""
+    files = Files(bundle.settings.target, "--target")
+    throttle = environment.throttle()
+    deleter = Deleter(environment.client(), files, bundle.settings, throttle, ledger_ids=bundle.ledger_ids)
+    return tuple(_prove(deleter, ledger_id) for ledger_id in bundle.ledger_ids)
+
+
+def _offload(offloader: Offloader, ledger_id: int) -> LedgerOutcome:
+    try:
+        fate, record = offloader.offload(ledger_id)
+    except TakenOver:
+        return LedgerOutcome(ledger_id, Fate.TAKEN_OVER)
+    except Exception as error:
+        return LedgerOutcome(ledger_id, None, task_error(error))
+    if fate is not Fate.OFFLOADED or record is None or record.counts is None:
+        return LedgerOutcome(ledger_id, fate)
+    return LedgerOutcome(
+        ledger_id,
+        fate,
+        None,
+        record.counts.entries,
+        record.counts.nbytes,
+        len(record.files),
+        sum(file.nbytes for file in record.files),
+    )
+
+
+def _delete(deleter: Deleter, ledger_id: int) -> LedgerOutcome:
+    try:
+        return LedgerOutcome(ledger_id, deleter.delete(ledger_id))
+    except TakenOver:
+        return LedgerOutcome(ledger_id, Fate.TAKEN_OVER)
+    except Exception as error:
+        return LedgerOutcome(ledger_id, None, task_error(error))
+
+
+def _prove(deleter: Deleter, ledger_id: int) -> LedgerOutcome:
+    try:
+        return LedgerOutcome(ledger_id, DeletionFate.PROVEN if deleter.prove(ledger_id) else DeletionFate.NOT_DUE)
+    except Exception as error:
+        return LedgerOutcome(ledger_id, None, task_error(error))

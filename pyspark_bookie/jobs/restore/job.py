@@ -16,8 +16,7 @@ from pyspark_bookie.jobs.framework.findings import not_at_source, readable
 from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
-from pyspark_bookie.jobs.transfer.arguments import TransferArguments
-from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
+from pyspark_bookie.jobs.transfer.running import TransferArguments, TransferPlan, run_transfer
 from pyspark_bookie.jobs.transfer.sources import ArchiveSource, closed_row
 
 

@@ -3,7 +3,5 @@
 sources.py    where payloads come from: a cluster, an archive, dumps
 record.py     pure: how far a ledger is, and the record's bytes, in the target's metadata service
 machine.py    one ledger: written, closed, read again
-tasks.py      bundles of ledgers on an executor
-arguments.py  arguments that the three jobs share
-running.py    plan, tasks, publication in a stream, result
+running.py    the arguments that the three jobs share, plan, tasks, publication in a stream, result
 """

@@ -5,6 +5,7 @@ Driver only.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +13,71 @@ from typing import TYPE_CHECKING
 
 from bookie_protocol.errors import Refused
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.jobs.framework.bundles import bundles
+from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.jobs.framework.arguments import COUNT, UsageError, argument
+from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
-from pyspark_bookie.jobs.framework.ledgers import LedgerRow
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow, bundles
+from pyspark_bookie.jobs.framework.records import TakenOver
 from pyspark_bookie.jobs.framework.result import Counter as Counted
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.transfer.arguments import TransferArguments
-from pyspark_bookie.jobs.transfer.machine import TransferFate, TransferSettings, transfer_records
+from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error
+from pyspark_bookie.jobs.transfer.machine import (
+    TransferFate,
+    Transferrer,
+    TransferSettings,
+    check_name,
+    transfer_records,
+)
 from pyspark_bookie.jobs.transfer.record import TransferState, record_key
 from pyspark_bookie.jobs.transfer.sources import Source
-from pyspark_bookie.jobs.transfer.tasks import TransferBundle, TransferOutcome, transfer_bundle
 
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest, PublishedLedger
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferArguments(CommonArguments):
+    """Of `restore`, `copy` and `import`."""
+
+    keep_ids: bool = argument(
+        False, help="The new ledgers have the ids that they had; else the cluster gives new ones."
+    )
+    to_stream: str | None = argument(
+        None, help="When all are there, add them to this stream, which is made if there is none.", metavar="NAME"
+    )
+    ensemble: int | None = argument(None, help="Bookies of each new ledger. Default: as it was.", kind=COUNT)
+    write_quorum: int | None = argument(None, help="Copies of each entry. Default: as it was.", kind=COUNT)
+    ack_quorum: int | None = argument(None, help="Copies that a write waits for. Default: as it was.", kind=COUNT)
+    new_password_file: str | None = argument(
+        None,
+        help="File with the new ledgers' password. Default: the copied ledger's; empty for ledgers from files.",
+        metavar="FILE",
+    )
+    name: str | None = argument(
+        None,
+        help="Name of the transfer: runs of one name go on where the last one ended. Default: by its source"
+        " and stream.",
+    )
+
+    def settings(self, job: str, source: str) -> TransferSettings:
+        """`source`: a text that tells the source from others."""
+        if self.keep_ids and self.to_stream is not None:
+            raise UsageError("--keep-ids and --to-stream exclude each other: a stream's ledgers are its own")
+        whole = source if self.to_stream is None else f"{source} {self.to_stream}"
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+        if self.new_password_file is not None:
+            read_secret("--new-password-file", self.new_password_file)  # told now if it cannot be read
+        return TransferSettings(
+            name=check_name(self.name or f"{job}-{digest}"),
+            keep_ids=self.keep_ids,
+            stream=self.to_stream,
+            ensemble=self.ensemble,
+            write_quorum=self.write_quorum,
+            ack_quorum=self.ack_quorum,
+            password_file=self.new_password_file,
+        )
 
 
 @dataclass(frozen=True)
@@ -193,3 +245,49 @@ def _behind_listed(manifest: Manifest, ledgers: Sequence[PublishedLedger]) -> Se
             " of order: give the transfer another --name and --to-stream"
         )
     return new
+
+
+@dataclass(frozen=True)
+class TransferBundle:
+    """`uuids` and `lives`: of the ledgers, as in `LedgerRow`. `nbytes`: of all its ledgers, for the progress."""
+
+    ledger_ids: tuple[int, ...]
+    uuids: tuple[str, ...]
+    lives: tuple[str, ...]
+    nbytes: int
+    source: Source
+    settings: TransferSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOutcome:
+    """What became of one ledger: `fate`, or `error`. `target_id`: the ledger that was made, or had been."""
+
+    source_id: int
+    fate: TransferFate | None
+    error: TaskError | None = None
+    target_id: int | None = None
+    entries: int = 0
+    nbytes: int = 0
+    payload_crc: int = 0
+
+
+def transfer_bundle(bundle: TransferBundle, environment: TaskEnvironment) -> tuple[TransferOutcome, ...]:
+    """Transfer one ledger after the other into the cluster of the environment."""
+    source = bundle.source.open(environment.throttle())
+    transferrer = Transferrer(environment.client(), source, bundle.settings, ledger_ids=bundle.ledger_ids)
+    ledgers = zip(bundle.ledger_ids, bundle.uuids, bundle.lives, strict=True)
+    return tuple(_transfer(transferrer, *ledger) for ledger in ledgers)
+
+
+def _transfer(transferrer: Transferrer, ledger_id: int, uuid: str, life: str) -> TransferOutcome:
+    try:
+        fate, record = transferrer.transfer(ledger_id, uuid, life)
+    except TakenOver:
+        return TransferOutcome(ledger_id, TransferFate.TAKEN_OVER)
+    except Exception as error:
+        return TransferOutcome(ledger_id, None, task_error(error))
+    if record is None or record.counts is None:
+        return TransferOutcome(ledger_id, fate)
+    counts = record.counts
+    return TransferOutcome(ledger_id, fate, None, record.target_id, counts.entries, counts.nbytes, counts.payload_crc)

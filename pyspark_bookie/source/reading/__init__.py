@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_bookie.common.garbage import fewer_collections, freeze_imports
-from pyspark_bookie.common.memory import keep_freed_memory
+from pyspark_bookie.common.memory import fewer_collections, freeze_imports, keep_freed_memory
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.source.options import Decode
 
@@ -77,10 +76,10 @@ def _batches(
 
 def _decoder(decode: Decode) -> Decoder[Any]:
     if decode is Decode.DLOG:
-        from pyspark_bookie.source.dlog.decoder import DlogDecoder
+        from pyspark_bookie.source.dlog import DlogDecoder
 
         return DlogDecoder()
-    from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+    from pyspark_bookie.source.pulsar import PulsarDecoder
 
     return PulsarDecoder()
 

@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pyspark_bookie.common.errors import DECODE, PodkeeperSparkError
-from pyspark_bookie.source.decoding import UndecodableEntry
+from pyspark_bookie.common.errors import DECODE, PodkeeperSparkError, UndecodableEntry
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN

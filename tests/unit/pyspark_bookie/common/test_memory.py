@@ -1,7 +1,8 @@
-"""Memory that a worker frees stays with it."""
+"""Memory that a worker frees stays with it, and the cycle collector leaves entries alone."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark import TaskContext
 
 from pyspark_bookie.common import memory
+from pyspark_bookie.common.memory import YOUNG_OBJECTS, fewer_collections, freeze_imports
 
 FAULTS = """
 import resource, sys
@@ -45,3 +47,26 @@ def test_only_workers_of_spark_do_so(monkeypatch, in_task):
     monkeypatch.setattr(memory, "set_thresholds", lambda: calls.append(1) or True)
     assert memory.keep_freed_memory() is in_task
     assert len(calls) == in_task
+
+
+@pytest.mark.parametrize(("young", "within"), [(700, YOUNG_OBJECTS), (0, 0), (10 * YOUNG_OBJECTS, 10 * YOUNG_OBJECTS)])
+def test_the_collector_runs_less_often_and_is_as_it_was_afterwards(young, within):
+    before = gc.get_threshold()
+    gc.set_threshold(young, *before[1:])
+    try:
+        with pytest.raises(ZeroDivisionError), fewer_collections():
+            assert gc.get_threshold() == (within, *before[1:])
+            raise ZeroDivisionError
+        assert gc.get_threshold() == (young, *before[1:])
+    finally:
+        gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(("in_task", "frozen", "calls"), [(False, 0, 0), (True, 0, 1), (True, 5_000, 0)])
+def test_a_worker_freezes_what_it_imported_and_does_so_once(monkeypatch, in_task, frozen, calls):
+    done = []
+    monkeypatch.setattr(TaskContext, "get", lambda: object() if in_task else None)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append(1))
+    freeze_imports()
+    assert len(done) == calls

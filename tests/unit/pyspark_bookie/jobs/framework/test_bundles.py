@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_bookie.jobs.framework.bundles import bundles
-from pyspark_bookie.jobs.framework.ledgers import LedgerRow
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow, bundles
 
 
 def row(ledger_id: int, nbytes: int) -> LedgerRow:

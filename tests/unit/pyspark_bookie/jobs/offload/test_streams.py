@@ -26,8 +26,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
-from pyspark_bookie.jobs.offload.streams import behind, cut, oldest
+from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, behind, cut, oldest
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import offloader
 

@@ -21,8 +21,8 @@ from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import Outcome
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.transfer.machine import Transferrer
+from pyspark_bookie.jobs.transfer.running import _transfer
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
-from pyspark_bookie.jobs.transfer.tasks import _transfer
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import offloader
 from tests.unit.pyspark_bookie.jobs.rig import DriverContext, drive

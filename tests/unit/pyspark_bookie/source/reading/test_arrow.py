@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from bookie_client.reading.entry import LedgerEntry
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.source.dlog.decoder import DlogDecoder
+from pyspark_bookie.source.dlog import DlogDecoder
 from pyspark_bookie.source.options import SourceOptions
-from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+from pyspark_bookie.source.pulsar import PulsarDecoder
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.decoded import decoded_batches

@@ -7,9 +7,8 @@ import struct
 
 import pytest
 
-from pyspark_bookie.source.decoding import UndecodableEntry
-from pyspark_bookie.source.dlog import entries
-from pyspark_bookie.source.dlog.entries import LogRecord, log_records
+from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source.dlog import MAX_BLOCK, MAX_ENTRY, LogRecord, log_records
 from tests.support.dlog_entries import COMPRESSIONS, RECORD_SET, control, end_of_stream, entry, record, record_set
 
 COMPRESSION = pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -108,7 +107,7 @@ def a_set(metadata, count, size, stored, block):
         (envelope(2, 4, 4, b"1234"), "compression 2 is not known"),
         (envelope(3, 4, 4, b"1234"), "compression 3 is not known"),
         (envelope(1, 2**31, 4, b"1234"), f"an uncompressed size of {2**31} bytes"),
-        (envelope(1, entries.MAX_BLOCK + 1, 4, b"1234"), f"an uncompressed size of {entries.MAX_BLOCK + 1} bytes"),
+        (envelope(1, MAX_BLOCK + 1, 4, b"1234"), f"an uncompressed size of {MAX_BLOCK + 1} bytes"),
         (envelope(1, 521, len(SQUEEZED) - 13, SQUEEZED[13:]), "fewer than 521 bytes of lz4_raw"),
         (envelope(1, 519, len(SQUEEZED) - 13, SQUEEZED[13:]), "no 519 bytes of lz4_raw"),
         (envelope(1, 0, len(SQUEEZED) - 13, SQUEEZED[13:]), "no 0 bytes of lz4_raw"),
@@ -138,10 +137,10 @@ def test_an_entry_is_decoded_whole_or_not_at_all():
 def test_sets_that_grow_beyond_all_measure_are_refused(compression):
     """A bomb: each set is some KB and stands for megabytes."""
     one = record_set(1, [bytes(1024 * 1024)] * 3, compression="lz4")
-    most = entries.MAX_ENTRY // (3 * 1024 * 1024)
+    most = MAX_ENTRY // (3 * 1024 * 1024)
     assert len(log_records(entry(*[one] * most, compression=compression))) == 3 * most
     bomb = entry(*[one] * (most + 1), compression=compression)
-    with pytest.raises(UndecodableEntry, match=f"it holds more than {entries.MAX_ENTRY} bytes of records"):
+    with pytest.raises(UndecodableEntry, match=f"it holds more than {MAX_ENTRY} bytes of records"):
         log_records(bomb)
 
 

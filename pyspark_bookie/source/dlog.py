@@ -1,4 +1,4 @@
-"""One entry of a DistributedLog log as log records.
+"""The log records in the entries of a DistributedLog log, as rows (`decode=dlog`).
 
 A log is a sequence of log segments, each a ledger. Every entry is an envelope (big-endian):
 
@@ -39,11 +39,12 @@ Pure; any thread. Source: the log record format of Apache DistributedLog.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from bookie_protocol.compression import decompressed
-from pyspark_bookie.source.decoding import UndecodableEntry
+from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source.planning import LedgerSnapshot
 
 _ENVELOPE: Final = struct.Struct(">BIII")
 _RECORD: Final = struct.Struct(">QqI")
@@ -158,3 +159,17 @@ def _sized(content: bytes, at: int, length: int) -> tuple[bytes, int]:
     if end > len(content):
         raise ValueError(f"a record of {length} bytes, where {len(content) - at} are left")
     return content[at:end], end
+
+
+class DlogDecoder:
+    """`decode=dlog`. Columns: `pyspark_bookie.source.schema`."""
+
+    def records(self, entry: bytes) -> Sequence[LogRecord]:
+        """Raises `UndecodableEntry`."""
+        return log_records(entry)
+
+    def columns(self, record: LogRecord) -> Mapping[str, Any]:
+        return record._asdict()
+
+    def ledger_columns(self, ledger: LedgerSnapshot) -> Mapping[str, Any]:
+        return {"stream": ledger.stream}

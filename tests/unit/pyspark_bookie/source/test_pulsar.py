@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_bookie.source.decoding import UndecodableEntry
-from pyspark_bookie.source.pulsar.decoder import PulsarDecoder, topic_of
-from pyspark_bookie.source.pulsar.entries import MAX_MESSAGES, MAX_TIME, Message, messages
+from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source.pulsar import MAX_MESSAGES, MAX_TIME, Message, PulsarDecoder, messages, topic_of
 from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
 from tests.support.pulsar_metadata import message
 

@@ -1,4 +1,4 @@
-"""One entry of a Pulsar topic as messages.
+"""The messages in the entries of a Pulsar topic, as rows (`decode=pulsar`).
 
 Layout of an entry (big-endian; `?`: may be missing):
 
@@ -29,14 +29,72 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 
 from bookie_protocol.compression import decompressed
-from pyspark_bookie.source.decoding import UndecodableEntry
-from pyspark_bookie.source.pulsar.fields import Fields
+from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source.planning import LedgerSnapshot
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_SHIFT: Final = 63
+
+
+class Fields:
+    """Integers and byte strings; raises `ValueError` for bytes that are no such message."""
+
+    def __init__(self, data: bytes) -> None:
+        self._integers: dict[int, int] = {}
+        self._bytes: dict[int, list[bytes]] = {}
+        at = 0
+        while at < len(data):
+            tag, at = _varint(data, at)
+            number, kind = tag >> 3, tag & 7
+            if kind == _VARINT:
+                self._integers[number], at = _varint(data, at)
+                continue
+            if kind == _BYTES:
+                size, at = _varint(data, at)
+            elif kind in (_FIXED32, _FIXED64):
+                size = 4 if kind == _FIXED32 else 8
+            else:
+                raise ValueError(f"wire type {kind}")
+            if at + size > len(data):
+                raise ValueError(f"field {number} ends behind the message")
+            if kind == _BYTES:
+                self._bytes.setdefault(number, []).append(data[at : at + size])
+            at += size
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._integers or number in self._bytes
+
+    def integer(self, number: int, default: int = 0) -> int:
+        """An unsigned integer or an enumeration."""
+        return self._integers.get(number, default)
+
+    def text(self, number: int) -> str | None:
+        """The last one; None: the field is not there. Raises `ValueError` for what is no UTF-8."""
+        found = self._bytes.get(number)
+        return found[-1].decode() if found else None
+
+    def all(self, number: int) -> list[bytes]:
+        """A repeated field."""
+        return self._bytes.get(number, [])
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > _MAX_SHIFT:
+            raise ValueError("a number that does not end")
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
 
 _BROKER_METADATA: Final = b"\x0e\x02"
 _CHECKSUM: Final = b"\x0e\x01"
@@ -164,3 +222,33 @@ def _message(fields: Fields, value: bytes, publish_time: int, index: int | None,
         {pair.text(1) or "": pair.text(2) or "" for pair in pairs},
         index,
     )
+
+
+class PulsarDecoder:
+    """`decode=pulsar`. Columns: `pyspark_bookie.source.schema`."""
+
+    def records(self, entry: bytes) -> Sequence[Message]:
+        """Raises `UndecodableEntry`."""
+        return messages(entry)
+
+    def columns(self, record: Message) -> Mapping[str, Any]:
+        return {
+            "key": record.key,
+            "value": record.value,
+            "publish_time": record.publish_time * 1000,
+            "event_time": None if record.event_time is None else record.event_time * 1000,
+            "properties": list(record.properties.items()),
+            "batch_index": record.batch_index,
+        }
+
+    def ledger_columns(self, ledger: LedgerSnapshot) -> Mapping[str, Any]:
+        return {"topic": topic_of(ledger.stream)}
+
+
+def topic_of(stream: str | None) -> str | None:
+    """`persistent://tenant/namespace/topic` of the managed ledger `tenant/namespace/persistent/topic`."""
+    parts = stream.split("/") if stream is not None else []
+    if len(parts) != 4:
+        return stream
+    tenant, namespace, domain, topic = parts
+    return f"{domain}://{tenant}/{namespace}/{topic}"

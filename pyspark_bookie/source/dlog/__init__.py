@@ -1,1 +1,0 @@
-"""The log records in the entries of a DistributedLog log (`decode=dlog`)."""

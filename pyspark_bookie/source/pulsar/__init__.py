@@ -1,1 +1,0 @@
-"""The messages in the entries of a Pulsar topic (`decode=pulsar`)."""
