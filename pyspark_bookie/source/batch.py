@@ -61,8 +61,8 @@ class BatchReader(DataSourceReader):
 def plan_batch(options: SourceOptions) -> list[ReadPartition]:
     """The partitions of a batch read, as things are now. Raises `PodkeeperSparkError`."""
     from pyspark_bookie.common.errors import told
-    from pyspark_bookie.source.looking import Looked, look
     from pyspark_bookie.source.selection import choose
+    from pyspark_bookie.source.snapshots import Looked, look
 
     async def looked(client: Client) -> Looked:
         return await look(client, await choose(client, options), options)

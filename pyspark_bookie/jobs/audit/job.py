@@ -22,11 +22,11 @@ from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.replicas.absent import tell_absent
-from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from pyspark_bookie.jobs.replicas.placement import POLICIES
 from pyspark_bookie.jobs.replicas.planning import chosen, fair_count, light_units, sized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, numbered
 

@@ -40,7 +40,7 @@ from pyspark_bookie.jobs.recover.ledger_recovery import (
 )
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import COLUMNS, Finding, Verdict, finding_of
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from pyspark_bookie.jobs.replicas.planning import LEAST_PIECES, chosen_ids
 from pyspark_bookie.jobs.replicas.units import size_of

@@ -42,7 +42,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, one_line
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pyspark_bookie.jobs.replicas.findings import Finding, clusters, confirmed
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 from pyspark_bookie.jobs.replicas.looks import Look
 
 

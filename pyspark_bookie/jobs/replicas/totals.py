@@ -14,9 +14,9 @@ from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskError
 from pyspark_bookie.jobs.replicas.findings import Verdict, of_ledger
-from pyspark_bookie.jobs.replicas.inspecting import UnitResult
 from pyspark_bookie.jobs.replicas.marking import Marked
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.tasks import UnitResult
 from pyspark_bookie.jobs.replicas.units import Unit
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
-from pyspark_bookie.jobs.replicas.inspecting import UnitResult
 from pyspark_bookie.jobs.replicas.marking import mark_findings
 from pyspark_bookie.jobs.replicas.placement import POLICIES, PlacementCheck, placement_check
 from pyspark_bookie.jobs.replicas.planning import chosen, light_units
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.tasks import UnitResult
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, size_of
 

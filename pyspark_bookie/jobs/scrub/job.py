@@ -30,10 +30,10 @@ from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
 from pyspark_bookie.jobs.replicas.findings import Finding
-from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
 from pyspark_bookie.jobs.replicas.planning import chosen, sized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, groups
 from pyspark_bookie.jobs.scrub.progress_record import PassRecord, PassState

@@ -32,11 +32,11 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
-from pyspark_bookie.source.looking import moved_snapshot
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.replicas import replica_chunks
+from pyspark_bookie.source.snapshots import moved_snapshot
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

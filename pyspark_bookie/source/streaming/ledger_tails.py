@@ -26,10 +26,10 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.errors import spark_error, told
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, recorded
-from pyspark_bookie.source.looking import listed_snapshot
 from pyspark_bookie.source.options import OpenLedgers
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.selection import ids_of, matching, of_archived, stored_metadata
+from pyspark_bookie.source.snapshots import listed_snapshot
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
 from pyspark_bookie.source.streaming.open_tails import OpenTails
 from pyspark_bookie.source.streaming.options import StreamingOptions

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.batch import limits_of
-from pyspark_bookie.source.looking import look
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import plan
 from pyspark_bookie.source.reading.ranges import range_chunks
 from pyspark_bookie.source.selection import choose
+from pyspark_bookie.source.snapshots import look
 
 
 def options(**raw):

@@ -17,11 +17,11 @@ from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection
 from pyspark_bookie.source.archived import holds_listed
-from pyspark_bookie.source.looking import listed_snapshot
 from pyspark_bookie.source.planning import PlanLimits, plan
 from pyspark_bookie.source.positions import EARLIEST, Positions
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
+from pyspark_bookie.source.snapshots import listed_snapshot
 from pyspark_bookie.source.streaming import ledger_tails
 from pyspark_bookie.source.streaming.options import StreamingOptions
 from tests.support.archiving import archive, move

@@ -16,7 +16,7 @@ from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions, State, table_of, worst
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written

@@ -9,7 +9,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 

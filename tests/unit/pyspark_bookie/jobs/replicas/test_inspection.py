@@ -10,7 +10,7 @@ from bookie_protocol.errors import BookieTimeout, TooManyRequests
 from bookie_protocol.keys import master_key
 from pyspark_bookie.jobs.replicas.deep import BLOCK, ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
-from pyspark_bookie.jobs.replicas.look import Looker, is_chosen
+from pyspark_bookie.jobs.replicas.inspection import Looker, is_chosen
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from pyspark_bookie.jobs.replicas.second_look import second_look
 from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, stored, written

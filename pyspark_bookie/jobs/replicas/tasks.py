@@ -21,7 +21,7 @@ from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding
-from pyspark_bookie.jobs.replicas.look import Looker
+from pyspark_bookie.jobs.replicas.inspection import Looker
 from pyspark_bookie.jobs.replicas.looks import BlockSum, Look, LookOptions
 from pyspark_bookie.jobs.replicas.marking import mark_findings
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, confirmed, finding_of, of_ledger, row_of
-from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect
 from pyspark_bookie.jobs.replicas.looks import LookOptions
 from pyspark_bookie.jobs.replicas.marking import Marked, mark, mark_findings
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from tests.unit.bookie_client.replication.cluster import written
 
