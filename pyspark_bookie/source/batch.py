@@ -62,14 +62,14 @@ def plan_batch(options: SourceOptions) -> list[ReadPartition]:
     """The partitions of a batch read, as things are now. Raises `PodkeeperSparkError`."""
     from pyspark_bookie.common.errors import told
     from pyspark_bookie.source.selection import choose
-    from pyspark_bookie.source.snapshots import Looked, look
+    from pyspark_bookie.source.snapshots import Readable, readable_ranges
 
-    async def looked(client: Client) -> Looked:
-        return await look(client, await choose(client, options), options)
+    async def readable(client: Client) -> Readable:
+        return await readable_ranges(client, await choose(client, options), options)
 
     client = options.client()
     with told():
-        found = client.run(looked)
+        found = client.run(readable)
     partitions = plan(found.ranges, limits_of(options))
     if found.lost:
         partitions.append(ReadPartition((), None, found.lost))

@@ -1,4 +1,4 @@
-"""Looking at ledgers: how far each can be read now, and whether the password is right.
+"""Snapshots of ledgers: how far each can be read now, and whether the password is right.
 
 Invariants
 - The writer of an open ledger notices nothing, unless `openLedgers=recover` says so.
@@ -37,28 +37,28 @@ _OPEN_AT_A_TIME: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Readable:
     """What there is to be read, in the order of what was chosen, and what is lost."""
 
     ranges: list[Range]
     lost: list[LostLedger]
 
 
-async def look(client: Client, chosen: Sequence[Chosen], options: SourceOptions) -> Looked:
+async def readable_ranges(client: Client, chosen: Sequence[Chosen], options: SourceOptions) -> Readable:
     """Ranges between the positions of the options. Raises `PodkeeperSparkError`: wrong password, a lost ledger with
     `failOnDataLoss`, an open ledger whose end cannot be told."""
     password = options.password.read()
     ranges: list[Range] = []
     lost: list[LostLedger] = []
-    looks = await bounded(chosen, lambda each: _look_at(client, each, options, password), _OPEN_AT_A_TIME)
-    for each, snapshot in zip(chosen, looks, strict=True):
+    snapshots = await bounded(chosen, lambda each: _snapshot_or_loss(client, each, options, password), _OPEN_AT_A_TIME)
+    for each, snapshot in zip(chosen, snapshots, strict=True):
         if isinstance(snapshot, LostLedger):
             lost.append(snapshot)
         elif snapshot is not None:
             ranges.append(_range(each, snapshot, options))
     if lost and options.fail_on_data_loss:
         raise PodkeeperSparkError(lost[0].code, f"{lost[0].text}; set failOnDataLoss=false to go on without it")
-    return Looked([each for each in ranges if each.entries > 0], lost)
+    return Readable([each for each in ranges if each.entries > 0], lost)
 
 
 async def snapshot_of(
@@ -121,7 +121,7 @@ def check_finished(metadata: LedgerMetadata, stream: str | None, listed: StreamL
 # --- inside -----------------------------------------------------------------------------------------------------
 
 
-async def _look_at(
+async def _snapshot_or_loss(
     client: Client, chosen: Chosen, options: SourceOptions, password: bytes | None
 ) -> LedgerSnapshot | LostLedger | None:
     what = f"ledger {chosen.ledger_id}"

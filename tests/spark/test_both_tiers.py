@@ -101,7 +101,7 @@ def test_a_stream_that_is_half_archived_is_what_was_written(
     audit = run_job(capfd, "audit", "--metadata", uri, "--stream", "half-archived", "--niceness", "0")
     counters = ("ledgers", "archived", "no_such_ledger", "missing")
     assert (audit.code, *(audit.row[name] for name in counters)) == (0, 2, 2, 0, 0), audit.output
-    assert f"2 ledgers were not looked at: they are in the archive file://{tmp_path}/archive alone" in audit.errors
+    assert f"2 ledgers were not inspected: they are in the archive file://{tmp_path}/archive alone" in audit.errors
     frame = load(spark, uri, stream="half-archived", minPartitions=5, includeMetadata="true")
     assert sorted(rows(frame)) == sorted(expected(written))
     after = frame.drop("_metadata").orderBy("ledger_id", "entry_id").collect()

@@ -22,13 +22,11 @@ from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.replicas.absent import tell_absent
-from pyspark_bookie.jobs.replicas.looks import LookOptions
+from pyspark_bookie.jobs.replicas.findings import FindingsSpool
+from pyspark_bookie.jobs.replicas.inspection import InspectionOptions
 from pyspark_bookie.jobs.replicas.placement import POLICIES
-from pyspark_bookie.jobs.replicas.planning import chosen, fair_count, light_units, sized
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
-from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect_unit
-from pyspark_bookie.jobs.replicas.totals import Totals
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, numbered
+from pyspark_bookie.jobs.replicas.tasks import Totals, UnitOptions, inspect_unit
+from pyspark_bookie.jobs.replicas.units import Planned, Unit, chosen, fair_count, groups, light_units, numbered, sized
 
 LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
@@ -47,7 +45,9 @@ class AuditArguments(SelectionArguments):
     )
     extra: bool = argument(False, help="List copies that no metadata ask for, too. They are harmless.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
-    recheck: float = argument(5.0, help="Pause before the second look, without which nothing is told.", kind=DURATION)
+    recheck: float = argument(
+        5.0, help="Pause before what seems wrong is inspected again; nothing is told without that.", kind=DURATION
+    )
     absent_after: float = argument(
         DAY_S, help="A bookie that has a cookie and that no audit saw registered for so long is told.", kind=DURATION
     )
@@ -63,7 +63,7 @@ class AuditJob:
 
     Every bookie of every ensemble is asked which entries it has (no data is read); with --digests everything is read
     and verified as well. Bookies without a cookie or a registration, and old marks of under-replication, are told, too.
-    Whatever seems wrong is looked at twice. Exit code 2: there are findings.
+    Whatever seems wrong is inspected twice. Exit code 2: there are findings.
     """
 
     Arguments = AuditArguments
@@ -79,8 +79,8 @@ FINDINGS_AT_ONCE: Final = 1_000
 def audit(context: JobContext[AuditArguments]) -> JobResult:
     """Raises `UsageError`, `PodkeeperError`; what goes wrong with single ledgers is a finding."""
     args = context.args
-    inspection = Inspection(
-        look=LookOptions(digests=args.digests, extra=args.extra),
+    options = UnitOptions(
+        inspection=InspectionOptions(digests=args.digests, extra=args.extra),
         recheck_seconds=args.recheck,
         mark=args.mark and not context.dry_run,
         placement=policy_held_against(args, context.access),
@@ -92,7 +92,7 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
     context.progress(0, len(ids), "ledgers")
     with FindingsSpool() as spool:
         totals, named = Totals(spool), NamedBookies()
-        for outcome in context.run_tasks(partial(inspect_unit, inspection), planned):
+        for outcome in context.run_tasks(partial(inspect_unit, options), planned):
             totals.take(context, outcome)
             if outcome.result is not None:
                 named.add(outcome.result.findings)

@@ -5,7 +5,7 @@ Since when a bookie is away no registration tells, so audits note it: the record
 `{"v": 1, "since_ms": {bookie id: ms since 1970}}`.
 
 Invariants
-- Of bookies nothing is told that two looks do not agree on.
+- Nothing is told of bookies on which two readings of the registry do not agree.
 - The note has the bookies with a cookie that the last audit saw registered nowhere, each since the first of the audits
   in a row that saw that. A note that cannot be read, or that another audit changes meanwhile, costs time and no
   finding.
@@ -92,7 +92,7 @@ class _Registry:
 
 
 class RegistryCheck:
-    """`pause`: seconds between two looks. `note`: False changes nothing. `clock`: seconds since 1970."""
+    """`pause`: seconds between two readings. `note`: False changes nothing. `clock`: seconds since 1970."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class RegistryCheck:
 
     def bookies(self, named: NamedBookies, absent_after: float | None) -> list[Finding]:
         """NO_COOKIE, and UNREGISTERED unless `absent_after` (seconds) is None. Raises `MetadataUnavailable`."""
-        registry = self._client.run(_look)
+        registry = self._client.run(_read_registry)
         without = registry.without_cookie(named.ledgers)
         away = frozenset[str]() if absent_after is None else registry.unregistered
         if without or away:
             self._sleep(self._pause)
-            registry = self._client.run(_look)
+            registry = self._client.run(_read_registry)
             without &= registry.without_cookie(named.ledgers)
             away &= registry.unregistered
         found = [_no_cookie(bookie, named, bookie in registry.registered) for bookie in sorted(without)]
@@ -173,7 +173,7 @@ class RegistryCheck:
             return Absences()
 
 
-async def _look(client: Client) -> _Registry:
+async def _read_registry(client: Client) -> _Registry:
     bookies = client.metadata_service.bookies
     registered = [(await bookies.list(group)).bookies for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY)]
     # A bookie stamps its cookie before it registers, so cookies come last.

@@ -33,8 +33,7 @@ from pyspark_bookie.jobs.orphans.finding import (
     table_of,
 )
 from pyspark_bookie.jobs.orphans.ledgers import Search, search_unit
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
-from pyspark_bookie.jobs.replicas.units import Planned, Unit
+from pyspark_bookie.jobs.replicas.units import Planned, Unit, chosen_ids, light_units
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

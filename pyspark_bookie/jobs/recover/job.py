@@ -40,10 +40,8 @@ from pyspark_bookie.jobs.recover.ledger_recovery import (
 )
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import COLUMNS, Finding, Verdict, finding_of
-from pyspark_bookie.jobs.replicas.inspection import Looker
-from pyspark_bookie.jobs.replicas.looks import LookOptions
-from pyspark_bookie.jobs.replicas.planning import LEAST_PIECES, chosen_ids
-from pyspark_bookie.jobs.replicas.units import size_of
+from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
+from pyspark_bookie.jobs.replicas.units import LEAST_PIECES, chosen_ids, size_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,9 +151,9 @@ async def recover_ledgers(
     limits = ScanLimits(throttle)
     given = password or b""
     replicator = FragmentReplicator(client, ReplicationOptions(throttle=throttle, password=given))
-    looker = Looker(client, LookOptions(digests=True, password=given), limits)
-    verifier = Looker(client, LookOptions(digests=recovery.verify_digests, password=given), limits)
-    one = LedgerRecovery(client, replicator, looker, verifier, replace(recovery.options, password=password))
+    inspector = Inspector(client, InspectionOptions(digests=True, password=given), limits)
+    verifier = Inspector(client, InspectionOptions(digests=recovery.verify_digests, password=given), limits)
+    one = LedgerRecovery(client, replicator, inspector, verifier, replace(recovery.options, password=password))
     return await bounded(works, one.recover, LEDGERS_AT_ONCE)
 
 

@@ -3,8 +3,8 @@
 Invariants
 - All work on a ledger is done under its lock of the under-replication tree: replication workers, the garbage collection
   of bookies and other runs keep off it meanwhile. The lock is given back whatever happens, or ends with the session.
-- What a report says is looked at again under the lock; only what is lost now is copied.
-- Data first, metadata last (`FragmentReplicator`). A ledger counts as recovered only when the new copies were looked at
+- What a report says is inspected again under the lock; only what is lost now is copied.
+- Data first, metadata last (`FragmentReplicator`). A ledger counts as recovered only when the new copies were inspected
   afterwards.
 - A ledger that is not closed is closed, which fences its writer, only if that was asked for and its last segment needs
   new copies.
@@ -42,7 +42,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, one_line
-from pyspark_bookie.jobs.replicas.inspection import Looker
+from pyspark_bookie.jobs.replicas.inspection import Inspector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -194,16 +194,21 @@ class _Turn:
 
 
 class LedgerRecovery:
-    """Recovers ledgers, any number at a time but each once. `looker` looks at what is there now, `verifier` at what was
-    copied."""
+    """Recovers ledgers, any number at a time but each once. `inspector` inspects what is there now,
+    `verifier` what was copied."""
 
     def __init__(
-        self, client: Client, replicator: FragmentReplicator, looker: Looker, verifier: Looker, options: RecoveryOptions
+        self,
+        client: Client,
+        replicator: FragmentReplicator,
+        inspector: Inspector,
+        verifier: Inspector,
+        options: RecoveryOptions,
     ) -> None:
         self._client = client
         self._replicator = replicator
         self._checker = LedgerChecker(client)
-        self._looker = looker
+        self._inspector = inspector
         self._verifier = verifier
         self._options = options
         self._marks = client.metadata_service.under_replication
@@ -256,8 +261,8 @@ class LedgerRecovery:
         mark = await self._marks.read(work.ledger_id)
         if mark is None or not mark.replicas:
             return False
-        # What was looked at is what the findings name; the mark may be about other segments and entries of a bookie, so
-        # all copies of those that are still named are looked at.
+        # What was inspected is what the findings name; the mark may be about other segments and entries of a bookie, so
+        # all copies of those that are still named are inspected.
         metadata = await self._client.metadata(work.ledger_id)
         named = metadata.all_bookies().intersection(mark.replicas)
         if not named:
@@ -265,9 +270,9 @@ class LedgerRecovery:
         if not named <= work.named:
             return False
         if not metadata.is_closed and not named.isdisjoint(metadata.last_ensemble):
-            return False  # entries behind the last add confirmed may be acknowledged, and are not looked at
-        look = await self._looker.look(work.ledger_id, bookies=named)
-        return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in look.findings)
+            return False  # entries behind the last add confirmed may be acknowledged, and are not inspected
+        inspection = await self._inspector.inspect(work.ledger_id, bookies=named)
+        return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in inspection.findings)
 
     async def _give_back(self, lock: LedgerLock, settled: bool) -> None:
         for attempt in range(RELEASE_TRIES):
@@ -312,8 +317,8 @@ class LedgerRecovery:
         bad: dict[int, dict[int, Verdict]] = {}
         divergent = {(each.fragment, each.bookie) for each in work.findings if each.verdict is Verdict.DIVERGENT}
         for first, last in clusters(work.findings):
-            look = await self._looker.look(work.ledger_id, bookies=work.named, first=first, last=last)
-            for found in look.findings:
+            inspection = await self._inspector.inspect(work.ledger_id, bookies=work.named, first=first, last=last)
+            for found in inspection.findings:
                 if found.verdict.is_copy_lost:
                     bad.setdefault(found.fragment, {})[found.position] = found.verdict
         for part in fragments(work.ledger_id, metadata, -1):
@@ -375,12 +380,12 @@ class LedgerRecovery:
         return frozenset(receivers), {at: why for at, why in left.items() if at not in again}
 
     async def _verify(self, fragment: Fragment, receivers: Collection[str], tally: _Tally) -> None:
-        """Look at the copies that were made; what is wrong with one is told."""
+        """Inspect the copies that were made; what is wrong with one is told."""
         if not fragment.count:
             return
         ledger_id, first = fragment.ledger_id, fragment.first_entry
-        look = await self._verifier.look(ledger_id, bookies=receivers, first=first, last=fragment.last_entry)
-        wrong = [each for each in look.findings if each.fragment == first and each.verdict is not Verdict.EXTRA]
+        inspection = await self._verifier.inspect(ledger_id, bookies=receivers, first=first, last=fragment.last_entry)
+        wrong = [each for each in inspection.findings if each.fragment == first and each.verdict is not Verdict.EXTRA]
         for found in wrong[:1]:
             where = f"entries {found.first_entry} to {found.last_entry} of the new copy on {found.bookie}"
             tally.add(State.FAILED, f"{where} are {found.verdict.value}: {found.detail}")

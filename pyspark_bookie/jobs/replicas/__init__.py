@@ -1,5 +1,15 @@
-"""What audit, scrub, replication-check and recover share: looking at the replicas of ledgers, and what is said of them.
+"""What audit, scrub, replication-check and recover share: the inspection of the replicas of ledgers, and its findings.
 
-`findings` says what is found, `coverage` and `digests` are its arithmetic, `listing` and `deep` look at one ledger,
-`look` looks twice before anybody is accused, `marking` tells auto-recovery, `work` cuts a cluster into tasks.
+findings.py     what is found, and the table of it
+coverage.py     pure: what a bookie lists, against what it should hold
+digests.py      pure: batches of entries, verified as a whole
+listing.py      what bookies say that they store
+deep.py         one replica, read in full
+inspection.py   one ledger at all its bookies, and once more before anybody is accused
+compare.py      replicas that are undamaged, and yet not the same
+placement.py    ensembles, held against a placement policy
+absent.py       ledgers that a stream lists and that do not exist
+marking.py      marks for auto-recovery
+units.py        which ledgers, and in which pieces of work
+tasks.py        a piece of work as a task, and what all pieces come to
 """

@@ -6,8 +6,8 @@ counts them: nobody shall take them for inspected. Everything else that a stream
 Invariants
 - A ledger is in an archive only on the word of a record of `offload`, and with as many entries as the stream lists: the
   Spark source goes by the same. What cannot be told is UNKNOWN.
-- Nothing is accused by one look: stream and ledger are read again after the ledger was not found. Whoever takes ledgers
-  out of a stream changes the stream before he deletes them.
+- Nothing is accused by one reading: stream and ledger are read again after the ledger was not found. Whoever takes
+  ledgers out of a stream changes the stream before he deletes them.
 
 `absent`: event loop only. `tell_absent`: driver only.
 """
@@ -25,8 +25,7 @@ from bookie_protocol.errors import MetadataDamaged, NotThere
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict, of_ledger
 from pyspark_bookie.source.selection import stored_metadata
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def tell_absent(context: JobContext[Any], missing: Collection[int], spool: Findi
     found = context.client().run(lambda client: absent(client, streams, missing))
     spool.add(found.findings)
     for archive, count in sorted(Counter(found.archives.values()).items()):
-        context.log(f"{count} ledgers were not looked at: they are in the archive {archive} alone")
+        context.log(f"{count} ledgers were not inspected: they are in the archive {archive} alone")
     return {"archived": len(found.archives)}
 
 
@@ -89,7 +88,7 @@ async def _judge(client: Client, stream: str, listed: StreamLedger) -> ArchivedL
         text = f"stream {stream} lists it, and whether it is in an archive cannot be told: {error}"
         return of_ledger(ledger_id, Verdict.UNKNOWN, text)
     if exists:
-        return of_ledger(ledger_id, Verdict.UNKNOWN, "it was not there at first, and was not looked at since")
+        return of_ledger(ledger_id, Verdict.UNKNOWN, "it was not there at first, and was not inspected since")
     if there is not None and there.counts.entries == listed.entries:
         return there
     reason = "no archive has it"

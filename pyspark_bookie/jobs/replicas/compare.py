@@ -27,7 +27,7 @@ from pyspark_bookie.jobs.replicas.coverage import runs_of_entries
 from pyspark_bookie.jobs.replicas.deep import BLOCK
 from pyspark_bookie.jobs.replicas.digests import BatchVerifier
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
-from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
+from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions
 
 PIECE: Final = 32
 """Entries of each replica that are held at a time."""
@@ -58,7 +58,7 @@ def differing(blocks: Iterable[BlockSum]) -> list[Doubt]:
 
 
 async def compare(
-    client: Client, doubts: Sequence[Doubt], options: LookOptions, throttle: ReplicationThrottle
+    client: Client, doubts: Sequence[Doubt], options: InspectionOptions, throttle: ReplicationThrottle
 ) -> list[Finding]:
     """Read the blocks again, and tell what really differs. Raises `MetadataUnavailable`."""
     findings: list[Finding] = []

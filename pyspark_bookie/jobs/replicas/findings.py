@@ -16,10 +16,17 @@ Source: reference auto-recovery, sections 4 and 5.
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from typing import Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Verdict(Enum):
@@ -86,7 +93,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[int, str, Verdict]:
-        """Where it is, for comparing two looks."""
+        """Where it is, for comparing two inspections."""
         return self.fragment, self.bookie, self.verdict
 
 
@@ -138,8 +145,8 @@ def one_line(text: object) -> str:
 
 
 def confirmed(first: Iterable[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """What two looks at the same copies come to, as the second one saw them. Only where the same bookie has the same
-    fault twice in a fragment is it accused; a fault that one look alone saw leaves it in doubt."""
+    """What two inspections of the same copies come to, as the second one saw them. Only where the same bookie has the
+    same fault twice in a fragment is it accused; a fault that one inspection alone saw leaves it in doubt."""
     before = {finding.key for finding in first}
     return [
         finding
@@ -158,3 +165,61 @@ def clusters(findings: Iterable[Finding], gap: int = 10_000) -> list[tuple[int, 
         else:
             joined.append((first, last))
     return joined
+
+
+class FindingsSpool:
+    """`counts`: findings by verdict."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        types = {"long": pa.int64(), "int": pa.int32(), "string": pa.string()}
+        self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS])
+        handle, self._path = tempfile.mkstemp(prefix="findings-", suffix=".arrow")
+        os.close(handle)
+        self._writer: pa.ipc.RecordBatchFileWriter | None = pa.ipc.new_file(self._path, self._schema)
+        self.counts: Counter[Verdict] = Counter()
+        self.ledgers: Counter[Verdict] = Counter()
+        """Ledgers with such a finding, if all findings of a ledger come in one call."""
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Keep these."""
+        import pyarrow as pa
+
+        rows = list(findings)
+        if not rows or self._writer is None:
+            return
+        self.counts.update(each.verdict for each in rows)
+        self.ledgers.update(verdict for _, verdict in {(each.ledger_id, each.verdict) for each in rows})
+        self._writer.write_batch(pa.RecordBatch.from_pylist([row_of(each) for each in rows], schema=self._schema))
+
+    @property
+    def has_faults(self) -> bool:
+        """Something was found that counts."""
+        return any(count and verdict.counts for verdict, count in self.counts.items())
+
+    def table(self) -> pa.Table:
+        """All of them; nothing can be added any more."""
+        import pyarrow as pa
+
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        with pa.memory_map(self._path) as file:
+            return pa.ipc.open_file(file).read_all()
+
+    def close(self) -> None:
+        """Remove the file; a table that was read stays good."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+
+    def __enter__(self) -> FindingsSpool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,23 +1,25 @@
-"""One look at a ledger: what each bookie should hold of it, against what it lists, or against what can be read there.
+"""The inspection of a ledger: what each bookie should hold of it, against what it lists or what can be read there.
 
 The light form asks for lists of entries and reads no data. Of a bookie that gives none the first and the last entry of
 each fragment are read. The deep form also reads what is listed and verifies every digest.
 
 Invariants
-- Nobody is accused by one look: see `second_look`.
-- Entries behind the end that was known when the ledger was looked at first are not looked at: they may be under way.
+- Nobody is accused by one inspection: see `inspect_again`.
+- Entries behind the end that the first inspection of the ledger knew are not inspected: they may be under way.
 - A ledger that is deleted meanwhile has no findings.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 4 and 5.
+Source: reference auto-recovery, sections 4, 5 and 17.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 from zlib import crc32
 
 from bookie_client.access import LedgerAccess
@@ -26,6 +28,7 @@ from bookie_client.reading.lac import least_lac, read_last_confirmed
 from bookie_client.replication.access import replica_access
 from bookie_client.replication.check import verdict_of as replica_verdict
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
+from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.jobs.replicas.coverage import (
@@ -37,60 +40,112 @@ from pyspark_bookie.jobs.replicas.coverage import (
     surplus_count,
 )
 from pyspark_bookie.jobs.replicas.deep import BLOCK, ReplicaScan, ReplicaScanner, ScanLimits
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
+from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, confirmed, of_ledger
 from pyspark_bookie.jobs.replicas.listing import Listed, Listings
-from pyspark_bookie.jobs.replicas.looks import ALL, BlockSum, Look, LookOptions
+
+ALL: Final = 100
+"""Percent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionOptions:
+    """How to inspect. `sample`: percent of the blocks of entries to read; `seed` chooses the same ones at all replicas."""
+
+    digests: bool = False
+    checksums: bool = False
+    sample: int = ALL
+    seed: int = 0
+    extra: bool = False
+    """Tell copies that nobody asks for, of closed ledgers."""
+    digest: DigestType | None = None
+    """For ledgers that recorded none; None: of these only ids are verified."""
+    password: bytes = b""
+    """For ledgers that recorded none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSum:
+    """A checksum of `entries` entries of one replica; equal blocks of two replicas have equal ones."""
+
+    ledger_id: int
+    fragment: int
+    block: int
+    place: int
+    bookie: str
+    position: int
+    entries: int
+    checksum: int
+
+
+@dataclass(slots=True)
+class Inspection:
+    """`last_entry`: the end that was inspected up to; `replicas`: of fragments, at bookies. `metadata` None: it was
+    deleted, or cannot be read."""
+
+    ledger_id: int
+    metadata: LedgerMetadata | None = None
+    last_entry: int = -1
+    findings: list[Finding] = field(default_factory=list)
+    replicas: int = 0
+    entries: int = 0
+    nbytes: int = 0
+    blocks: list[BlockSum] = field(default_factory=list)
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.metadata is None and not self.findings
+
 
 Tell = Callable[[Iterable[Run], Verdict, str], None]
 
 
-class Looker:
-    """Looks at ledgers, any number at a time, within the bounds of `limits`."""
+class Inspector:
+    """Inspects ledgers, any number at a time, within the bounds of `limits`."""
 
-    def __init__(self, client: Client, options: LookOptions, limits: ScanLimits) -> None:
+    def __init__(self, client: Client, options: InspectionOptions, limits: ScanLimits) -> None:
         self._client = client
         self._options = options
         self._limits = limits
         self._listings = Listings(client, limits.throttle)
 
-    async def look(
+    async def inspect(
         self,
         ledger_id: int,
         *,
         bookies: Collection[str] | None = None,
         first: int = 0,
         last: int | None = None,
-    ) -> Look:
-        """Look at the entries from `first` to `last` (None: the end), at these bookies (None: all of its ensembles).
+    ) -> Inspection:
+        """Inspect the entries from `first` to `last` (None: the end), at these bookies (None: all of its ensembles).
 
         Raises `MetadataUnavailable`."""
-        look = Look(ledger_id)
+        inspection = Inspection(ledger_id)
         try:
             metadata = (await self._client.stored_metadata(ledger_id)).value
         except NoSuchLedger:
-            return look
+            return inspection
         except MetadataDamaged as error:
-            look.findings.append(of_ledger(ledger_id, Verdict.UNKNOWN, str(error)))
-            return look
-        look.metadata = metadata
+            inspection.findings.append(of_ledger(ledger_id, Verdict.UNKNOWN, str(error)))
+            return inspection
+        inspection.metadata = metadata
         access = replica_access(metadata, self._options.digest, self._options.password)
-        end = await self._end(metadata, access, look)
-        look.last_entry = end if last is None else min(end, last)
+        end = await self._end(metadata, access, inspection)
+        inspection.last_entry = end if last is None else min(end, last)
         parts = [part for part in fragments(ledger_id, metadata, end) if part.count]
         named = sorted({bookie for part in parts for bookie in part.ensemble})
         asked = [bookie for bookie in named if bookies is None or bookie in bookies]
         found = await asyncio.gather(*(self._listings.of(bookie, ledger_id) for bookie in asked))
         lists = dict(zip(asked, found, strict=True))
         average = _average(metadata, access)
-        await asyncio.gather(*(self._fragment(look, part, lists, access, average, first) for part in parts))
+        await asyncio.gather(*(self._fragment(inspection, part, lists, access, average, first) for part in parts))
         if self._options.extra and metadata.is_closed and first == 0:
-            look.findings.extend(_extra(parts, lists))
-        look.findings.sort(key=lambda each: (each.fragment, each.bookie, each.first_entry))
-        return look
+            inspection.findings.extend(_extra(parts, lists))
+        inspection.findings.sort(key=lambda each: (each.fragment, each.bookie, each.first_entry))
+        return inspection
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _end(self, metadata: LedgerMetadata, access: LedgerAccess, look: Look) -> int:
+    async def _end(self, metadata: LedgerMetadata, access: LedgerAccess, inspection: Inspection) -> int:
         if metadata.is_closed:
             return metadata.last_entry_id
         try:
@@ -98,19 +153,19 @@ class Looker:
         except MetadataError:
             raise
         except PodkeeperError as error:
-            look.findings.append(of_ledger(metadata.ledger_id, Verdict.UNKNOWN, f"its end is not known: {error}"))
+            inspection.findings.append(of_ledger(metadata.ledger_id, Verdict.UNKNOWN, f"its end is not known: {error}"))
             return least_lac(metadata)
 
     async def _fragment(
         self,
-        look: Look,
+        inspection: Inspection,
         fragment: Fragment,
         lists: dict[str, Listed],
         access: LedgerAccess,
         average: int | None,
         first: int,
     ) -> None:
-        begin, end = max(first, fragment.first_entry), min(look.last_entry, fragment.last_entry)
+        begin, end = max(first, fragment.first_entry), min(inspection.last_entry, fragment.last_entry)
         if begin > end:
             return
         scanner = ReplicaScanner(
@@ -118,7 +173,7 @@ class Looker:
         )
         await asyncio.gather(
             *(
-                self._replica(look, fragment, position, lists[bookie], scanner, begin, end)
+                self._replica(inspection, fragment, position, lists[bookie], scanner, begin, end)
                 for position, bookie in enumerate(fragment.ensemble)
                 if bookie in lists
             )
@@ -126,7 +181,7 @@ class Looker:
 
     async def _replica(
         self,
-        look: Look,
+        inspection: Inspection,
         fragment: Fragment,
         position: int,
         listed: Listed,
@@ -137,11 +192,11 @@ class Looker:
         whole = _whole(fragment, position, begin, end)
         if whole is None:
             return
-        look.replicas += 1
+        inspection.replicas += 1
 
         def tell(runs: Iterable[Run], verdict: Verdict, detail: str) -> None:
             bookie = fragment.ensemble[position]
-            look.findings.extend(
+            inspection.findings.extend(
                 Finding(
                     fragment.ledger_id,
                     fragment.first_entry,
@@ -174,19 +229,19 @@ class Looker:
         else:
             runs = [range(entry, entry + 1) for entry in sorted({whole.first, whole.last})]
         scan = await scanner.scan(fragment.ensemble[position], self._sampled(fragment.ledger_id, runs))
-        self._took(look, fragment, position, scan, whole, tell)
+        self._took(inspection, fragment, position, scan, whole, tell)
 
     def _took(
         self,
-        look: Look,
+        inspection: Inspection,
         fragment: Fragment,
         position: int,
         scan: ReplicaScan,
         whole: Run,
         tell: Tell,
     ) -> None:
-        look.entries += scan.entries
-        look.nbytes += scan.nbytes
+        inspection.entries += scan.entries
+        inspection.nbytes += scan.nbytes
         for verdict, entries in _by_verdict(scan).items():
             details = dict.fromkeys(str(scan.faults[entry]) for entry in islice(entries, 2))
             detail = "; ".join([*details, *([scan.stopped] if scan.stopped and not scan.unreachable else [])])
@@ -195,7 +250,7 @@ class Looker:
             begin = whole.first if scan.unread_from is None else scan.unread_from
             rest = _whole(fragment, position, begin, whole.last)
             tell([] if rest is None else [rest], Verdict.UNREACHABLE, scan.stopped)
-        look.blocks.extend(
+        inspection.blocks.extend(
             BlockSum(
                 fragment.ledger_id,
                 fragment.first_entry,
@@ -265,3 +320,20 @@ def _extra(parts: Sequence[Fragment], lists: dict[str, Listed]) -> Iterator[Find
         if surplus > 0:
             text = f"{surplus} entries that its metadata do not place there"
             yield Finding(parts[0].ledger_id, -1, 0, -1, surplus, bookie, -1, Verdict.EXTRA, text)
+
+
+async def inspect_again(inspector: Inspector, inspections: Sequence[Inspection], pause: float) -> list[Inspection]:
+    """What stays of these findings when each ledger that has some is inspected again, at the bookies in
+    question, by metadata read anew. `pause`: seconds before it, in which writes that are under way arrive."""
+    doubtful = [inspection for inspection in inspections if inspection.findings]
+    if doubtful:
+        await asyncio.sleep(pause)
+    for inspection in doubtful:
+        bookies = {finding.bookie for finding in inspection.findings if finding.bookie}
+        seen: list[Finding] = []
+        for first, last in clusters(inspection.findings) or [(0, -1)]:
+            again = await inspector.inspect(inspection.ledger_id, bookies=bookies, first=first, last=last)
+            seen += again.findings
+            inspection.metadata = again.metadata
+        inspection.findings = confirmed(inspection.findings, list(dict.fromkeys(seen)))
+    return list(inspections)

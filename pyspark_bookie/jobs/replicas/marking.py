@@ -4,9 +4,9 @@ Invariants
 - Only what was seen twice is marked, and only what the bookie itself said or gave: LOST copies are the auditor's, who
   waits for the delay that protects restarts; what is UNREACHABLE is never marked. NAMED is what a person asked for.
 - A ledger whose mark names the bookies already is left as it is, unless somebody has locked it: a worker may be at it,
-  and have looked too early. Then the mark is renewed, so that it outlives its round.
-- Nothing that was found is dropped because somebody has the ledger's lock, as nobody looks at it again after this job:
-  it is marked all the same, which costs a worker a second look.
+  and have read the ledger too early. Then the mark is renewed, so that it outlives its round.
+- Nothing that was found is dropped because somebody has the ledger's lock, as nobody inspects it again after this job:
+  it is marked all the same, which costs a worker another check.
 - An ensemble that breaks the placement policy is marked with no bookie named.
 
 Event loop only. Raises `MetadataUnavailable`.
@@ -50,7 +50,7 @@ async def mark(service: MetadataService, ledger_id: int, missing: Collection[str
     """Mark these bookies' copies as missing; none: the placement policy is not met."""
     marks = service.under_replication
     try:
-        # The lock first: whoever takes it from now on looks when this was found.
+        # The lock first: whoever takes it from now on checks the ledger after this was found.
         is_locked = await marks.locked_by(ledger_id) is not None
         found = await marks.read(ledger_id)
         if (

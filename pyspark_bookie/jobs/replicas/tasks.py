@@ -1,9 +1,10 @@
-"""One piece of an audit or a scrub, as a task: look, look again at what seemed wrong, mark if asked to, report.
+"""One piece of an audit or a scrub, as a task: inspect, inspect again what seemed wrong, mark if asked to, report;
+and what all pieces come to: counters of the result row, findings, and what could not be done.
 
 The task's client is the process's; the results are findings and counts, never entries.
 
 Invariants
-- Nothing is accused by one look.
+- Nothing is accused by one inspection.
 - Nothing is changed unless `mark` is set.
 
 `inspect_unit` is called on an executor's thread.
@@ -13,31 +14,35 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.result import Counter as Value
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskError
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
-from pyspark_bookie.jobs.replicas.findings import Finding
-from pyspark_bookie.jobs.replicas.inspection import Looker
-from pyspark_bookie.jobs.replicas.looks import BlockSum, Look, LookOptions
-from pyspark_bookie.jobs.replicas.marking import mark_findings
+from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict, of_ledger
+from pyspark_bookie.jobs.replicas.inspection import BlockSum, Inspection, InspectionOptions, Inspector, inspect_again
+from pyspark_bookie.jobs.replicas.marking import Marked, mark_findings
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
-from pyspark_bookie.jobs.replicas.second_look import second_look
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 LEDGERS_AT_ONCE: Final = 32
-"""In the light form: a look is a few small requests."""
+"""In the light form: an inspection is a few small requests."""
 DEEP_LEDGERS_AT_ONCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class UnitOptions:
     """What all pieces of a run share. `placement`: check against this policy (None: do not)."""
 
-    look: LookOptions = field(default_factory=LookOptions)
+    inspection: InspectionOptions = field(default_factory=InspectionOptions)
     recheck_seconds: float = 5.0
     mark: bool = False
     placement: str | None = None
@@ -45,7 +50,7 @@ class Inspection:
 
 @dataclass(slots=True)
 class UnitResult:
-    """`ledgers` were looked at; `deleted` ones existed when the run was planned. `blocks`: for comparing replicas."""
+    """`ledgers` were inspected; `deleted` ones existed when the run was planned. `blocks`: for comparing replicas."""
 
     number: int
     ledgers: int = 0
@@ -55,67 +60,118 @@ class UnitResult:
     entries: int = 0
     nbytes: int = 0
     withdrawn: int = 0
-    """Ledgers that seemed faulty at the first look, and were not at the second."""
+    """Ledgers that seemed faulty at the first inspection, and were not at the second."""
     misplaced_without_remedy: int = 0
     marks: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     blocks: list[BlockSum] = field(default_factory=list)
 
 
-def inspect_unit(inspection: Inspection, unit: Unit, environment: TaskEnvironment) -> UnitResult:
+def inspect_unit(options: UnitOptions, unit: Unit, environment: TaskEnvironment) -> UnitResult:
     """The task. Raises `PodkeeperError`, `PodkeeperSparkError`."""
     password = environment.access.password.read()
     if password is not None:
-        inspection = replace(inspection, look=replace(inspection.look, password=password))
+        options = replace(options, inspection=replace(options.inspection, password=password))
     rate = environment.bytes_per_second
 
     async def run(client: Client) -> UnitResult:
-        async with placement_check(client, inspection.placement, environment.access) as check:
-            return await inspect(client, inspection, unit, rate, check)
+        async with placement_check(client, options.placement, environment.access) as check:
+            return await inspect_ledgers(client, options, unit, rate, check)
 
     return environment.client().run(run)
 
 
-async def inspect(
-    client: Client, inspection: Inspection, unit: Unit, rate: float | None, check: PlacementCheck | None = None
+async def inspect_ledgers(
+    client: Client, options: UnitOptions, unit: Unit, rate: float | None, check: PlacementCheck | None = None
 ) -> UnitResult:
     """The same on a client's event loop. `check`: of placements, too."""
-    looker = Looker(client, inspection.look, ScanLimits(ReplicationThrottle(rate)))
-    at_once = DEEP_LEDGERS_AT_ONCE if inspection.look.digests else LEDGERS_AT_ONCE
-    looks = await _looks(looker, unit, at_once)
-    doubtful = {look.ledger_id for look in looks if look.findings}
-    looks = await second_look(looker, looks, inspection.recheck_seconds)
+    inspector = Inspector(client, options.inspection, ScanLimits(ReplicationThrottle(rate)))
+    at_once = DEEP_LEDGERS_AT_ONCE if options.inspection.digests else LEDGERS_AT_ONCE
+    inspections = await _inspect_slices(inspector, unit, at_once)
+    doubtful = {inspection.ledger_id for inspection in inspections if inspection.findings}
+    inspections = await inspect_again(inspector, inspections, options.recheck_seconds)
     result = UnitResult(unit.number)
-    result.withdrawn = sum(not look.findings for look in looks if look.ledger_id in doubtful)
-    for each, look in zip(unit.slices, looks, strict=True):
-        _count(result, look, begins=each.first == 0)
-        if check is not None and look.metadata is not None and each.first == 0:
-            result.findings.extend(check.findings(look.metadata))
+    result.withdrawn = sum(not inspection.findings for inspection in inspections if inspection.ledger_id in doubtful)
+    for each, inspection in zip(unit.slices, inspections, strict=True):
+        _count(result, inspection, begins=each.first == 0)
+        if check is not None and inspection.metadata is not None and each.first == 0:
+            result.findings.extend(check.findings(inspection.metadata))
     if check is not None:
         result.misplaced_without_remedy = check.without_remedy
-    if inspection.mark:
+    if options.mark:
         marked = await mark_findings(client.metadata_service, result.findings)
         result.marks.update(outcome.value for outcome in marked.values())
     return result
 
 
-async def _looks(looker: Looker, unit: Unit, at_once: int) -> list[Look]:
+async def _inspect_slices(inspector: Inspector, unit: Unit, at_once: int) -> list[Inspection]:
     bookies = None if unit.bookie is None else {unit.bookie}
 
-    async def look(each: Slice) -> Look:
-        return await looker.look(each.ledger_id, bookies=bookies, first=each.first, last=each.last)
+    async def inspected(each: Slice) -> Inspection:
+        return await inspector.inspect(each.ledger_id, bookies=bookies, first=each.first, last=each.last)
 
-    return await bounded(unit.slices, look, at_once)
+    return await bounded(unit.slices, inspected, at_once)
 
 
-def _count(result: UnitResult, look: Look, *, begins: bool) -> None:
-    if look.is_deleted:
+def _count(result: UnitResult, inspection: Inspection, *, begins: bool) -> None:
+    if inspection.is_deleted:
         result.deleted += begins
         return
     result.ledgers += begins
-    result.open += begins and look.metadata is not None and not look.metadata.is_closed
-    result.replicas += look.replicas
-    result.entries += look.entries
-    result.nbytes += look.nbytes
-    result.findings.extend(look.findings)
-    result.blocks.extend(look.blocks)
+    result.open += begins and inspection.metadata is not None and not inspection.metadata.is_closed
+    result.replicas += inspection.replicas
+    result.entries += inspection.entries
+    result.nbytes += inspection.nbytes
+    result.findings.extend(inspection.findings)
+    result.blocks.extend(inspection.blocks)
+
+
+_SUMS: Final = ("ledgers", "open", "deleted", "replicas", "entries", "nbytes", "withdrawn", "misplaced_without_remedy")
+
+
+@dataclass
+class Totals:
+    """Sums over pieces."""
+
+    spool: FindingsSpool
+    sums: Counter[str] = field(default_factory=Counter)
+    marks: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+
+    def add(self, result: UnitResult) -> None:
+        """A piece that was done."""
+        self.sums.update({name: getattr(result, name) for name in _SUMS})
+        self.marks.update(result.marks)
+        self.spool.add(result.findings)
+
+    def take(self, context: JobContext[Any], outcome: Outcome[Unit, UnitResult]) -> None:
+        """A piece that has ended."""
+        if outcome.result is not None:
+            self.add(outcome.result)
+        else:
+            self.add_failed(context, outcome.item, outcome.failure)
+
+    def add_failed(self, context: JobContext[Any], unit: Unit, error: TaskError) -> None:
+        """A piece that was not: of its ledgers nobody can tell."""
+        self.failed += 1
+        context.log(f"a piece of {len(unit.slices)} ledgers from {unit.slices[0].ledger_id} on failed: {error.message}")
+        text = f"it was not inspected: {error.message}"
+        ledgers = dict.fromkeys(each.ledger_id for each in unit.slices)
+        self.spool.add(of_ledger(ledger_id, Verdict.UNKNOWN, text) for ledger_id in ledgers)
+
+    def counters(self) -> dict[str, Value]:
+        """For the result row."""
+        names = {"open": "open_ledgers", "deleted": "deleted_meanwhile", "nbytes": "bytes"}
+        counters: dict[str, Value] = {names.get(name, name): self.sums[name] for name in _SUMS}
+        counters.update({verdict.value.lower(): self.spool.counts[verdict] for verdict in Verdict})
+        counters.update(
+            {outcome.value.replace(" ", "_"): self.marks[outcome.value] for outcome in Marked if self.marks}
+        )
+        counters["pieces_failed"] = self.failed
+        return counters
+
+    def result(self, *, complete: bool, more: dict[str, Value] | None = None) -> JobResult:
+        """The outcome; ends the spool."""
+        table: pa.Table = self.spool.table()
+        found = JobExit.FINDINGS if self.spool.has_faults or self.failed else JobExit.OK
+        return JobResult({**self.counters(), **(more or {})}, table, found, complete and not self.failed)

@@ -1,21 +1,35 @@
-"""Cutting a cluster into pieces of work: whole ledgers together while they are small, slices of a ledger that is large.
+"""Which ledgers an inspection is about, cut into pieces of work: whole ledgers together while they are small, slices
+of a ledger that is large.
 
 Invariants
 - Every entry of every ledger is in exactly one slice; slices begin at a multiple of `BLOCK`, so that no block is torn.
 - A piece has at most `max_bytes` (estimated, of all replicas) and `max_ledgers`, unless a single block is larger.
 - Ledgers stay in the order in which they come: ascending ids, about the order in which bookies have them on disk.
+- A ledger whose metadata cannot be read is planned all the same: that is a finding, which its task makes.
+- The driver holds eight bytes for each ledger, and the sizes of those that are planned next, which it reads while the
+  tasks work already.
 
-Pure; any thread. A ledger that is not closed is one slice: nobody knows its length.
+A ledger that is not closed is one slice: nobody knows its length. What takes a `JobContext` belongs to the driver;
+everything else is pure, for any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.replication.fragments import fragments
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.together import bounded
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
 from pyspark_bookie.jobs.replicas.deep import BLOCK
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One piece of work. `bookie` None: look at all replicas."""
+    """One piece of work. `bookie` None: inspect all replicas."""
 
     number: int
     slices: tuple[Slice, ...]
@@ -110,7 +124,7 @@ def groups(ledgers: Iterable[LedgerSize], max_bytes: int, max_ledgers: int) -> I
 
 
 def numbered(pieces: Iterable[tuple[Slice, ...]]) -> Iterator[Unit]:
-    """Groups as pieces that look at all replicas."""
+    """Groups as pieces that inspect all replicas."""
     return (Unit(number, slices) for number, slices in enumerate(pieces))
 
 
@@ -141,3 +155,75 @@ def by_bookie(group: Iterable[Slice], number: int) -> list[Unit]:
             mine = Slice(each.ledger_id, each.first, each.last, nbytes, ((bookie, nbytes),))
             parts.setdefault(bookie, []).append(mine)
     return [Unit(number + place, tuple(parts[bookie]), bookie) for place, bookie in enumerate(sorted(parts))]
+
+
+READ_AT_ONCE: Final = 64
+READ_AHEAD: Final = 512
+LEAST_PIECES: Final = 4
+"""For each slot, where there are that many ledgers: pieces differ in the time they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`ids`: ascending. `missing`: not among them; they had to exist, because a stream lists them, and do not."""
+
+    ids: Sequence[int]
+    missing: Sequence[int] = ()
+
+
+def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
+    """As `chosen`, for jobs to which a ledger that does not exist is nothing."""
+    return chosen(context).ids
+
+
+def chosen(context: JobContext[Any]) -> Chosen:
+    """What the arguments select; by default all. Ledgers that are named one by one need not exist: their inspection
+    says so. Raises `UsageError`, `MetadataUnavailable`."""
+    args: SelectionArguments = context.args
+    if args.stream or args.ledger_pattern is not None or args.where is not None or args.older_than is not None:
+        if args.ledgers is None and not args.stream and args.ledger_pattern is None and not args.all:
+            context.args = replace(args, all=True)
+        try:
+            selected = select_ledgers(context)
+            missing = selected.missing if args.stream else ()
+            return Chosen(array("q", (row.ledger_id for row in selected.rows)), missing)
+        finally:
+            context.args = args
+    within = args.ledgers
+    if within is None:
+        return Chosen(array("q", context.client().list()))
+    named = set(within.singles())
+    if all(first == last for first, last in within.spans):
+        return Chosen(array("q", sorted(named)))
+    return Chosen(array("q", sorted(named.union(each for each in context.client().list() if each in within))))
+
+
+def fair_count(context: JobContext[Any], ids: Sequence[int]) -> int:
+    """Ledgers of a piece, so that there are `LEAST_PIECES` for each slot."""
+    return max(1, len(ids) // (LEAST_PIECES * context.concurrent))
+
+
+def light_units(context: JobContext[Any], ids: Sequence[int], most: int) -> Iterator[Unit]:
+    """Pieces of at most so many ledgers, in order, for inspections that read no data."""
+    unsized = (LedgerSize(ledger_id, None, 0, ()) for ledger_id in ids)
+    return numbered(groups(unsized, 1, min(most, fair_count(context, ids))))
+
+
+def sized(context: JobContext[Any], ids: Sequence[int]) -> Iterator[LedgerSize]:
+    """The sizes of ledgers, in the order of `ids`; deleted ones are left out. Raises `MetadataUnavailable`."""
+    client = context.client()
+    for start in range(0, len(ids), READ_AHEAD):
+        part = ids[start : start + READ_AHEAD]
+        yield from client.run(lambda each, part=part: _sizes(each, part))  # type: ignore[misc]
+
+
+async def _sizes(client: Client, ids: Sequence[int]) -> list[LedgerSize]:
+    async def read(ledger_id: int) -> LedgerSize | None:
+        try:
+            return size_of(await client.metadata(ledger_id))
+        except NoSuchLedger:
+            return None
+        except MetadataDamaged:
+            return LedgerSize(ledger_id, None, 0, ())
+
+    return [size for size in await bounded(ids, read, READ_AT_ONCE) if size is not None]

@@ -19,14 +19,11 @@ from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.absent import tell_absent
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
+from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.marking import mark_findings
 from pyspark_bookie.jobs.replicas.placement import POLICIES, PlacementCheck, placement_check
-from pyspark_bookie.jobs.replicas.planning import chosen, light_units
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
-from pyspark_bookie.jobs.replicas.tasks import UnitResult
-from pyspark_bookie.jobs.replicas.totals import Totals
-from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, size_of
+from pyspark_bookie.jobs.replicas.tasks import Totals, UnitResult
+from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, chosen, light_units, size_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +104,7 @@ async def check_ledgers(
     registered = await client.bookies.writable() | await client.bookies.read_only()
     result = UnitResult(unit.number)
 
-    async def look(each: Slice) -> None:
+    async def check_ledger(each: Slice) -> None:
         try:
             metadata = await client.metadata(each.ledger_id)
         except NoSuchLedger:
@@ -127,7 +124,7 @@ async def check_ledgers(
         if placement is not None:
             result.findings.extend(placement.findings(metadata))
 
-    await bounded(unit.slices, look, READ_AT_ONCE)
+    await bounded(unit.slices, check_ledger, READ_AT_ONCE)
     result.findings.sort(key=lambda found: (found.ledger_id, found.fragment, found.position))
     result.misplaced_without_remedy = 0 if placement is None else placement.without_remedy
     if question.mark:

@@ -29,13 +29,10 @@ from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
-from pyspark_bookie.jobs.replicas.findings import Finding
-from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
-from pyspark_bookie.jobs.replicas.planning import chosen, sized
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
-from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect_unit
-from pyspark_bookie.jobs.replicas.totals import Totals
-from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, groups
+from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool
+from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions
+from pyspark_bookie.jobs.replicas.tasks import Totals, UnitOptions, inspect_unit
+from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, chosen, groups, sized
 from pyspark_bookie.jobs.scrub.progress_record import PassRecord, PassState
 
 
@@ -54,7 +51,9 @@ class ScrubArguments(SelectionArguments):
     )
     restart: bool = argument(False, help="Begin a new pass, whatever the last run of this name left.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
-    recheck: float = argument(5.0, help="Pause before the second look, without which nothing is told.", kind=DURATION)
+    recheck: float = argument(
+        5.0, help="Pause before what seems wrong is inspected again; nothing is told without that.", kind=DURATION
+    )
     piece_bytes: int = argument(256 << 20, help="Data of one bookie in one piece of work.", kind=SIZE)
 
 
@@ -151,7 +150,7 @@ class _Pass:
         blocks: list[BlockSum] = []
         planned = pieces(wave, self.context.args.piece_bytes)
         ended = 0
-        for outcome in self.context.run_tasks(partial(inspect_unit, self._inspection()), planned):
+        for outcome in self.context.run_tasks(partial(inspect_unit, self._unit_options()), planned):
             ended += 1
             self.totals.take(self.context, outcome)
             if outcome.result is not None:
@@ -162,10 +161,12 @@ class _Pass:
         self.tell()
         return ended == len(planned)
 
-    def _inspection(self) -> Inspection:
+    def _unit_options(self) -> UnitOptions:
         args = self.context.args
-        look = LookOptions(digests=True, checksums=True, sample=args.sample, seed=self.state.seed)
-        return Inspection(look=look, recheck_seconds=args.recheck, mark=args.mark and not self.context.dry_run)
+        inspection = InspectionOptions(digests=True, checksums=True, sample=args.sample, seed=self.state.seed)
+        return UnitOptions(
+            inspection=inspection, recheck_seconds=args.recheck, mark=args.mark and not self.context.dry_run
+        )
 
     def _compare(self, blocks: list[BlockSum]) -> None:
         doubts = differing(blocks)
@@ -211,7 +212,7 @@ def pieces(wave: tuple[Slice, ...], piece_bytes: int) -> list[Unit]:
 
 def compare_replicas(doubts: Sequence[Doubt], environment: TaskEnvironment) -> list[Finding]:
     """The task that reads blocks again which differ."""
-    options = LookOptions(password=environment.access.password.read() or b"")
+    options = InspectionOptions(password=environment.access.password.read() or b"")
     rate = environment.bytes_per_second
 
     async def run(client: Client) -> list[Finding]:

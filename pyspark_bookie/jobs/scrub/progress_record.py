@@ -5,8 +5,8 @@ Format: JSON, `{"v": 1, "next": the least ledger id that is not done, "seed": of
 
 Invariants
 - Changes are compare-and-set: of two runs of one name the second to save its progress ends with an error.
-- What is below `next` was looked at in this pass, and its findings were reported by the run that did it. Pieces whose
-  tasks failed are among these findings, as UNKNOWN, and that run says that it is not complete: the next pass looks at
+- What is below `next` was inspected in this pass, and its findings were reported by the run that did it. Pieces whose
+  tasks failed are among these findings, as UNKNOWN, and that run says that it is not complete: the next pass inspects
   them again, so that one bookie that is away does not hold a pass up for ever.
 
 Driver only.

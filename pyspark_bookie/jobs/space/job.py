@@ -22,8 +22,7 @@ from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
-from pyspark_bookie.jobs.replicas.units import Planned
+from pyspark_bookie.jobs.replicas.units import Planned, chosen_ids, light_units
 from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, admin_urls
 from pyspark_bookie.jobs.space.bookie_space import BookieSpace, ask_bookies
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, take_stock

@@ -80,7 +80,7 @@ async def stock_of(client: Client, question: StockQuestion, unit: Unit) -> Stock
     """The same on a client's event loop. Raises `MetadataUnavailable`."""
     owners, stock = Owners(client, question.managed_ledgers), Stock()
 
-    async def look(each: Slice) -> None:
+    async def count_ledger(each: Slice) -> None:
         try:
             metadata = await client.metadata(each.ledger_id)
         except NoSuchLedger:
@@ -92,7 +92,7 @@ async def stock_of(client: Client, question: StockQuestion, unit: Unit) -> Stock
         leaked = ownership.standing is Standing.ORPHAN and _before(metadata, question.leaked_before)
         _count(stock, (ownership.kind.value, ownership.name), metadata, leaked, question.recent_since)
 
-    await bounded(unit.slices, look, READ_AT_ONCE)
+    await bounded(unit.slices, count_ledger, READ_AT_ONCE)
     return stock
 
 

@@ -8,7 +8,7 @@ from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import plan
 from pyspark_bookie.source.reading.ranges import range_chunks
 from pyspark_bookie.source.selection import choose
-from pyspark_bookie.source.snapshots import look
+from pyspark_bookie.source.snapshots import readable_ranges
 
 
 def options(**raw):
@@ -18,7 +18,7 @@ def options(**raw):
 
 
 async def looked(client, wanted):
-    return await look(client, await choose(client, wanted), wanted)
+    return await readable_ranges(client, await choose(client, wanted), wanted)
 
 
 async def chunks(client, ranges, wanted):

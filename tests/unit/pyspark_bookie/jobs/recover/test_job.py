@@ -12,8 +12,7 @@ from pyspark_bookie.jobs.framework.reports import write_report
 from pyspark_bookie.jobs.framework.result import ResultRow
 from pyspark_bookie.jobs.recover.job import LEDGER_COST, of_findings, pieces, read_findings
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
+from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict
 
 
 @given(st.lists(st.integers(0, 10**8), max_size=60), st.integers(1, 10**8), st.integers(1, 8))

@@ -16,8 +16,7 @@ from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions, State, table_of, worst
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
-from pyspark_bookie.jobs.replicas.inspection import Looker
-from pyspark_bookie.jobs.replicas.looks import LookOptions
+from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
@@ -30,8 +29,8 @@ async def recovered(client, *works, options=NOW, digests=True, rate=None):
 
 
 async def audited(client, *ledger_ids):
-    looker = Looker(client, LookOptions(digests=True), ScanLimits(ReplicationThrottle()))
-    return [finding for ledger_id in ledger_ids for finding in (await looker.look(ledger_id)).findings]
+    inspector = Inspector(client, InspectionOptions(digests=True), ScanLimits(ReplicationThrottle()))
+    return [finding for ledger_id in ledger_ids for finding in (await inspector.inspect(ledger_id)).findings]
 
 
 async def ensemble(client, ledger_id):

@@ -128,6 +128,6 @@ def test_jobs_count_what_is_archived_and_name_the_archive(
     offload(shelf, target, 3)
     offload(shelf, target, 1)
     assert run() == (2, 0, JobExit.OK)
-    assert f"{name}: 2 ledgers were not looked at: they are in the archive {target} alone\n" in capsys.readouterr().err
+    assert f"{name}: 2 ledgers were not inspected: they are in the archive {target} alone\n" in capsys.readouterr().err
     lose(shelf, 2)
     assert run() == (2, 1, JobExit.FINDINGS)

@@ -9,17 +9,16 @@ from bookie_protocol.digest import DigestType, digest_manager
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
-from pyspark_bookie.jobs.replicas.inspection import Looker
-from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
+from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions, Inspector
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 
-OPTIONS = LookOptions(digests=True, checksums=True)
+OPTIONS = InspectionOptions(digests=True, checksums=True)
 
 
 async def doubts_of(client, ledger_id):
-    look = await Looker(client, OPTIONS, ScanLimits(ReplicationThrottle())).look(ledger_id)
-    assert look.findings == []
-    return differing(look.blocks)
+    inspection = await Inspector(client, OPTIONS, ScanLimits(ReplicationThrottle())).inspect(ledger_id)
+    assert inspection.findings == []
+    return differing(inspection.blocks)
 
 
 async def compared(client, doubts):

@@ -10,24 +10,22 @@ from bookie_protocol.errors import BookieTimeout, TooManyRequests
 from bookie_protocol.keys import master_key
 from pyspark_bookie.jobs.replicas.deep import BLOCK, ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
-from pyspark_bookie.jobs.replicas.inspection import Looker, is_chosen
-from pyspark_bookie.jobs.replicas.looks import LookOptions
-from pyspark_bookie.jobs.replicas.second_look import second_look
+from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector, inspect_again, is_chosen
 from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, stored, written
 
-DEEP = LookOptions(digests=True)
+DEEP = InspectionOptions(digests=True)
 
 
-def looker(client, options=DEEP, **limits):
-    return Looker(client, options, ScanLimits(limits.pop("throttle", ReplicationThrottle()), **limits))
+def inspector(client, options=DEEP, **limits):
+    return Inspector(client, options, ScanLimits(limits.pop("throttle", ReplicationThrottle()), **limits))
 
 
-def found(look):
+def found(inspection):
     return {
         (each.bookie, each.verdict.name): sorted(
-            (f.first_entry, f.last_entry, f.entries) for f in look.findings if (f.bookie, f.verdict) == key
+            (f.first_entry, f.last_entry, f.entries) for f in inspection.findings if (f.bookie, f.verdict) == key
         )
-        for each in look.findings
+        for each in inspection.findings
         for key in [(each.bookie, each.verdict)]
     }
 
@@ -37,9 +35,9 @@ async def test_a_healthy_ledger_is_read_in_full(served, digest):
     await served.add(*"abc")
     async with served.client() as client:
         ledger_id = await written(client, 3000, digest=digest)
-        light = await looker(client, LookOptions()).look(ledger_id)
+        light = await inspector(client, InspectionOptions()).inspect(ledger_id)
         assert (light.findings, light.replicas, light.entries) == ([], 3, 0)
-        deep = await looker(client).look(ledger_id)
+        deep = await inspector(client).inspect(ledger_id)
         assert (deep.findings, deep.replicas, deep.entries) == ([], 3, 9000)
         size = (await client.metadata(ledger_id)).length
         assert deep.nbytes > 3 * size
@@ -49,12 +47,12 @@ async def test_striped_ledgers_are_counted_once_for_each_copy(served):
     await served.add(*"abcd")
     async with served.client() as client:
         ledger_id = await written(client, 700, ensemble=4, write_quorum=2, ack_quorum=2)
-        look = await looker(client, LookOptions(digests=True, checksums=True)).look(ledger_id)
-        assert (look.findings, look.entries) == ([], 1400)
+        inspection = await inspector(client, InspectionOptions(digests=True, checksums=True)).inspect(ledger_id)
+        assert (inspection.findings, inspection.entries) == ([], 1400)
         places: dict[tuple[int, int], set[tuple[int, int]]] = {}
-        for block in look.blocks:
+        for block in inspection.blocks:
             places.setdefault((block.block, block.place), set()).add((block.entries, block.checksum))
-        assert len(look.blocks) == 4 * 2
+        assert len(inspection.blocks) == 4 * 2
         assert len(places) == 4
         assert all(len(sums) == 1 for sums in places.values()), "both copies of a place are the same"
 
@@ -69,8 +67,8 @@ async def test_few_requests_read_a_replica_in_full_and_each_is_counted(models, w
     async with models.client() as client:
         ledger_id = await written(client, 1200, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
         before = models.requests()
-        look = await looker(client, throttle=throttle).look(ledger_id)
-        assert (look.findings, look.entries) == ([], 1200 * write_quorum)
+        inspection = await inspector(client, throttle=throttle).inspect(ledger_id)
+        assert (inspection.findings, inspection.entries) == ([], 1200 * write_quorum)
     asked = models.requests() - before
     assert throttle.requests == asked + 4, "each replica's list of entries, which these bookies do not count"
     singly = 1200 * write_quorum
@@ -85,9 +83,9 @@ async def test_damage_and_gaps_of_a_striped_replica_are_told_entry_by_entry(mode
         held = sorted(models.held_at(bookie, ledger_id))
         for entry_id in held[7], held[300]:
             models.model(bookie).damage(ledger_id, entry_id)
-        look = await looker(client, LookOptions(digests=True, checksums=True)).look(ledger_id)
-        assert found(look) == {(bookie, "DAMAGED"): [(held[7], held[7], 1), (held[300], held[300], 1)]}
-        assert look.entries == 2400 - 2
+        inspection = await inspector(client, InspectionOptions(digests=True, checksums=True)).inspect(ledger_id)
+        assert found(inspection) == {(bookie, "DAMAGED"): [(held[7], held[7], 1), (held[300], held[300], 1)]}
+        assert inspection.entries == 2400 - 2
 
 
 async def test_each_kind_of_fault_has_its_own_verdict(models):
@@ -101,8 +99,8 @@ async def test_each_kind_of_fault_has_its_own_verdict(models):
             models.model(damaged).damage(ledger_id, entry_id)
         await models.lose(client, gone)
         await models.stop(silent)
-        look = await looker(client).look(ledger_id)
-        assert found(look) == {
+        inspection = await inspector(client).inspect(ledger_id)
+        assert found(inspection) == {
             (gone, "LOST"): [(0, 29, 30)],
             (silent, "UNREACHABLE"): [(0, 29, 30)],
             (missing, "MISSING"): [(7, 9, 3), (29, 29, 1)],
@@ -117,8 +115,8 @@ async def test_the_light_form_reads_nothing_and_sees_what_is_missing(served):
         ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
         await served.empty(client, ensemble[1])
         throttle = ReplicationThrottle()
-        look = await looker(client, LookOptions(), throttle=throttle).look(ledger_id)
-        assert found(look) == {(ensemble[1], "MISSING"): [(0, 49, 50)]}
+        inspection = await inspector(client, InspectionOptions(), throttle=throttle).inspect(ledger_id)
+        assert found(inspection) == {(ensemble[1], "MISSING"): [(0, 49, 50)]}
         assert throttle.bytes_read == 0
 
 
@@ -130,9 +128,11 @@ async def test_extra_copies_are_told_only_if_asked_for(served):
         beyond = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger_id, 20, 19, 1, b"behind the end")
         key = master_key(PASSWORD)
         await client.operations.add_entry(bookie, ledger_id, 20, beyond, key, recovery=True)
-        assert (await looker(client).look(ledger_id)).findings == []
-        look = await looker(client, LookOptions(extra=True)).look(ledger_id)
-        assert [(each.bookie, each.verdict, each.entries) for each in look.findings] == [(bookie, Verdict.EXTRA, 1)]
+        assert (await inspector(client).inspect(ledger_id)).findings == []
+        inspection = await inspector(client, InspectionOptions(extra=True)).inspect(ledger_id)
+        assert [(each.bookie, each.verdict, each.entries) for each in inspection.findings] == [
+            (bookie, Verdict.EXTRA, 1)
+        ]
         assert not Verdict.EXTRA.counts
 
 
@@ -143,24 +143,24 @@ async def test_an_open_ledger_is_looked_at_up_to_what_is_confirmed(served):
         await ledger.append(b"this one carries the confirmation of those before it")
         for bookie in (await client.metadata(ledger.ledger_id)).last_ensemble:
             await stored(client, bookie, ledger.ledger_id, 10)
-        look = await looker(client).look(ledger.ledger_id)
-        assert look.findings == []
-        assert look.last_entry in (9, 10)
-        assert look.metadata is not None
-        assert not look.metadata.is_closed
+        inspection = await inspector(client).inspect(ledger.ledger_id)
+        assert inspection.findings == []
+        assert inspection.last_entry in (9, 10)
+        assert inspection.metadata is not None
+        assert not inspection.metadata.is_closed
 
 
 async def test_a_ledger_that_is_gone_or_of_which_nobody_can_tell(models):
     await models.add(*"abc")
     async with models.client() as client:
-        look = await looker(client).look(999)
-        assert look.is_deleted
+        inspection = await inspector(client).inspect(999)
+        assert inspection.is_deleted
         ledger = await client.create(ensemble=3, write_quorum=3, password=PASSWORD)
         for bookie in "abc":
             await models.stop(bookie)
-        look = await looker(client).look(ledger.ledger_id)
-        assert [each.verdict for each in look.findings] == [Verdict.UNKNOWN]
-        assert "end is not known" in look.findings[0].detail
+        inspection = await inspector(client).inspect(ledger.ledger_id)
+        assert [each.verdict for each in inspection.findings] == [Verdict.UNKNOWN]
+        assert "end is not known" in inspection.findings[0].detail
 
 
 async def test_a_busy_bookie_is_asked_again(models):
@@ -178,9 +178,9 @@ async def test_a_busy_bookie_is_asked_again(models):
         read, batch = model.read, model.read_batch
         model.read = lambda *a, **k: _raise(busy(*a[:2])) or read(*a, **k)
         model.read_batch = lambda *a, **k: _raise(busy(*a[:2])) or batch(*a, **k)
-        look = await looker(client).look(ledger_id)
+        inspection = await inspector(client).inspect(ledger_id)
         assert refused > 3
-        assert (look.findings, look.entries) == ([], 120)
+        assert (inspection.findings, inspection.entries) == ([], 120)
 
 
 def _raise(error):
@@ -195,11 +195,11 @@ async def test_nobody_is_accused_by_one_look(models):
         kept = models.model("a").ledgers[ledger_id].entries
         lost = {entry_id: kept.pop(entry_id) for entry_id in (3, 4)}
         models.model("b").damage(ledger_id, 5)
-        each = looker(client)
-        first = await each.look(ledger_id)
+        each = inspector(client)
+        first = await each.inspect(ledger_id)
         assert {finding.bookie for finding in first.findings} == {"a", "b"}
         kept.update(lost)
-        (settled,) = await second_look(each, [first], 0.0)
+        (settled,) = await inspect_again(each, [first], 0.0)
         assert found(settled) == {("b", "DAMAGED"): [(5, 5, 1)]}
 
 
@@ -208,10 +208,10 @@ async def test_what_one_look_alone_saw_stays_in_doubt(models):
     async with models.client() as client:
         ledger_id = await written(client, 30)
         models.model("a").damage(ledger_id, 5)
-        each = looker(client)
-        first = await each.look(ledger_id)
+        each = inspector(client)
+        first = await each.inspect(ledger_id)
         del models.model("a").ledgers[ledger_id].entries[5]
-        (settled,) = await second_look(each, [first], 0.0)
+        (settled,) = await inspect_again(each, [first], 0.0)
         assert [(f.bookie, f.verdict) for f in settled.findings] == [("a", Verdict.UNREACHABLE)]
         assert "seen once only" in settled.findings[0].detail
 
@@ -221,11 +221,11 @@ async def test_slices_and_single_bookies(models):
     async with models.client() as client:
         ledger_id = await written(client, 100)
         models.model("a").damage(ledger_id, 70)
-        each = looker(client)
-        assert (await each.look(ledger_id, first=0, last=69)).findings == []
-        assert (await each.look(ledger_id, first=0, last=69)).entries == 210
-        assert (await each.look(ledger_id, bookies={"b"})).entries == 100
-        assert found(await each.look(ledger_id, first=60)) == {("a", "DAMAGED"): [(70, 70, 1)]}
+        each = inspector(client)
+        assert (await each.inspect(ledger_id, first=0, last=69)).findings == []
+        assert (await each.inspect(ledger_id, first=0, last=69)).entries == 210
+        assert (await each.inspect(ledger_id, bookies={"b"})).entries == 100
+        assert found(await each.inspect(ledger_id, first=60)) == {("a", "DAMAGED"): [(70, 70, 1)]}
 
 
 async def test_a_sample_takes_the_same_blocks_everywhere(served):
@@ -233,12 +233,13 @@ async def test_a_sample_takes_the_same_blocks_everywhere(served):
     async with served.client() as client:
         count = 12 * BLOCK
         ledger_id = await written(client, count, ensemble=2, write_quorum=2)
-        options = LookOptions(digests=True, checksums=True, sample=40, seed=3)
-        look = await looker(client, options).look(ledger_id)
+        options = InspectionOptions(digests=True, checksums=True, sample=40, seed=3)
+        inspection = await inspector(client, options).inspect(ledger_id)
         chosen = {block for block in range(12) if is_chosen(ledger_id, block, 40, 3)}
         assert 0 < len(chosen) < 12
-        assert look.entries == 2 * BLOCK * len(chosen)
-        assert {(block.block, block.bookie) for block in look.blocks} == {(b, name) for b in chosen for name in "ab"}
+        assert inspection.entries == 2 * BLOCK * len(chosen)
+        seen = {(block.block, block.bookie) for block in inspection.blocks}
+        assert seen == {(b, name) for b in chosen for name in "ab"}
         assert {block for block in range(12) if is_chosen(ledger_id, block, 40, 4)} != chosen
 
 
@@ -259,7 +260,8 @@ async def test_a_bookie_that_never_lists_is_asked_for_entries_instead(models, mo
         monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
         models.model("a").ledgers[ledgers[4]].entries.pop(19)
         for ledger_id in ledgers[:4]:
-            look = await looker(client, LookOptions()).look(ledger_id)
-            assert look.findings == []
+            inspection = await inspector(client, InspectionOptions()).inspect(ledger_id)
+            assert inspection.findings == []
         assert asked == 3, "all pieces of work know of it"
-        assert found(await looker(client, LookOptions()).look(ledgers[4])) == {("a", "MISSING"): [(19, 19, 1)]}
+        inspection = await inspector(client, InspectionOptions()).inspect(ledgers[4])
+        assert found(inspection) == {("a", "MISSING"): [(19, 19, 1)]}

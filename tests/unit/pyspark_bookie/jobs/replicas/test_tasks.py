@@ -1,18 +1,26 @@
-"""One piece of work of an audit: two looks, marks, counts."""
+"""One piece of work of an audit: two inspections, marks, counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, confirmed, finding_of, of_ledger, row_of
-from pyspark_bookie.jobs.replicas.looks import LookOptions
+from pyspark_bookie.jobs.replicas.findings import (
+    Finding,
+    FindingsSpool,
+    Verdict,
+    clusters,
+    confirmed,
+    finding_of,
+    of_ledger,
+    row_of,
+)
+from pyspark_bookie.jobs.replicas.inspection import InspectionOptions
 from pyspark_bookie.jobs.replicas.marking import Marked, mark, mark_findings
-from pyspark_bookie.jobs.replicas.spool import FindingsSpool
-from pyspark_bookie.jobs.replicas.tasks import Inspection, inspect
+from pyspark_bookie.jobs.replicas.tasks import UnitOptions, inspect_ledgers
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from tests.unit.bookie_client.replication.cluster import written
 
-DEEP = LookOptions(digests=True)
+DEEP = InspectionOptions(digests=True)
 
 
 def unit(*ledger_ids):
@@ -29,8 +37,8 @@ async def test_only_what_bookies_say_or_give_themselves_is_marked(models, marks)
         models.model(damaged).damage(ledger_id, 4)
         await models.lose(client, gone)
         await models.stop(silent)
-        inspection = Inspection(look=DEEP, recheck_seconds=0.0, mark=marks)
-        result = await inspect(client, inspection, unit(ledger_id, 999), None)
+        options = UnitOptions(inspection=DEEP, recheck_seconds=0.0, mark=marks)
+        result = await inspect_ledgers(client, options, unit(ledger_id, 999), None)
         assert {(each.bookie, each.verdict.name) for each in result.findings} == {
             (gone, "LOST"),
             (silent, "UNREACHABLE"),
@@ -49,22 +57,22 @@ async def test_what_was_in_order_at_the_second_look_is_withdrawn(models):
         ledgers = [await written(client, 20) for _ in range(3)]
         model = models.model("a")
         model.damage(ledgers[1], 4)
-        looks = 0
+        rereads = 0
         read_batch = model.read_batch
 
         def healing(ledger_id, *more):
-            nonlocal looks
+            nonlocal rereads
             answer = read_batch(ledger_id, *more)
             if ledger_id == ledgers[1]:
-                looks += 1
+                rereads += 1
                 model.damage(ledger_id, 4)  # the bit flips back
             return answer
 
         model.read_batch = healing
-        result = await inspect(client, Inspection(look=DEEP, recheck_seconds=0.0), unit(*ledgers), None)
-        assert looks == 1, "the second one read entry 4 alone"
+        result = await inspect_ledgers(client, UnitOptions(inspection=DEEP, recheck_seconds=0.0), unit(*ledgers), None)
+        assert rereads == 1, "the second one read entry 4 alone"
         assert (result.findings, result.withdrawn, result.ledgers) == ([], 1, 3)
-        assert result.entries == 3 * 3 * 20 - 1, "the second look does not count"
+        assert result.entries == 3 * 3 * 20 - 1, "the second inspection does not count"
 
 
 async def test_marks_join_and_what_is_found_while_a_worker_is_at_it_outlives_its_round(models):
