@@ -1,4 +1,8 @@
-"""What the driver does when all tasks have written, or some have failed.
+"""What the driver does when all tasks have written, or some have failed: it puts tiny ledgers together if asked to
+(`coalescePartitions`), publishes, tells which ledgers were written (`idsFile`), and cleans up.
+
+Tiny ledgers are copied into one only for batches that are small anyway, so the copy costs little; larger ones stay as
+the tasks wrote them.
 
 Invariants
 - A batch becomes part of the stream by one compare-and-set, with its number beside it: all of it, once. Doing it again
@@ -10,6 +14,12 @@ Invariants
   changed before its list counts: a compare-and-set that began earlier fails from then on. Other tasks may still be
   writing then; what they leave behind is for the job `orphans`. The copies that the driver made of them go the same way
   when the stream refuses a batch.
+- A copy of tiny ledgers has the same entries in the same order; the batch's number of rows and checksum stay. The
+  tasks' ledgers are deleted only when the copy is closed; a driver that dies in between leaves ledgers that no stream
+  lists, and the batch is written again.
+- The file of `idsFile` is there wholly or not at all, and is known to be writable before a batch is published. It tells
+  of published ledgers alone: those of a batch that was published before are of a repetition, which nobody sees, and
+  then it stays as it is.
 
 No Spark in here. Any process.
 
@@ -18,11 +28,13 @@ Source: reference Spark notes, section 3.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.manifest import Manifest
@@ -33,22 +45,74 @@ from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import (
     MetadataError,
     MetadataUnavailable,
+    NoSuchLedger,
     NoSuchStream,
     NotThere,
     PodkeeperError,
     Refused,
     StreamTransactionConflict,
 )
-from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, named, told
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, code_of, named, told
 from pyspark_bookie.common.options import MIB
-from pyspark_bookie.sink.ids_file import IdsFile
-from pyspark_bookie.sink.ledgers import settings_of
+from pyspark_bookie.sink.ledgers import Owner, TaskLedgers, settings_of
 from pyspark_bookie.sink.messages import Batch
 from pyspark_bookie.sink.options import ReplayCheck, SinkOptions
+from pyspark_bookie.sink.writing import WriteLimits, write_ledgers
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from bookie_client.blocking import BlockingClient
     from bookie_client.client import Client
+
+
+@dataclass(frozen=True)
+class IdsFile:
+    """What is to be told, in a file beside it until it counts. `path` None: nobody wants to know."""
+
+    path: str | None
+
+    @classmethod
+    def prepared(cls, path: str | None, batch: Batch) -> IdsFile:
+        """Raises `PodkeeperSparkError` (OPTION) when it cannot be written."""
+        if path is not None:
+            with _told(path), open(f"{path}.tmp", "w") as file:
+                json.dump(_document(batch), file)
+        return cls(path)
+
+    def settle(self, *, is_published: bool) -> None:
+        """From now on it counts, or it is forgotten. Raises as `prepared`."""
+        if self.path is None:
+            return
+        with _told(self.path):
+            if is_published:
+                os.replace(f"{self.path}.tmp", self.path)
+            else:
+                os.unlink(f"{self.path}.tmp")
+
+
+def _document(batch: Batch) -> dict[str, object]:
+    return {
+        "rows": batch.rows,
+        "ledgers": [
+            {
+                "ledger_id": ledger.ledger_id,
+                "entries": ledger.entries,
+                "bytes": ledger.nbytes,
+                "crc32c": ledger.crc,
+            }
+            for ledger in batch.ledgers
+        ],
+    }
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PodkeeperSparkError(OPTION, f"option idsFile={path}: {error.strerror}") from None
+
 
 _log = logging.getLogger(__name__)
 WARNING_SECONDS: Final = 600.0
@@ -177,3 +241,37 @@ def _set_back(name: str, txn: Txn | None, error: StreamTransactionConflict) -> P
         " or double rows: restore the checkpoint, or begin a new one. If the query does not make the same content again"
         " (random values), set replayCheck=rows",
     )
+
+
+MAX_COPIED_FACTOR: Final = 4
+"""A batch is copied if it has at most so many times `tinyLedgerBytes` in all."""
+
+
+def coalesced(options: SinkOptions, batch: Batch, batch_id: int | None = None) -> Batch:
+    """The batch with one ledger, if it has several tiny ones and `coalescePartitions` is set; else as it is. Raises
+    `PodkeeperSparkError`."""
+    tiny = batch.nbytes < options.tiny_ledger_bytes * len(batch.ledgers)
+    bounded = batch.nbytes <= options.tiny_ledger_bytes * MAX_COPIED_FACTOR
+    if not (options.coalesce_partitions and len(batch.ledgers) > 1 and tiny and bounded):
+        return batch
+    ledgers = TaskLedgers(options, Owner(-1, 0, -1, "", batch.query_id, batch_id))
+    limits = WriteLimits(max(1, batch.nbytes), options.max_inflight_bytes)
+    try:
+        with told():
+            copy = write_ledgers(_columns(options, batch), ledgers, limits)
+    except PodkeeperSparkError as error:
+        if error.code != code_of(NoSuchLedger()):
+            raise
+        return batch  # they were copied and deleted by the same commit before: publishing recognises it
+    return replace(batch, ledgers=copy.ledgers, copied=batch.ledgers)
+
+
+def _columns(options: SinkOptions, batch: Batch) -> Iterator[pa.BinaryArray]:
+    import pyarrow as pa
+
+    client = options.client()
+    password = options.password.read()
+    for ledger in batch.ledgers:
+        with client.open(ledger.ledger_id, password=password) as reader:
+            for entries in reader.batches(0, ledger.entries - 1):
+                yield pa.array([entry.payload for entry in entries], type=pa.binary())

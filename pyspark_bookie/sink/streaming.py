@@ -20,12 +20,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink.coalescing import coalesced
-from pyspark_bookie.sink.commit import METADATA_UNAVAILABLE, clean_up, ensure_stream, publish, told_if_away
+from pyspark_bookie.sink.commit import METADATA_UNAVAILABLE, clean_up, coalesced, ensure_stream, publish, told_if_away
 from pyspark_bookie.sink.messages import batch_of, collected
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
 from pyspark_bookie.sink.rows import check_input
-from pyspark_bookie.sink.tasks import write_task
+from pyspark_bookie.sink.writing import write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Record batches into ledgers: the loop of one task.
+"""What a task of the sink does, batch or streaming: record batches into ledgers.
 
 Invariants
 - A ledger is created with its first entry, so a task without rows leaves nothing behind.
@@ -6,7 +6,8 @@ Invariants
 - What is returned is closed: its end is in the metadata, and every entry is acknowledged.
 - After a failure the ledgers of this attempt are deleted, as far as they can be: nobody else knows of them.
 
-No Spark in here. One thread writes with one call; payloads are copied once, out of the Arrow buffer.
+Only `write_task` knows Spark, which tells a task who it is. One thread writes with one call; payloads are copied once,
+out of the Arrow buffer.
 
 Source: reference Spark notes, section 3.
 """
@@ -23,8 +24,11 @@ import google_crc32c
 
 from bookie_client.streams.model import PublishedLedger
 from bookie_protocol.errors import PodkeeperError
-from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.sink.messages import CHECKSUM_MODULUS
+from pyspark_bookie.common.errors import PodkeeperSparkError, told
+from pyspark_bookie.sink.ledgers import Owner, TaskLedgers
+from pyspark_bookie.sink.messages import CHECKSUM_MODULUS, Written
+from pyspark_bookie.sink.options import SinkOptions
+from pyspark_bookie.sink.rows import values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,3 +186,45 @@ class _Task:
         current.ledger.close()
         self._open = None
         self._closed.append(PublishedLedger(current.ledger.ledger_id, current.entries, current.nbytes, current.crc))
+
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+"""Local properties that Spark sets in the tasks of a streaming query; the group of its jobs is the run."""
+
+
+def write_task(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: str | None = None) -> Written:
+    """Write a task's rows into ledgers of its own and close them. `write_id` names a batch write; a streaming query has
+    its own ids. Raises `PodkeeperSparkError`; then nothing of this attempt is left, if that can be helped."""
+    owner = _owner(write_id)
+    limits = WriteLimits(options.max_ledger_bytes, options.max_inflight_bytes)
+    with told(f"partition {owner.partition_id}"):
+        written = write_ledgers(values(batches, options), TaskLedgers(options, owner), limits)
+    return Written(
+        partition_id=owner.partition_id,
+        attempt=owner.attempt,
+        query_id=owner.query_id,
+        batch_id=owner.batch_id,
+        ledgers=written.ledgers,
+        rows=written.rows,
+        checksum=written.checksum,
+    )
+
+
+def _owner(write_id: str | None) -> Owner:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("the sink writes only in tasks of Spark")
+    query_id = None if write_id else task.getLocalProperty(_QUERY_ID)
+    batch_id = None if write_id else task.getLocalProperty(_BATCH_ID)
+    return Owner(
+        partition_id=task.partitionId(),
+        attempt=task.attemptNumber(),
+        task_attempt_id=task.taskAttemptId(),
+        run_id=write_id or task.getLocalProperty(_RUN_ID) or "",
+        query_id=query_id,
+        batch_id=None if batch_id is None else int(batch_id),
+    )

@@ -1,4 +1,4 @@
-"""Cutting ledgers into partitions: long ledgers are split, tiny ones packed together.
+"""Cutting ledgers into partitions: long ledgers are split, tiny ones packed together; those of streams in their order.
 
 Running a task costs some 60 ms before its first byte, and one task should not take for ever. So a partition has about
 `max_bytes`, whatever the sizes of the ledgers.
@@ -7,6 +7,8 @@ Invariants
 - Every entry of every range is in exactly one partition, and no other entry is in any.
 - A partition with more than one range is not larger than `max_bytes`, nor has it more than `max_ranges` ranges.
 - The same ranges and limits give the same partitions: a restarted batch reads the same entries.
+- Rows of a stream keep its order within a partition, and partitions that of their numbers. A sink that puts its ledgers
+  together in that order, as ours does, gives a stream in the order of the source's.
 
 Pure; any process. Batch, streaming and jobs use it.
 """
@@ -254,3 +256,28 @@ def _spread(partitions: Sequence[ReadPartition]) -> list[ReadPartition]:
         if queue:
             waiting.append(queue)
     return result
+
+
+def plan_in_order(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadPartition]:
+    """Every entry of every range once, in order; a partition with several ranges is within the limits."""
+    wanted = [each for each in ranges if each.entries > 0]
+    total = sum(each.cost for each in wanted)
+    target = max(1, min(limits.max_bytes, -(-total // limits.min_partitions)))
+    alone = PlanLimits(max_bytes=target)
+    found: list[list[Range]] = []
+    cost = target + 1
+    for piece in (piece for each in wanted for piece in _pieces(each, alone)):
+        if cost + piece.cost > target or len(found[-1]) >= limits.max_ranges:
+            found.append([])
+            cost = 0
+        found[-1].append(piece)
+        cost += piece.cost
+    rate = limits.rate_of_one(len(found))
+    return [ReadPartition(pieces, rate) for pieces in found]
+
+
+def _pieces(whole: Range, limits: PlanLimits) -> list[Range]:
+    if whole.cost <= limits.max_bytes:
+        return [whole]
+    cut = [piece for partition in plan([whole], limits) for piece in partition.ranges]
+    return sorted(cut, key=lambda piece: piece.first)

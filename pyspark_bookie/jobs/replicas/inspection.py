@@ -49,7 +49,8 @@ ALL: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionOptions:
-    """How to inspect. `sample`: percent of the blocks of entries to read; `seed` chooses the same ones at all replicas."""
+    """How to inspect a ledger. `sample`: percent of the blocks of entries that are read, chosen by `seed`, and alike at
+    all replicas."""
 
     digests: bool = False
     checksums: bool = False

@@ -26,12 +26,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.batch import limits_of
-from pyspark_bookie.source.planning import ReadPartition, plan
+from pyspark_bookie.source.planning import ReadPartition, plan, plan_in_order
 from pyspark_bookie.source.schema import arrow_schema, check_schema
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Document, Offset, Start, parse_offset
 from pyspark_bookie.source.streaming.options import StreamingOptions
-from pyspark_bookie.source.streaming.ordering import plan_in_order
 from pyspark_bookie.source.streaming.progress import Progress, TriggerLimit
 
 if TYPE_CHECKING:

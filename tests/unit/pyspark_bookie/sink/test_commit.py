@@ -21,7 +21,7 @@ from bookie_protocol.errors import (
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink import coalescing, commit, streaming
+from pyspark_bookie.sink import commit, streaming
 from pyspark_bookie.sink.batch import BatchWriter
 from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers
 from pyspark_bookie.sink.messages import Batch, Written
@@ -168,12 +168,12 @@ def test_what_is_tiny_may_be_said(monkeypatch, caplog):
 def test_only_small_batches_of_tiny_ledgers_become_one(monkeypatch, tiny, sizes, is_one):
     """All together they have at most four times as much as is tiny."""
     copy = Written(-1, 0, "q", 3, (PublishedLedger(99, 3, sum(sizes)),), 3, 5)
-    monkeypatch.setattr(coalescing, "write_ledgers", lambda *_: copy)
+    monkeypatch.setattr(commit, "write_ledgers", lambda *_: copy)
     options = parse({**URI, "tinyLedgerBytes": tiny, "coalescePartitions": "true"}, SinkOptions)
     given = batch(*sizes)
-    found = coalescing.coalesced(options, given, 3)
+    found = commit.coalesced(options, given, 3)
     assert (found.ledgers, found.copied) == ((copy.ledgers, given.ledgers) if is_one else (given.ledgers, ()))
-    assert coalescing.coalesced(replace(options, coalesce_partitions=False), given, 3) is given
+    assert commit.coalesced(replace(options, coalesce_partitions=False), given, 3) is given
 
 
 # --- tiny ledgers as one ----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ GIVEN = Batch("q", tuple(PublishedLedger(each, 3, 18) for each in (1007, 1008)),
 
 
 def test_a_batch_of_tiny_ledgers_becomes_one_with_all_their_rows(shelf):
-    made = coalescing.coalesced(TINY, GIVEN, 3)
+    made = commit.coalesced(TINY, GIVEN, 3)
     (copy,) = made.ledgers
     assert shelf.payloads(copy.ledger_id) == [*shelf.payloads(1007), *shelf.payloads(1008)]
     assert shelf.metadata(copy.ledger_id).custom_metadata["podkeeper/batch-id"] == b"3"
@@ -204,10 +204,10 @@ def test_a_batch_of_tiny_ledgers_becomes_one_with_all_their_rows(shelf):
 
 def test_a_commit_that_is_repeated_behind_its_copy_is_recognised(shelf):
     """Its messages name ledgers that the first time has copied and deleted."""
-    publish(TINY, coalescing.coalesced(TINY, GIVEN, 3), "q", 3, replace=False)
+    publish(TINY, commit.coalesced(TINY, GIVEN, 3), "q", 3, replace=False)
     before = shelf.run(lambda client: Streams(client).manifest("s"))
     assert set(shelf.list()) == {ledger.ledger_id for ledger in before.ledgers}
-    again = coalescing.coalesced(TINY, GIVEN, 3)
+    again = commit.coalesced(TINY, GIVEN, 3)
     assert again is GIVEN
     publish(TINY, again, "q", 3, replace=False)
     assert shelf.run(lambda client: Streams(client).manifest("s")) == before
@@ -222,5 +222,5 @@ def test_a_copy_that_fails_leaves_nothing_of_it(shelf, monkeypatch):
 
     monkeypatch.setattr(shelf, "close_ledger", fail)
     with pytest.raises(PodkeeperSparkError, match="NOT_ENOUGH_BOOKIES"):
-        coalescing.coalesced(TINY, GIVEN, 3)
+        commit.coalesced(TINY, GIVEN, 3)
     assert set(shelf.list()) == {1007, 1008}

@@ -11,8 +11,7 @@ from bookie_client.streams.model import PublishedLedger
 from bookie_client.streams.publishing import PublishResult
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink.commit import publish
-from pyspark_bookie.sink.ids_file import IdsFile
+from pyspark_bookie.sink.commit import IdsFile, publish
 from pyspark_bookie.sink.messages import Batch
 from pyspark_bookie.sink.options import SinkOptions
 

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
-from pyspark_bookie.source.planning import LedgerSnapshot, PlanLimits, Range
-from pyspark_bookie.source.streaming.ordering import plan_in_order
+from pyspark_bookie.source.planning import LedgerSnapshot, PlanLimits, Range, plan_in_order
 
 
 def ranges(sizes):
