@@ -29,7 +29,13 @@ from bookie_protocol.errors import (
 )
 
 _MAX_LINE: Final = 400
-_REFUSALS: Final[Mapping[int, type[PodkeeperError]]] = {400: BadRequest, 404: NotThere, 409: Refused, 413: BadRequest}
+_REFUSALS: Final[Mapping[int, type[PodkeeperError]]] = {
+    400: BadRequest,
+    403: Unauthorized,
+    404: NotThere,
+    409: Refused,
+    413: BadRequest,
+}
 
 
 class BookieApi:

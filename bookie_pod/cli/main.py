@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from bookie_pod.cli.audited import audit_changes
 from bookie_pod.cli.autorecovery import autorecovery
 from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster.commands import cluster
@@ -74,6 +75,7 @@ cli.add_command(scrub)
 cli.add_command(index)
 cli.add_command(job)
 cli.add_command(shell)
+audit_changes(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

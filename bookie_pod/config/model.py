@@ -22,6 +22,7 @@ from bookie_pod.config.sections.placement import PlacementConfig
 from bookie_pod.config.sections.recovery import IntegrityConfig
 from bookie_pod.config.sections.security import AuthConfig, MetadataConfig, TlsConfig
 from bookie_pod.config.sections.service import (
+    AccessConfig,
     GrpcConfig,
     HttpConfig,
     LogConfig,
@@ -60,6 +61,7 @@ class BookieConfig:
     http: HttpConfig = field(default_factory=HttpConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -23,6 +23,7 @@ from bookie_pod.config.sections.security import (
     SHARED_TOKEN,
     AuthConfig,
 )
+from bookie_pod.roles import ROLE_NAMES
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 
@@ -202,6 +203,9 @@ def _security(config: BookieConfig) -> Iterator[str]:
                 " httpServerTlsClientAuthentication=false"
             )
     yield from _grpc_security(config)
+    for name in config.access.certificate_roles or ("",):
+        if name not in ROLE_NAMES:
+            yield f"accessCertificateRoles={name}: must be one or some of {', '.join(ROLE_NAMES)}"
     gateway = config.gateway
     if gateway.enforce_fault_domains and gateway.add_quorum_timeout_seconds <= 0:
         yield (

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from bookie_pod.audit import audited
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation
 from bookie_pod.gateway.writers import OpenWriter, OpenWriters
@@ -84,6 +85,7 @@ class AppendCall:
                 self._keep_open = existing.keep_open
             case _:
                 raise BadRequest("the first request of Append must say which ledger: create, or existing")
+        audited(ledger_id=writer.handle.metadata.ledger_id)
         writer.on_idle = self._idle
         self._acknowledged = writer.handle.last_add_confirmed
         return writer

@@ -10,6 +10,7 @@ Event loop only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import grpc
@@ -26,11 +27,24 @@ from bookie_pod.gateway.service import GatewayParts, LedgerService
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Role
 from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import add_LedgerServiceServicer_to_server
 from bookie_protocol.metadata_service.interface import MetadataService
 
 SERVICE_NAME: Final[str] = DESCRIPTOR.services_by_name["LedgerService"].full_name
+ROLES: Final = {
+    "Create": Role.WRITER,
+    "Append": Role.WRITER,
+    "Close": Role.WRITER,
+    "Recover": Role.WRITER,
+    "Read": Role.READER,
+    "Tail": Role.READER,
+    "List": Role.READER,
+    "GetMetadata": Role.READER,
+    "Delete": Role.ADMIN,
+}
+"""Who may, by call."""
 STOP_SECONDS: Final = 5.0
 UNARY_CALLS: Final = 128
 """Calls with one answer that run at a time; gRPC refuses more."""
@@ -40,6 +54,7 @@ class Gateway:
     """`start` before use; it can be stopped once."""
 
     names: Final = (SERVICE_NAME,)
+    roles: Final[Mapping[str, Role]] = {f"/{SERVICE_NAME}/{call}": role for call, role in ROLES.items()}
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -25,6 +25,7 @@ import structlog
 from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.opening import Opening
+from bookie_pod.audit import audited, audited_failure
 from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
@@ -35,7 +36,15 @@ from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, 
 from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
-from bookie_protocol.errors import BookieUnavailable, LedgerNotClosed, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    LedgerNotClosed,
+    NoSuchLedger,
+    PodkeeperError,
+    TooManyRequests,
+    Unauthorized,
+    public_kind,
+)
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceServicer
 
@@ -75,6 +84,7 @@ class LedgerService(LedgerServiceServicer):
     async def Create(self, request: messages.CreateRequest, context: Context) -> messages.CreateResponse:
         async def create() -> messages.CreateResponse:
             writer = await self._parts.writers.create(creation(request))
+            audited(ledger_id=writer.handle.metadata.ledger_id)
             return messages.CreateResponse(metadata=metadata_message(writer.handle.metadata))
 
         return await self._answer(context, create())
@@ -83,6 +93,7 @@ class LedgerService(LedgerServiceServicer):
         async def recover() -> messages.LedgerMetadata:
             digest = digest_of(request.digest_type)
             ledger_id = check_ledger_id(request.ledger_id)
+            audited(ledger_id=ledger_id)
             return metadata_message(await self._client.recover(ledger_id, password=request.password, digest=digest))
 
         return await self._answer(context, recover())
@@ -92,7 +103,12 @@ class LedgerService(LedgerServiceServicer):
 
     async def Delete(self, request: messages.DeleteRequest, context: Context) -> messages.DeleteResponse:
         async def delete() -> messages.DeleteResponse:
-            await self._client.delete(check_ledger_id(request.ledger_id))
+            ledger_id = check_ledger_id(request.ledger_id)
+            audited(ledger_id=ledger_id)
+            if request.HasField("password"):
+                with suppress(NoSuchLedger):
+                    check_password(await self._client.metadata(ledger_id), request.password)
+            await self._client.delete(ledger_id)
             return messages.DeleteResponse()
 
         return await self._answer(context, delete())
@@ -137,6 +153,7 @@ class LedgerService(LedgerServiceServicer):
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _close(self, ledger_id: int, password: bytes) -> messages.LedgerMetadata:
+        audited(ledger_id=ledger_id)
         writers = self._parts.writers
         if writers.holds(ledger_id):
             writer = writers.take(ledger_id, password)
@@ -216,6 +233,7 @@ class LedgerService(LedgerServiceServicer):
             return await work
         except PodkeeperError as error:
             status = status_of(error)
+            audited_failure(public_kind(error).__name__, refused=isinstance(error, Unauthorized))
             self._parts.metrics.failed.add(1)
             await context.abort(status.code, status.details, status.trailing_metadata)
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.InternalError):

@@ -84,7 +84,15 @@ class AutoRecoveryProcess:
         config = self._config
         uri = required_metadata_uri(config)
         memory = MemoryGovernor(config.client_memory_bytes)
-        http = await start_http(config.http, self, self._registry, self._admin_ports, has_bookie=False, memory=memory)
+        http = await start_http(
+            config.http,
+            self,
+            self._registry,
+            self._admin_ports,
+            has_bookie=False,
+            memory=memory,
+            rules=config.access,
+        )
         if http is not None:
             self._undo.push_async_callback(http.stop)
         self._phase = "connecting to the metadata service"

@@ -101,7 +101,7 @@ class GatewayProcess:
             return await start_gateway(config, metadata, self._registry, memory, _over_tcp)
 
         callers = Callers(memory)
-        server = await start_grpc(config.grpc, self, gateway, callers)
+        server = await start_grpc(config.grpc, self, gateway, callers, registry=self._registry, rules=config.access)
         assert server is not None  # `_check`
         self._undo.push_async_callback(server.stop)
         guard = guard_memory(callers, config.memory.budget_bytes)

@@ -65,7 +65,14 @@ class SideServices:
     def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[object]:
         """The caller awaits it."""
         starting: asyncio.Task[object] = asyncio.create_task(
-            start_http(self._config.http, self._status, self._registry, find_admin, memory=self.memory)
+            start_http(
+                self._config.http,
+                self._status,
+                self._registry,
+                find_admin,
+                memory=self.memory,
+                rules=self._config.access,
+            )
         )
         self._undo.push_async_callback(_stop_started, starting)
         return starting
@@ -78,7 +85,17 @@ class SideServices:
 
         callers = Callers(self.memory)
         starting = asyncio.create_task(
-            _once_there_is_room("gRPC", lambda: start_grpc(self._config.grpc, self._status, gateway, callers))
+            _once_there_is_room(
+                "gRPC",
+                lambda: start_grpc(
+                    self._config.grpc,
+                    self._status,
+                    gateway,
+                    callers,
+                    registry=self._registry,
+                    rules=self._config.access,
+                ),
+            )
         )
         self._tasks.assist("guard memory", lambda: guard_memory(callers, self._config.memory.budget_bytes))
         self._undo.push_async_callback(_stop_started, starting)

@@ -1,10 +1,15 @@
-"""The bearer tokens that administration and gRPC demand, from a file.
+"""The bearer tokens of a port, from a file: one a line, with what it allows.
+
+    TOKEN                            everything: the role `admin`
+    TOKEN viewer                     one role
+    TOKEN reader,operator drains     several, and a name for the audit trail
+    # a comment
 
 Invariants
 - The file is read again when it has changed, at most once in `CHECK_S` seconds, so that a mounted Kubernetes secret
-  can be rotated without a restart. It may hold several tokens, one a line: the old one and the new one meanwhile.
-- A file that cannot be read any more lets nobody in.
-- Comparing takes the same time whatever a token is.
+  can be rotated without a restart. It may hold several tokens: the old one and the new one meanwhile.
+- A file that cannot be read any more, or in which a line is wrong, lets nobody in.
+- Comparing takes the same time whatever a token is. No token is kept, only its digest.
 
 Threads: event loop; the file is read on a thread.
 """
@@ -15,16 +20,30 @@ import asyncio
 import hashlib
 import hmac
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
+from bookie_pod.roles import Role, roles_named
 from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
 CHECK_S: Final = 5.0
 MAX_BYTES: Final = 64 * 1024
+MAX_NAME: Final = 64
 _SCHEME: Final = "bearer "
+
+
+class Holder(NamedTuple):
+    """Who shows a token."""
+
+    name: str
+    roles: frozenset[Role]
+
+
+class _Line(NamedTuple):
+    digest: bytes
+    holder: Holder
 
 
 class Tokens:
@@ -33,7 +52,7 @@ class Tokens:
     def __init__(self, key: str, path: str) -> None:
         self._key = key
         self._path = path
-        self._digests: tuple[bytes, ...] = ()
+        self._lines: tuple[_Line, ...] = ()
         self._seen: tuple[int, int, int] | None = None
         self._looked_at = 0.0
         self._lock = asyncio.Lock()
@@ -51,15 +70,16 @@ class Tokens:
             raise InvalidConfiguration(f"{key}={path}: {_reason(error)}") from error
         return tokens
 
-    async def admits(self, authorization: str | None) -> bool:
-        """Whether this `Authorization` header (of HTTP, or of a gRPC call's metadata) carries one of the tokens."""
+    async def holder(self, authorization: str | None) -> Holder | None:
+        """Whose token this `Authorization` header (of HTTP, or of a gRPC call's metadata) carries; None: nobody's."""
         await self._refresh()
         if authorization is None or not authorization.lower().startswith(_SCHEME):
-            return False
+            return None
         shown = _digest(authorization[len(_SCHEME) :].strip().encode("utf-8", "surrogateescape"))
-        found = False
-        for known in self._digests:
-            found |= hmac.compare_digest(shown, known)
+        found = None
+        for line in self._lines:
+            if hmac.compare_digest(shown, line.digest):
+                found = line.holder
         return found
 
     async def _refresh(self) -> None:
@@ -71,7 +91,7 @@ class Tokens:
             try:
                 await asyncio.to_thread(self._read)
             except (OSError, ValueError) as error:
-                self._digests, self._seen = (), None
+                self._lines, self._seen = (), None
                 _log.error(
                     "tokens cannot be read: nobody is let in", path=self._path, key=self._key, reason=_reason(error)
                 )
@@ -82,11 +102,25 @@ class Tokens:
         if identity == self._seen:
             return
         with open(self._path, "rb") as file:
-            lines = file.read(MAX_BYTES).splitlines()
-        digests = tuple(_digest(line.strip()) for line in lines if line.strip())
-        if not digests:
+            written = file.read(MAX_BYTES).splitlines()
+        numbered = ((number, line.split()) for number, line in enumerate(written, start=1))
+        lines = tuple(_line(number, words) for number, words in numbered if words and not words[0].startswith(b"#"))
+        if not lines:
             raise ValueError("it holds no token; write one a line")
-        self._digests, self._seen = digests, identity
+        self._lines, self._seen = lines, identity
+
+
+def _line(number: int, words: list[bytes]) -> _Line:
+    """Raises ValueError, in whose text no token stands."""
+    token, *rest = words
+    if len(rest) > 2:
+        raise ValueError(f"line {number} has more than a token, its roles with commas between them, and a name")
+    texts = [word.decode("utf-8", "replace") for word in rest]
+    try:
+        roles = roles_named(texts[0] if texts else Role.ADMIN.value)
+    except ValueError:
+        raise ValueError(f"line {number}: what follows the token is no list of roles") from None
+    return _Line(_digest(token), Holder(texts[1][:MAX_NAME] if len(texts) > 1 else f"token of line {number}", roles))
 
 
 def _digest(token: bytes) -> bytes:

@@ -148,10 +148,12 @@ class CloseRequest(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., password: _Optional[bytes] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("ledger_id",)
+    __slots__ = ("ledger_id", "password")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
-    def __init__(self, ledger_id: _Optional[int] = ...) -> None: ...
+    password: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., password: _Optional[bytes] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
     __slots__ = ()

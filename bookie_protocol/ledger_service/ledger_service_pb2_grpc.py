@@ -136,8 +136,9 @@ class LedgerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Delete a ledger, whatever its state. One that does not exist is fine, and no password is asked for. Bookies give the
-        space back when their garbage collection has run.
+        """Delete a ledger, whatever its state. One that does not exist is fine. A password that is given must be the
+        ledger's: whoever deletes its own gives it, and deletes no other by mistake. Bookies give the space back when their
+        garbage collection has run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

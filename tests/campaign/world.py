@@ -73,6 +73,7 @@ SETTINGS: Final = {
     "httpServerEnabled": "true",
     "prometheusStatsHttpEnable": "true",
     "httpServerHost": "0.0.0.0",
+    "allowInsecureAccess": "true",
     "listeningInterface": "eth0",
 }
 """Everything happens often: journals and logs roll over, marks move, logs are compacted."""
@@ -285,6 +286,7 @@ class World:
             "metadataServiceUri": self.uri,
             "httpServerPort": str(HTTP),
             "httpServerHost": "0.0.0.0",
+            "allowInsecureAccess": "true",
             "advertisedAddress": host.address,
         }
         folder = self.folder / f"auto-recovery-{number}"
@@ -301,6 +303,7 @@ class World:
         settings = {
             "metadataServiceUri": self.uri,
             "grpcServerHost": "0.0.0.0",
+            "allowInsecureAccess": "true",
             "grpcServerPort": str(GRPC),
             "httpServerHost": "0.0.0.0",
             "httpServerPort": str(HTTP),

@@ -13,15 +13,16 @@ import grpc
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 
+shown = [("authorization", "Bearer " + open("/etc/podkeeper/client/token").read().split()[0])]
 service, ledgers = sys.argv[1], int(sys.argv[2])
 for number in range(ledgers):
     entries = [f"{number} {entry}".encode() for entry in range(100)]
     create = pb.CreateRequest(ensemble_size=3, write_quorum=3, ack_quorum=2)
     requests = [pb.AppendRequest(create=create, entries=entries[:1]), pb.AppendRequest(entries=entries[1:])]
     with grpc.insecure_channel(service) as channel:
-        *_, last = LedgerServiceStub(channel).Append(iter(requests), timeout=60)
+        *_, last = LedgerServiceStub(channel).Append(iter(requests), timeout=60, metadata=shown)
     with grpc.insecure_channel(service) as channel:
-        read = LedgerServiceStub(channel).Read(pb.ReadRequest(ledger_id=last.ledger_id), timeout=60)
+        read = LedgerServiceStub(channel).Read(pb.ReadRequest(ledger_id=last.ledger_id), timeout=60, metadata=shown)
         found = [entry for response in read for entry in response.entries]
     print("ledger", number, last.last_entry_id, last.closed, found == entries)
 """

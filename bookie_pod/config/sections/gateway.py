@@ -20,11 +20,11 @@ class GatewayConfig:
         derived="false if bookies demand certificates (`tlsClientAuthentication`) or logins"
         " (`bookieAuthProviderFactoryClass`) and this port nothing, else true",
     )
-    """Serve `LedgerService` on `grpcServerPort`: ledgers for clients of any language. By default only a ledger's
-    password protects it, as on a bookie's own port without TLS. Where others than those you trust reach the port,
-    encrypt it (`grpcServerTlsEnable`) and demand a token (`grpcServerAuthTokenFile`) or a certificate
-    (`grpcServerTlsClientAuthentication`). Where bookies demand certificates or logins of their clients and this port
-    demands neither, the gateway is off unless this key is set, because it would let everybody past them."""
+    """Serve `LedgerService` on `grpcServerPort`: ledgers for clients of any language, on this machine alone until the
+    port demands a token (`grpcServerAuthTokenFile`) or a certificate (`grpcServerTlsClientAuthentication`), see
+    `allowInsecureAccess`; encrypt it too (`grpcServerTlsEnable`). Where bookies demand certificates or logins of their
+    clients and this port demands neither, the gateway is off unless this key is set, because it would let clients past
+    them."""
     max_open_writers: int = key("gatewayMaxOpenWriters", 1000, at_least=1, at_most=INT_MAX, own=True)
     """Ledgers that may be written through this gateway at the same time; beyond, RESOURCE_EXHAUSTED."""
     max_streams: int = key("gatewayMaxStreams", 256, at_least=1, at_most=100_000, own=True)

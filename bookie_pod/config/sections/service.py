@@ -36,14 +36,16 @@ class HttpConfig:
     """Port of the HTTP server; 0 takes any free port. Apache's own default is 8080, but its charts and
     runbooks use 8000, the Prometheus port."""
     server_host: str = key("httpServerHost", "0.0.0.0")
-    """Address that the HTTP server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6. Where others than
-    this pod reach it, demand a token (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`): the
-    admin API shows ledgers' passwords, reads ledgers and deletes them."""
+    """Address that the HTTP server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6. Unless it demands a
+    token (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`), it takes changes from its own
+    machine alone, see `allowInsecureAccess`."""
     server_class: str | None = key("httpServerClass", None, no_effect=True)
     """Has no effect: there is one HTTP server."""
     auth_token_file: str | None = key("httpServerAuthTokenFile", None, own=True)
-    """File with the bearer tokens of the admin API, one a line: requests must carry `Authorization: Bearer <token>`.
-    It is read again when it changes. Unset: no token is asked for."""
+    """File with the bearer tokens of the admin API, one a line, each followed by its roles, such as
+    `reader,operator`, and by a name for the audit trail; without roles it is `admin`. Requests must carry
+    `Authorization: Bearer <token>`. It is read again when it changes. The bookie's own commands, and bookies that ask
+    each other, show the first one. Unset: no token is asked for."""
     auth_probes: bool = key("httpServerAuthProbes", False, own=True)
     """With `httpServerAuthTokenFile`: demand the token on probes and metrics too. Kubernetes sends none by itself."""
     tls_enable: bool = key("httpServerTlsEnable", False)
@@ -86,11 +88,13 @@ class GrpcConfig:
     """gRPC"""
 
     server_enabled: bool = key("grpcServerEnabled", True, own=True)
-    """Serve gRPC: the standard health service and reflection."""
+    """Serve gRPC: the standard health service, reflection, and the gateway (`gatewayEnabled`)."""
     server_port: int = key("grpcServerPort", 3182, at_least=0, at_most=65535, own=True)
     """Port of the gRPC server; 0 takes any free port."""
     server_host: str = key("grpcServerHost", "0.0.0.0", own=True)
-    """Address that the gRPC server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6."""
+    """Address that the gRPC server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6. Unless it demands a
+    token (`grpcServerAuthTokenFile`) or client certificates (`grpcServerTlsClientAuthentication`), it serves ledgers to
+    its own machine alone, see `allowInsecureAccess`."""
     tls_enable: bool = key("grpcServerTlsEnable", False, own=True)
     """Serve gRPC over TLS, and nothing unencrypted on that port. Kubernetes' own gRPC probes know no TLS: probe the
     HTTP port then."""
@@ -111,15 +115,35 @@ class GrpcConfig:
     client_authentication: bool = key("grpcServerTlsClientAuthentication", False, own=True)
     """With `grpcServerTlsEnable`: demand a certificate from clients."""
     auth_token_file: str | None = key("grpcServerAuthTokenFile", None, own=True)
-    """File with bearer tokens, one a line: every call but those of the health service must carry the metadata
-    `authorization: Bearer <token>`. It is read again when it changes. Unset: no token is asked for. Use it with TLS
-    (`grpcServerTlsEnable`): gRPC libraries refuse to send tokens over a connection that is not encrypted unless forced
-    to."""
+    """File with bearer tokens and their roles, as in `httpServerAuthTokenFile`: every call but those of the health
+    service must carry the metadata `authorization: Bearer <token>`. It is read again when it changes. Unset: no token
+    is asked for. Use it with TLS (`grpcServerTlsEnable`): gRPC libraries refuse to send tokens over a connection that
+    is not encrypted unless forced to."""
 
     @property
     def knows_its_clients(self) -> bool:
         """Whether clients must show who they are."""
         return self.auth_token_file is not None or (self.tls_enable and self.client_authentication)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Roles and the audit trail of HTTP and gRPC"""
+
+    allow_insecure: bool = key("allowInsecureAccess", False, own=True)
+    """Let everybody who reaches the HTTP or the gRPC port do everything, where that port demands neither tokens nor
+    certificates: read and delete every ledger. Without this key whoever asks such a port from elsewhere may look at
+    states and lists over HTTP, and nothing else; requests from the same machine, by a loopback address and through no
+    proxy, may do everything."""
+    certificate_roles: tuple[str, ...] = key("accessCertificateRoles", ("admin",), own=True)
+    """Roles on both ports of clients that show a certificate, where certificates are demanded and no tokens: `viewer`,
+    `reader`, `writer`, `operator`, `admin`. A certificate whose subject names one of these, as in `OU=0:viewer`, has
+    that one alone."""
+    audit_log_file: str | None = key("auditLogFile", None, own=True)
+    """File to which each change through HTTP, gRPC or a command, and each refusal, is appended as one line of JSON:
+    who, from where, what, with which outcome. It may be moved away at any time, and several processes may share it.
+    Unset: the lines stand in the ordinary log, without those of clients that write ledgers over gRPC, and commands
+    write none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

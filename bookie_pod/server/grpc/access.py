@@ -1,46 +1,117 @@
-"""Who may call: bearer tokens of the gRPC server.
+"""Who may call: the roles that the calls of the gRPC server need.
 
 Invariants
-- Without a token that is known now no call reaches a service but the health service's, which says nothing that a probe
-  must not know.
+- Each service of the node names the role of each of its calls; one that is named nowhere is nobody's. The health
+  service's are everybody's: they say nothing that a probe must not know. Reflection is a viewer's.
 - A call is judged when it begins; a stream that runs goes on when its token is taken away.
+- Calls that change something stand in the audit trail, and so does every refusal.
 
 Event loop only.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import grpc
+from cryptography import x509
 from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 
-from bookie_pod.server.tokens import Tokens
+from bookie_pod.audit import Audit, request_id
+from bookie_pod.roles import CHANGES, Role
+from bookie_pod.server.access import Access, Shown
+from bookie_protocol.wire.auth import Subject
 
 _PUBLIC: Final = f"/{health.SERVICE_NAME}/"
-_REFUSAL: Final = (
-    "this port demands a token: send the metadata `authorization: Bearer <token>` (grpcServerAuthTokenFile)"
-)
+_REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
+_NAMES: Final = {
+    x509.NameOID.COMMON_NAME: "commonName",
+    x509.NameOID.ORGANIZATIONAL_UNIT_NAME: "organizationalUnitName",
+}
+_CREDENTIALS: Final = "authorization"
+_REQUEST_ID: Final = "x-request-id"
+
+Behaviour = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext], Awaitable[Any]]
 
 
-class DemandToken(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses calls with UNAUTHENTICATED unless they carry one of `tokens`."""
+class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Refuses calls with UNAUTHENTICATED or PERMISSION_DENIED. It stands before `GovernedCalls`, whose handlers it
+    takes: those read the requests themselves."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, access: Access, audit: Audit, roles: Mapping[str, Role]) -> None:
+        """`roles`: by a call's full name, as in `/package.Service/Call`."""
+        self._access = access
+        self._audit = audit
+        self._roles = roles
 
     async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler]], handler_call_details: Any
-    ) -> grpc.RpcMethodHandler:
-        """The service's handler, or one that refuses whatever the kind of the call."""
-        if handler_call_details.method.startswith(_PUBLIC):
-            return await continuation(handler_call_details)
-        shown = [value for name, value in handler_call_details.invocation_metadata if name == "authorization"]
-        if len(shown) == 1 and await self._tokens.admits(shown[0]):
-            return await continuation(handler_call_details)
-        return grpc.stream_stream_rpc_method_handler(_refuse)
+        self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], handler_call_details: Any
+    ) -> grpc.RpcMethodHandler | None:
+        """The service's handler, behind the question who asks."""
+        method: str = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None or method.startswith(_PUBLIC):
+            return handler
+        role = Role.VIEWER if method.startswith(_REFLECTION) else self._roles.get(method)
+        serve: Behaviour = handler.stream_stream or handler.stream_unary
+        metadata = tuple(handler_call_details.invocation_metadata)
+
+        async def judged(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+            caller = await self._access.caller(Shown(_address(context.peer()), _header(metadata), _subject(context)))
+            request = request_id(_header(metadata)(_REQUEST_ID))
+            if role is None:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this call is nobody's: no role is named for it")
+                return None
+            refusal = self._access.refusal(caller, role)
+            if refusal is not None:
+                self._audit.refused(caller, role, method, request)
+                unknown = not caller.is_known
+                code = grpc.StatusCode.UNAUTHENTICATED if unknown else grpc.StatusCode.PERMISSION_DENIED
+                await context.abort(code, f"{refusal} (request {request})")
+            if role not in CHANGES:
+                return await serve(requests, context)
+            with self._audit.act(caller, role, method, request):
+                return await serve(requests, context)
+
+        made = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return made(judged, response_serializer=handler.response_serializer)
 
 
-async def _refuse(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
+def _address(peer: str) -> str:
+    """Of `ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; what is none of these as it is, which is no address."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
+
+
+def _header(metadata: tuple[tuple[str, Any], ...]) -> Callable[[str], str | None]:
+    """The first one of a name; credentials that are given twice count as none: which of them is meant would be for the
+    caller to choose."""
+
+    def find(name: str) -> str | None:
+        found = [value for key, value in metadata if key == name and isinstance(value, str)]
+        return None if not found or (name == _CREDENTIALS and len(found) > 1) else found[0]
+
+    return find
+
+
+def _subject(context: grpc.aio.ServicerContext) -> Subject | None:
+    shown = context.auth_context().get("x509_pem_cert")
+    return _subject_of(bytes(shown[0])) if shown else None
+
+
+@lru_cache(maxsize=256)
+def _subject_of(pem: bytes) -> Subject:
+    """What roles and names are read from. A certificate that cannot be read has neither: TLS has taken it."""
+    try:
+        subject = x509.load_pem_x509_certificate(pem).subject
+    except ValueError:
+        return ()
+    return tuple(((_NAMES[each.oid], str(each.value)),) for each in subject if each.oid in _NAMES)

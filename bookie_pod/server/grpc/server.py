@@ -9,7 +9,8 @@ Invariants
 - At most `MAX_CONNECTIONS` connections are open, and one whose handshake has not ended after `HANDSHAKE_MS` is closed.
 - What callers make the process hold is governed (`receiving`, `bookie_pod.callers`).
 - Every service is NOT_SERVING from the moment that `stop` begins.
-- With TLS nothing is served unencrypted, and with tokens no call without one but those of health (`tls`, `access`).
+- With TLS nothing is served unencrypted. No call is served but those of health whose caller lacks the role that its
+  service names for it (`tls`, `access`).
 
 Event loop only.
 """
@@ -17,21 +18,23 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from bookie_pod.audit import Audit
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import GrpcConfig
-from bookie_pod.server.grpc.access import DemandToken
+from bookie_pod.roles import Role
+from bookie_pod.server.access import Access
+from bookie_pod.server.grpc.access import DemandRole
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.server.tokens import Tokens
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.lasting import lasting_task
@@ -61,6 +64,11 @@ class GrpcService(Protocol):
     @property
     def max_message_bytes(self) -> int:
         """Largest request that it takes."""
+        ...
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """Who may: by the full name of each call, as in `/package.Service/Call`."""
         ...
 
     @property
@@ -136,11 +144,14 @@ class GrpcServer:
         config: GrpcConfig,
         status: NodeStatus,
         services: Sequence[GrpcService] = (),
-        tokens: Tokens | None = None,
         callers: Callers | None = None,
+        *,
+        access: Access,
+        audit: Audit,
     ) -> None:
-        """`tokens`: one of them is demanded of every call. `callers`: those whose memory is governed."""
-        self._tokens = tokens
+        """`callers`: those whose memory is governed. `access`: who may what."""
+        self._access = access
+        self._audit = audit
         self._callers = callers or Callers(MemoryGovernor(UNGOVERNED_BYTES))
         self._services = services
         self._names = [*SERVICES, *(name for service in services for name in service.names)]
@@ -161,9 +172,10 @@ class GrpcServer:
         credentials = await asyncio.to_thread(server_credentials, self._config)
         largest = max((_MAX_MESSAGE_BYTES, *(service.max_message_bytes for service in self._services)))
         governed = GovernedCalls(self._callers, largest)
+        roles = {call: role for service in self._services for call, role in service.roles.items()}
         calls = MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services)
         server = grpc.aio.server(
-            interceptors=(governed,) if self._tokens is None else (DemandToken(self._tokens), governed),
+            interceptors=(DemandRole(self._access, self._audit, roles), governed),
             maximum_concurrent_rpcs=calls,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from bookie_pod.callers import Callers
-from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.server.tokens import Tokens
 
 if TYPE_CHECKING:
     from bookie_pod.server.grpc.server import GrpcServer, GrpcService
 
+
+_log = structlog.get_logger(__name__)
+_STRICT: Final = AccessConfig()
+_TOKEN_KEY: Final = "grpcServerAuthTokenFile"
 
 MakeServices = Callable[[], Awaitable[Sequence["GrpcService"]]]
 """Starts what else is served; called once grpc is loaded."""
@@ -25,19 +31,36 @@ async def start_grpc(
     status: NodeStatus,
     make_services: MakeServices | None = None,
     callers: Callers | None = None,
+    *,
+    registry: Registry | None = None,
+    rules: AccessConfig = _STRICT,
 ) -> GrpcServer | None:
     """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
-    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good."""
+    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good. `rules`: who may what."""
     if not config.server_enabled:
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.grpc.server")
+    from bookie_pod.audit import Audit
+    from bookie_pod.server.access import Access, is_loopback
     from bookie_pod.server.grpc.server import GrpcServer
+    from bookie_pod.server.tokens import Tokens
 
-    tokens = await Tokens.load("grpcServerAuthTokenFile", config.auth_token_file)
-    server = GrpcServer(config, status, await make_services() if make_services else (), tokens, callers)
+    tokens = await Tokens.load(_TOKEN_KEY, config.auth_token_file)
+    access = Access(rules, _TOKEN_KEY, tokens, certificates=config.tls_enable and config.client_authentication)
+    audit = Audit("grpc", registry or Registry(), rules.audit_log_file)
+    services = await make_services() if make_services else ()
+    server = GrpcServer(config, status, services, callers, access=access, audit=audit)
     try:
         await server.start()
     except BaseException:
         await server.stop()
         raise
+    if services and access.knows_nobody and not is_loopback(config.server_host):
+        everybody = "everybody who reaches the gRPC port may read and delete ledgers"
+        _log.warning(
+            everybody if rules.allow_insecure else "the gRPC port serves ledgers to this machine alone",
+            host=config.server_host,
+            port=server.port,
+            remedy="set grpcServerAuthTokenFile, or grpcServerTlsClientAuthentication",
+        )
     return server

@@ -36,18 +36,27 @@ and `/api/v1/ledger`, and of `/api/v1/bookie` the lists of bookies, `cluster_inf
 
 ## Who may ask
 
-By default anybody who reaches the port, as with Apache BookKeeper. The admin API shows the passwords of ledgers, reads
-ledgers and deletes them: wherever the server listens beyond loopback, one of these belongs on. In Kubernetes the
-operator turns on the token and HTTPS; a bookie that asks for neither says so in its log.
+Each route below names the role that it needs. `viewer` looks at states and lists; `operator` runs the cluster and gives
+no data up; `admin` does everything: it deletes ledgers, reads them without their passwords, changes cookies and
+settings. Passwords of ledgers are shown to `admin` alone. (`reader` and `writer` are for gRPC,
+[client.md](client.md#grpc-for-every-other-language).) A bookie that knows nobody, as an unchanged configuration of
+Apache BookKeeper leaves it, serves views to everybody who reaches the port, and everything to its own machine alone: to
+requests by a loopback address that no proxy passed on. `allowInsecureAccess=true` opens it. In Kubernetes the operator
+turns on a token and HTTPS. [security.md](security.md) says step by step how a cluster is protected.
 
-- `httpServerAuthTokenFile`: a file with bearer tokens, one a line. Requests carry `Authorization: Bearer <token>`,
-  commands `--token-file`. The file is read again when it changes, so a mounted secret can be rotated: put the new token
-  beside the old one, change the clients, drop the old one. Probes and metrics stay open, since the kubelet and
-  Prometheus' defaults send no token; `httpServerAuthProbes=true` closes them too.
-- `httpServerTlsEnable`: HTTPS, and clients must show a certificate that `httpServerTrustStorePath` signs. Without it a
+- `httpServerAuthTokenFile`: a file with bearer tokens, one a line, each followed by its roles and, if you like, by a
+  name for the audit trail: `Zm9v... viewer,operator ci`. Without roles it is `admin`. Requests carry
+  `Authorization: Bearer <token>`, commands `--token-file`. The file is read again when it changes, so a mounted secret
+  can be rotated: put the new token beside the old one, change the clients, drop the old one. Probes and metrics stay
+  open, since the kubelet and Prometheus' defaults send no token; `httpServerAuthProbes=true` closes them too.
+- `httpServerTlsEnable`: HTTPS, and clients must show a certificate that `httpServerTrustStorePath` signs. Without
+  tokens its subject says the role, as in `OU=0:viewer`; others have that of `accessCertificateRoles`. Without HTTPS a
   token can be read on the way. `httpServerTlsClientAuthentication=false` asks for no certificate: that is for
   Kubernetes, whose probes have none, and goes with a token. New files count without a restart, a few seconds after they
   are there.
+
+Changes and refusals are one line each, in `auditLogFile` or in the ordinary log, with the id of the request: the
+`X-Request-Id` that came with it, or a new one that the answer has.
 
 ## What metrics are called
 
@@ -62,7 +71,8 @@ JVM to tell of. A few of Apache's are there and stay at 0:
 
 ## Errors
 
-An error is one line of text. 400: a parameter or the body is wrong. 401: no token. 404: there is no such thing, or the
+An error is one line of text. 400: a parameter or the body is wrong. 401: no token. 403: the caller lacks the role, or
+the bookie refuses to trust what was sent. 404: there is no such thing, or the
 path does not take this method (in Apache's words). 409: understood, and refused. 413: the body is too long. 503: the
 bookie does not serve yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and the log
 has it.
@@ -115,6 +125,8 @@ def _operation(resource: Resource, operation: Operation, document: dict[str, Any
     yield ""
     yield f"{operation.summary}."
     yield ""
+    if operation.role is not None:
+        yield f"- role: `{operation.role.value}`"
     described = document["paths"][resource.path][operation.method.lower()]
     for parameter in operation.parameters:
         yield _parameter(parameter)

@@ -30,7 +30,7 @@ from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, H
 
 
 def guarded_groups(config: HttpConfig) -> frozenset[Group]:
-    """Who has to show a token."""
+    """Of which nothing is served to who shows no token."""
     if config.auth_token_file is None:
         return frozenset()
     return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})
@@ -72,7 +72,7 @@ async def _metrics(context: Context, call: Call) -> Reply:
 
 
 def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answer, own: bool = True) -> Resource:
-    return Resource(path, group, (Operation("GET", summary, handler, answers),), ONLY_GET, own)
+    return Resource(path, group, (Operation("GET", None, summary, handler, answers),), ONLY_GET, own)
 
 
 def _document(content: dict[str, Any]) -> Resource:
@@ -88,7 +88,9 @@ PROBES: Final = (
     Resource(
         "/heartbeat",
         Group.PROBE,
-        tuple(Operation(method, "Whether the process answers", _heartbeat, (Answer("OK."),)) for method in METHODS),
+        tuple(
+            Operation(method, None, "Whether the process answers", _heartbeat, (Answer("OK."),)) for method in METHODS
+        ),
         own=False,
     ),
     _get("/healthz", Group.PROBE, "Whether the process is sound", _healthz, Answer("It is."), _NO),
@@ -97,7 +99,7 @@ PROBES: Final = (
     Resource(
         "/metrics",
         Group.METRICS,
-        (Operation("GET", "Prometheus text", _metrics, (Answer("The metrics."),)),),
+        (Operation("GET", None, "Prometheus text", _metrics, (Answer("The metrics."),)),),
         Text("{method} is forbidden. Should be GET method", 403),
         own=False,
     ),

@@ -29,10 +29,12 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
+from bookie_pod.few_lines import FewLines
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.server.few_lines import FewLines
+from bookie_pod.server.access import Access
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.admin.routes import RESOURCES
 from bookie_pod.server.http.api.context import Context
@@ -42,7 +44,6 @@ from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.server.tokens import Tokens
 from bookie_protocol.addresses import host_and_port, host_to_bind
 from bookie_protocol.errors import ServerStartFailed
 
@@ -81,12 +82,13 @@ class HttpServer:
         registry: Registry,
         *,
         find_admin: Callable[[], AdminPorts | None] = lambda: None,
-        tokens: Tokens | None = None,
+        access: Access,
+        audit: Audit,
         table: Sequence[Resource] = RESOURCES,
         memory: MemoryGovernor | None = None,
     ) -> None:
-        """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API. `memory`:
-        of the clients of this process."""
+        """`find_admin`: the parts of a bookie that serves, None while it does not. `access`: who may what. `table`: the
+        admin API. `memory`: of the clients of this process."""
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self._complaints = _Complaints()
         self._listener = listener
@@ -102,7 +104,7 @@ class HttpServer:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
         guarded = guarded_groups(config)
-        Dispatcher(Context(status, registry, find_admin, self._workers), tokens, guarded=guarded).add_to(
+        Dispatcher(Context(status, registry, find_admin, self._workers), access, audit, guarded=guarded).add_to(
             app, resources(admin=listener.admin, guarded=guarded, table=table)
         )
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)

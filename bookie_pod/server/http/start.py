@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import ipaddress
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from bookie_pod.client_memory import MemoryGovernor
-from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
+_STRICT: Final = AccessConfig()
+_TOKEN_KEY: Final = "httpServerAuthTokenFile"
 
 
 async def start_http(
@@ -31,13 +32,14 @@ async def start_http(
     has_bookie: bool = True,
     admin: bool = True,
     memory: MemoryGovernor | None = None,
+    rules: AccessConfig = _STRICT,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
     `find_admin`: what the admin API reaches, None while the bookie does not serve. `has_bookie`: whether this process
     is a bookie; one that is none serves only what is about the cluster. `admin` False: nothing but probes and metrics,
-    whatever the configuration says. `memory`: of the clients of this process. `ServerStartFailed` if the port cannot be
-    opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
+    whatever the configuration says. `memory`: of the clients of this process. `rules`: who may what.
+    `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
@@ -45,19 +47,30 @@ async def start_http(
     if not admin:
         listener = listener._replace(admin=False)
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
+    from bookie_pod.audit import Audit
+    from bookie_pod.server.access import Access, is_loopback
     from bookie_pod.server.http.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.server.http.server import HttpServer
     from bookie_pod.server.tokens import Tokens
 
-    tokens = await Tokens.load("httpServerAuthTokenFile", config.auth_token_file)
-    table = RESOURCES if has_bookie else CLUSTER
+    tokens = await Tokens.load(_TOKEN_KEY, config.auth_token_file)
+    access = Access(rules, _TOKEN_KEY, tokens, certificates=_demands_certificates(config))
     server = HttpServer(
-        listener, config, status, registry, find_admin=find_admin, tokens=tokens, table=table, memory=memory
+        listener,
+        config,
+        status,
+        registry,
+        find_admin=find_admin,
+        access=access,
+        audit=Audit("http", registry, rules.audit_log_file),
+        table=RESOURCES if has_bookie else CLUSTER,
+        memory=memory,
     )
     await server.start()
-    if listener.admin and tokens is None and not _demands_certificates(config) and not _is_loopback(listener.host):
+    if listener.admin and access.knows_nobody and not is_loopback(listener.host):
+        everybody = "everybody who reaches the admin API may read and delete ledgers"
         _log.warning(
-            "everybody who reaches the admin API may read and delete ledgers",
+            everybody if rules.allow_insecure else "the admin API takes changes from this machine alone",
             host=listener.host,
             port=server.port,
             remedy="set httpServerAuthTokenFile, or httpServerTlsEnable with httpServerTrustStorePath,"
@@ -69,11 +82,3 @@ async def start_http(
 def _demands_certificates(config: HttpConfig) -> bool:
     """Whether only clients are served whose certificate the trust store signs."""
     return config.tls_enable and config.tls_client_authentication
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that binds to `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
+from bookie_pod.few_lines import FewLines
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
-from bookie_pod.server.few_lines import FewLines
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics

@@ -29,7 +29,7 @@ from bookie_operator.builders.hashing import Manifest, content_hash
 from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.builders.zones import spreads_over_zones
 from bookie_operator.crds.cluster_spec import Storage
-from bookie_operator.crds.config_keys import RESERVED, static_part
+from bookie_operator.crds.config_keys import RESERVED, static_part, switched
 from bookie_operator.world.model import ClusterView
 
 FILE: Final = "bookie.conf"
@@ -37,10 +37,12 @@ DIRECTORY: Final = "/etc/podkeeper/config"
 PATH: Final = f"{DIRECTORY}/{FILE}"
 TOKEN_DIRECTORY: Final = "/etc/podkeeper/admin"
 TOKEN_KEY: Final = "token"
+CLIENT_TOKEN_DIRECTORY: Final = "/etc/podkeeper/client"
 TLS_DIRECTORY: Final = "/etc/podkeeper/tls"
 ADMIN_TLS_DIRECTORY: Final = "/etc/podkeeper/admin-tls"
 DATA: Final = "/data"
 
+_CLIENT_TOKENS: Final = "grpcServerAuthTokenFile"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _KEY_SPECIAL: Final = re.compile(r"[\\=: \t\f\n\r#!]")
 _UNESCAPED: Final = {escaped: character for character, escaped in _ESCAPES.items()}
@@ -120,11 +122,21 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
             "minNumRacksPerWriteQuorum": str(max(2, least)),
             "enforceMinNumRacksPerWriteQuorum": str(least > 1).lower(),
         }
+    if demands_client_token(cluster):
+        keys[_CLIENT_TOKENS] = f"{CLIENT_TOKEN_DIRECTORY}/{TOKEN_KEY}"
     if spec.tls.enabled:
         keys |= {"tlsRequired": "true", "tlsCertFilesRefreshDurationSeconds": "300", "grpcServerTlsEnable": "true"}
         if spec.tls.issuer_ref is not None:  # a certificate of the user may name other hosts
             keys["tlsHostnameVerificationEnabled"] = "true"
     return keys
+
+
+def demands_client_token(cluster: ClusterView) -> bool:
+    """Whether the gRPC port demands a token of the operator's: unless `spec.config` says who may use it, or that
+    everybody may."""
+    given = cluster.spec.config
+    otherwise = (switched(given.get(key, "")) for key in ("grpcServerTlsClientAuthentication", "allowInsecureAccess"))
+    return _CLIENT_TOKENS not in given and not any(otherwise)
 
 
 def logging_keys(cluster: ClusterView) -> dict[str, str]:

@@ -27,6 +27,7 @@ from bookie_operator.world.model import ClusterView
 NAME: Final = "bookie"
 CONFIG: Final = f"{OWN_VOLUME}config"
 TOKEN: Final = f"{OWN_VOLUME}admin-token"
+CLIENT_TOKEN: Final = f"{OWN_VOLUME}client-token"
 TLS: Final = f"{OWN_VOLUME}tls"
 HTTP: Final = "http"
 HTTPS: Final = "https"
@@ -74,6 +75,8 @@ def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
         {"name": CONFIG, "mountPath": config.DIRECTORY, "readOnly": True},
         {"name": TOKEN, "mountPath": config.TOKEN_DIRECTORY, "readOnly": True},
     ]
+    if config.demands_client_token(cluster):
+        mounts.append({"name": CLIENT_TOKEN, "mountPath": config.CLIENT_TOKEN_DIRECTORY, "readOnly": True})
     if cluster.spec.tls.admin_api.enabled:
         mounts.append({"name": ADMIN_TLS, "mountPath": config.ADMIN_TLS_DIRECTORY, "readOnly": True})
     if cluster.spec.tls.enabled:
@@ -89,6 +92,9 @@ def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
         # Owner and group may read: the group is that of the pod's volumes.
         {"name": TOKEN, "secret": {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}},
     ]
+    if config.demands_client_token(cluster):
+        secret = {"secretName": naming.client_token(cluster.name), "defaultMode": 0o440}
+        found.append({"name": CLIENT_TOKEN, "secret": secret})
     if cluster.spec.tls.admin_api.enabled:
         secret = {"secretName": admin_tls_secret(cluster), "defaultMode": 0o440}
         found.append({"name": ADMIN_TLS, "secret": secret})

@@ -82,6 +82,11 @@ def admin_token(cluster: str) -> str:
     return f"{cluster}-admin-token"
 
 
+def client_token(cluster: str) -> str:
+    """Secret with the bearer tokens that clients of gRPC show, under the key `token`."""
+    return f"{cluster}-client-token"
+
+
 def admin_certificate(cluster: str) -> str:
     """Secret with the certificate of the pods' admin API that the operator makes."""
     return f"{cluster}-admin-tls"

@@ -35,6 +35,7 @@ _GATEWAY_KEYS: Final = (
     "tlsClientAuthentication",
     "grpcServerTlsEnable",
     "grpcServerTlsClientAuthentication",
+    "allowInsecureAccess",
 )
 _NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recordedReplicas"})
 """Of the status: what decisions rest on."""
@@ -227,6 +228,8 @@ def _gateway(spec: BookieClusterSpec) -> Iterator[str]:
     by_certificate = spec.tls.enabled and on["tlsClientAuthentication"]
     if not (by_certificate or spec.config.get(_LOGINS, "").strip()) or on["gatewayEnabled"] is not None:
         return
+    if not (on["grpcServerTlsClientAuthentication"] or on["allowInsecureAccess"] or _TOKENS in spec.config):
+        return  # the operator's token
     certificates = on["grpcServerTlsEnable"] is not False and on["grpcServerTlsClientAuthentication"]
     tokens = spec.config.get(_TOKENS, "").strip()
     hidden = {str(each.get("name")) for each in spec.pod.env} & {f"BK_{key}" for key in (*_GATEWAY_KEYS, _TOKENS)}

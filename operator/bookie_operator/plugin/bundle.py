@@ -92,7 +92,12 @@ class Bundle:
     async def _learn_secrets(self) -> None:
         """All that pods or the spec name; what cannot be read is known by the shape of its values."""
         pods = await self._part(lambda: pods_of(self._api, self._name)) or []
-        used = {naming.admin_token(self._name), *secrets_named(self._cluster), *secrets_named(pods)}
+        used = {
+            naming.admin_token(self._name),
+            naming.client_token(self._name),
+            *secrets_named(self._cluster),
+            *secrets_named(pods),
+        }
         for name in sorted(used - {naming.identity(self._name)}):
             found = await self._part(
                 lambda name=name: self._api.kubernetes.find(kinds.SECRET, self._api.namespace, name),  # type: ignore[misc]
@@ -137,7 +142,7 @@ class Bundle:
 
     async def _secrets(self) -> File:
         """Those that the operator makes, by name; their keys only."""
-        wanted = (naming.identity(self._name), naming.admin_token(self._name))
+        wanted = (naming.identity(self._name), naming.admin_token(self._name), naming.client_token(self._name))
         found = [
             each
             for name in wanted

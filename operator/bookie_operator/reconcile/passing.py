@@ -24,6 +24,7 @@ from bookie_operator.api.kinds import CLUSTER, JOB, SECRET, TASK, KubernetesObje
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import Builds, build
+from bookie_operator.builders.config import demands_client_token
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
@@ -43,7 +44,7 @@ from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import read_time
 from bookie_operator.planner.plan import plan as make_plan
-from bookie_operator.reconcile.admin_token import admin_token
+from bookie_operator.reconcile.bearer_token import bearer_token
 from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status import conditions, reporting
@@ -225,7 +226,9 @@ def _newly_stalled(before: BookieClusterStatus, after: BookieClusterStatus) -> E
 
 
 async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
-    token = await admin_token(context.kubernetes, cluster)
+    token = await bearer_token(context.kubernetes, cluster, naming.admin_token(cluster.name))
+    if demands_client_token(cluster):
+        await bearer_token(context.kubernetes, cluster, naming.client_token(cluster.name))
     trust = Trust(context.kubernetes, cluster.namespace, naming.admin_server_name(cluster.name, cluster.namespace))
     admin = Admin(context.session, token, trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now)
     groups = (await context.building()).api_groups

@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.autorecovery_port import (
     AutoRecoveryProcessState,
     CheckName,
@@ -104,6 +106,7 @@ async def _set_delay(context: Context, call: Call) -> Reply:
         seconds = int(seconds)  # JSON knows no difference between 5 and 5.0
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= _DELAY_MAX:
         raise BadRequest(f"delay_seconds must be a whole number of seconds between 0 and {_DELAY_MAX}")
+    audited(delay_seconds=seconds)
     await context.admin.auto_recovery.set_delay(seconds)
     return Text(f"Success set lostBookieRecoveryDelay to {seconds}")
 
@@ -120,6 +123,7 @@ async def _force_checks(context: Context, call: Call) -> Reply:
     if not isinstance(wanted, list) or not wanted or not set(map(str, wanted)) <= set(FORCIBLE):
         raise BadRequest(f'the body must be {{"checks": [...]}} with some of {", ".join(FORCIBLE)}')
     checks = [name for name in FORCIBLE if name in wanted]
+    audited(checks=checks)
     await context.admin.auto_recovery.force_checks(checks)
     return Json(checks)
 
@@ -163,9 +167,16 @@ def _resource(path: str, *operations: Operation, own: bool = False) -> Resource:
 RESOURCES: Final = (
     _resource(
         "status",
-        Operation("GET", "Whether auto-recovery is enabled in this cluster", _status, (Answer("It.", type=Enabled),)),
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "Whether auto-recovery is enabled in this cluster",
+            _status,
+            (Answer("It.", type=Enabled),),
+        ),
         Operation(
             "PUT",
+            Role.OPERATOR,
             "Enable or disable auto-recovery in this cluster",
             _set_status,
             (Answer("What is so now.", type=Enabled), Answer("The parameter is missing.", 400)),
@@ -178,6 +189,7 @@ RESOURCES: Final = (
         "list_under_replicated_ledger",
         Operation(
             "GET",
+            Role.VIEWER,
             "Ledgers that are marked as under-replicated",
             _list_marks,
             (
@@ -195,36 +207,50 @@ RESOURCES: Final = (
     ),
     _resource(
         "who_is_auditor",
-        Operation("GET", "Who is auditor", _who_is_auditor, (Answer("Its bookie id."), Answer("Nobody is.", 404))),
+        Operation(
+            "GET", Role.VIEWER, "Who is auditor", _who_is_auditor, (Answer("Its bookie id."), Answer("Nobody is.", 404))
+        ),
     ),
     _resource(
         "trigger_audit",
         Operation(
-            "PUT", "Have the auditor audit bookies now, whatever the delay", _trigger_audit, (Answer("Done."), _REFUSED)
+            "PUT",
+            Role.OPERATOR,
+            "Have the auditor audit bookies now, whatever the delay",
+            _trigger_audit,
+            (Answer("Done."), _REFUSED),
         ),
     ),
     _resource(
         "lost_bookie_recovery_delay",
         Operation(
             "GET",
+            Role.VIEWER,
             "How long a bookie may be absent before its copies count as missing",
             _delay,
             (Answer("Seconds."), Answer("Nobody set it.", 404)),
         ),
         Operation(
-            "PUT", "Set it", _set_delay, (Answer("Done."), Answer("No body, or no number in it.", 404)), body=DelayBody
+            "PUT",
+            Role.OPERATOR,
+            "Set it",
+            _set_delay,
+            (Answer("Done."), Answer("No body, or no number in it.", 404)),
+            body=DelayBody,
         ),
     ),
     _resource(
         "checks",
         Operation(
             "GET",
+            Role.VIEWER,
             "What is recorded of the auditor's checks, wherever the auditor runs",
             _checks,
             (Answer("All checks.", type=list[CheckSummary]),),
         ),
         Operation(
             "PUT",
+            Role.OPERATOR,
             "Run checks now",
             _force_checks,
             (Answer("Those that were asked for.", type=list[CheckName]), Answer("An unknown check.", 400)),
@@ -236,6 +262,7 @@ RESOURCES: Final = (
         "process",
         Operation(
             "GET",
+            Role.VIEWER,
             "Auditor and replication worker of this process",
             _here,
             (

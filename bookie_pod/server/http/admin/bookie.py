@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
@@ -77,6 +79,7 @@ async def _set_read_only(context: Context, call: Call) -> Reply:
     wanted = None if call.is_blank else switch(call.members(), "readOnly")
     if wanted is None:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
+    audited(read_only=wanted)
     node = context.admin.node
     await node.set_read_only(wanted, call.parameters["decommission"])
     return Json(ReadOnlyState(node.state().read_only))
@@ -166,7 +169,7 @@ def _get(path: str, operation: Operation, refusal: Text = _ONLY_GET) -> Resource
 STATE: Final = Resource(
     f"{_BASE}/state",
     Group.ADMIN,
-    (Operation("GET", "Flags of the bookie", _state, (Answer("The flags.", type=BookieState),)),),
+    (Operation("GET", Role.VIEWER, "Flags of the bookie", _state, (Answer("The flags.", type=BookieState),)),),
     own=False,
     always=True,
 )
@@ -177,9 +180,12 @@ RESOURCES: Final = (
         f"{_BASE}/state/readonly",
         Group.ADMIN,
         (
-            Operation("GET", "Whether it takes writes", _read_only, (Answer("The mode.", type=ReadOnlyState),)),
+            Operation(
+                "GET", Role.VIEWER, "Whether it takes writes", _read_only, (Answer("The mode.", type=ReadOnlyState),)
+            ),
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Change the mode",
                 _set_read_only,
                 (
@@ -207,6 +213,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Before a stop: take no more writes, so that writers go to other bookies, and flush. Unlike"
                 " `state/readonly` it is forgotten by the next start, and goes with `state/readonly` too",
                 _drain_clients,
@@ -223,6 +230,7 @@ RESOURCES: Final = (
         "sanity",
         Operation(
             "GET",
+            Role.OPERATOR,
             "Write a ledger on this bookie, read it back, delete it",
             _sanity,
             (Answer("The result.", type=SanityResult),),
@@ -233,6 +241,7 @@ RESOURCES: Final = (
         "info",
         Operation(
             "GET",
+            Role.VIEWER,
             "Space of this bookie",
             _info,
             (Answer("The second one with `fullest`.", type=BookieSpace | BookieSpaceAndFullest),),
@@ -243,6 +252,7 @@ RESOURCES: Final = (
         "last_log_mark",
         Operation(
             "GET",
+            Role.VIEWER,
             "How far each journal is synced",
             _last_log_mark,
             (Answer("One member per journal.", type=dict[str, str]),),
@@ -252,6 +262,7 @@ RESOURCES: Final = (
         "list_disk_file",
         Operation(
             "GET",
+            Role.VIEWER,
             "Names of the files of journals, entry logs and index",
             _files,
             (Answer("Names by kind, a tab behind each.", type=dict[str, str]),),
@@ -269,6 +280,7 @@ RESOURCES: Final = (
         "expand_storage",
         Operation(
             "PUT",
+            Role.ADMIN,
             "Accept new, empty ledger and index directories of the configuration; they are used from the next start on",
             _expand,
             (Answer("Done."), Answer("A cookie forbids it.", 409)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.ports import Space
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
@@ -90,12 +91,13 @@ def _get(path: str, operation: Operation) -> Resource:
 RESOURCES: Final = (
     _get(
         "cluster_info",
-        Operation("GET", "The cluster in numbers", _cluster_info, (Answer("Numbers.", type=ClusterInfo),)),
+        Operation("GET", Role.VIEWER, "The cluster in numbers", _cluster_info, (Answer("Numbers.", type=ClusterInfo),)),
     ),
     _get(
         "list_bookies",
         Operation(
             "GET",
+            Role.VIEWER,
             "The registered bookies",
             _list_bookies,
             (Answer("Host, or null, by bookie id.", type=dict[str, str | None]),),
@@ -109,6 +111,7 @@ RESOURCES: Final = (
         "list_bookie_info",
         Operation(
             "GET",
+            Role.VIEWER,
             "Space of every bookie, each asked now",
             _list_bookie_info,
             (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
@@ -36,6 +38,7 @@ async def _delete_cookie(context: Context, call: Call) -> Reply:
     losses = accepted_losses(call.parameters["accept_loss"])
     if not call.is_blank:
         losses |= accepted_losses(call.members().get("accept_loss"))
+    audited(accept_loss=sorted(losses))
     await context.admin.decommission.delete_cookie(bookie_id, accepted_losses=losses)
     return Text(f"cookie of {bookie_id} deleted")
 
@@ -50,6 +53,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "The cookie that the metadata service keeps for a bookie",
                 _cookie,
                 (Answer("As in its VERSION files."), _NONE),
@@ -57,6 +61,7 @@ RESOURCES: Final = (
             ),
             Operation(
                 "POST",
+                Role.ADMIN,
                 "Store a cookie for a bookie that has none",
                 _create_cookie,
                 (Answer("Done."), _REFUSED),
@@ -65,6 +70,7 @@ RESOURCES: Final = (
             ),
             Operation(
                 "PUT",
+                Role.ADMIN,
                 "Replace the cookie of a bookie",
                 _update_cookie,
                 (Answer("Done."), _NONE),
@@ -73,6 +79,7 @@ RESOURCES: Final = (
             ),
             Operation(
                 "DELETE",
+                Role.ADMIN,
                 "Delete the cookie of a bookie that is registered nowhere and that no ledger names. `accept_loss` may"
                 " stand in a JSON body: a request line does not hold many",
                 _delete_cookie,

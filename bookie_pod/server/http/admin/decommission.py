@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
 from bookie_pod.server.http.admin.decommission_port import (
     DecommissionOutlook,
@@ -70,6 +72,9 @@ async def _decommission(context: Context, call: Call) -> Reply:
     bookie_id = checked_id(members["bookie_src"], "bookie_src")
     delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
     losses = accepted_losses(members.get("accept_loss"))
+    audited(bookie=bookie_id, delete_cookie=delete_cookie, accept_loss=sorted(losses))
+    if delete_cookie or losses:
+        call.caller.demand(Role.ADMIN, "a decommission with delete_cookie or accept_loss")
     await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
     return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US.format(_PROGRESS, bookie_id)}")
 
@@ -86,6 +91,7 @@ async def _progress(context: Context, call: Call) -> Reply:
 
 async def _undo(context: Context, call: Call) -> Reply:
     bookie_id = checked_id(call.members().get("bookie_src"), "bookie_src")
+    audited(bookie=bookie_id)
     return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
 
 
@@ -101,6 +107,9 @@ async def _recover(context: Context, call: Call) -> Reply:
         return _ONLY_PUT  # the reference's words for it
     ids = [checked_id(bookie, "bookie_src") for bookie in bookies]
     delete_cookies = _flag(members.get("delete_cookie"), "delete_cookie")
+    audited(bookies=ids, delete_cookie=delete_cookies)
+    if delete_cookies:
+        call.caller.demand(Role.ADMIN, "a recovery with delete_cookie")
     await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
     return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
 
@@ -133,6 +142,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Take a bookie out of the cluster, in the background; begins, or goes on where it was."
                 " `accept_loss`: ids of ledgers, with commas, whose data is given up",
                 _decommission,
@@ -154,6 +164,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "What a decommission would have to do, and what speaks against it",
                 _plan,
                 (Answer("The plan.", type=DecommissionOutlook),),
@@ -168,6 +179,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "How far a decommission is, whoever works on it",
                 _progress,
                 (Answer("The state.", type=DecommissionState), _NONE),
@@ -181,6 +193,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Take a decommission back: the bookie becomes writable again",
                 _undo,
                 (Answer("Done.", type=UndoAnswer), _NONE, _REFUSED),
@@ -196,6 +209,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Copy what lost bookies held to others, in the background",
                 _recover,
                 (
@@ -215,6 +229,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "How far the last recovery is that this bookie was asked for",
                 _recover_progress,
                 (Answer("The state.", type=RecoverState), _NONE),
@@ -227,6 +242,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "Which ledgers would lose their last copy, or their ack quorum, if these bookies went now",
                 _safety,
                 (Answer("The report.", type=Safety),),
@@ -249,6 +265,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "What each bookie really holds of a ledger",
                 _replicas,
                 (Answer("Bookie by bookie.", type=LedgerHoldings), _NONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
 from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
 from bookie_pod.server.http.api.call import Call
@@ -53,6 +54,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "The cluster as the metadata service knows it, read now",
                 _cluster,
                 (Answer("The facts.", type=ClusterFacts), _UNKNOWN),
@@ -66,6 +68,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "Whether any ledger, or any mark of an under-replicated one, names a bookie: a full listing made now",
                 _proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
@@ -74,6 +77,7 @@ RESOURCES: Final = (
             ),
             Operation(
                 "POST",
+                Role.VIEWER,
                 "The same, for more accepted losses than a request line holds",
                 _long_proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
@@ -161,7 +162,9 @@ _DONE: Final = Answer("What was done.", type=str)
 
 
 def _switches(verb: str, put: Operation) -> Resource:
-    state = Operation("GET", "Which compactions are held back", _suspensions, (Answer("State.", type=Suspensions),))
+    state = Operation(
+        "GET", Role.VIEWER, "Which compactions are held back", _suspensions, (Answer("State.", type=Suspensions),)
+    )
     refusal = f"Not found method. Should be PUT to {verb} major or minor compaction, Or GET to get compaction state."
     operations = (state, put) if verb == "suspend" else (put,)
     return Resource(f"{_BASE}/gc/{verb}_compaction", Group.ADMIN, operations, Text(refusal, 404), own=False)
@@ -172,26 +175,32 @@ RESOURCES: Final = (
         f"{_BASE}/gc",
         Group.ADMIN,
         (
-            Operation("GET", "Whether a forced pass goes on", _force_state, (Answer("State.", type=ForceState),)),
-            Operation("PUT", "Collect garbage now", _force, (_DONE,), body=ForceBody, body_required=False),
+            Operation(
+                "GET", Role.VIEWER, "Whether a forced pass goes on", _force_state, (Answer("State.", type=ForceState),)
+            ),
+            Operation(
+                "PUT", Role.OPERATOR, "Collect garbage now", _force, (_DONE,), body=ForceBody, body_required=False
+            ),
         ),
         Text("Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.", 405),
         own=False,
     ),
-    _switches("suspend", Operation("PUT", "Hold back compaction", _suspend, (_DONE,), body=SuspendBody)),
-    _switches("resume", Operation("PUT", "Allow compaction again", _resume, (_DONE,), body=ResumeBody)),
+    _switches("suspend", Operation("PUT", Role.OPERATOR, "Hold back compaction", _suspend, (_DONE,), body=SuspendBody)),
+    _switches("resume", Operation("PUT", Role.OPERATOR, "Allow compaction again", _resume, (_DONE,), body=ResumeBody)),
     Resource(
         f"{_BASE}/entry_location_compact",
         Group.ADMIN,
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "Which location indexes are being compacted",
                 _index_state,
                 (Answer("Path of each index; true: it is.", type=dict[str, bool]),),
             ),
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Compact location indexes in the background",
                 _compact_index,
                 (_DONE, Answer("Nothing was triggered.")),

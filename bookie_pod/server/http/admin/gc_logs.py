@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.ports import GcPort
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
@@ -211,6 +212,7 @@ RESOURCES: Final = (
         "why",
         Operation(
             "GET",
+            Role.VIEWER,
             "Why an entry log is still there, and when it will go",
             _why,
             (
@@ -224,6 +226,7 @@ RESOURCES: Final = (
         "forecast",
         Operation(
             "GET",
+            Role.VIEWER,
             "What compaction would give back",
             _forecast,
             (Answer("One per storage.", type=list[GcForecast]),),
@@ -233,6 +236,7 @@ RESOURCES: Final = (
         "quarantine",
         Operation(
             "GET",
+            Role.VIEWER,
             "Damaged entry logs that are left alone",
             _quarantine,
             (Answer("All of them.", type=list[QuarantinedLog]),),

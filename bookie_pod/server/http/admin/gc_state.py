@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply
@@ -131,7 +132,15 @@ RESOURCES: Final = (
     Resource(
         "/api/v1/bookie/gc_details",
         Group.ADMIN,
-        (Operation("GET", "Garbage collection of each storage", _details, (Answer("States.", type=list[GcDetails]),)),),
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "Garbage collection of each storage",
+                _details,
+                (Answer("States.", type=list[GcDetails]),),
+            ),
+        ),
         own=False,
     ),
     Resource(
@@ -140,6 +149,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "What the collectors do now, and what their last pass did",
                 _progress,
                 (Answer("One per storage.", type=list[GcProgress]),),

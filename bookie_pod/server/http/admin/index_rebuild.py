@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
@@ -123,7 +125,11 @@ class RebuildBegun:
 
 
 async def _begin(context: Context, call: Call) -> Reply:
-    return Json(RebuildBegun(context.admin.integrity.request_rebuild(_request(call))))
+    request = _request(call)
+    audited(accept_damage=request.accept_damage)
+    if request.accept_damage:
+        call.caller.demand(Role.ADMIN, "a rebuild with accept_damage")
+    return Json(RebuildBegun(context.admin.integrity.request_rebuild(request)))
 
 
 def _request(call: Call) -> RebuildRequest:
@@ -167,12 +173,14 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "What the rebuild of indexes does or did, by ledger directory",
                 _status,
                 (Answer("State; empty where the engine has no databases.", type=list[RebuildProgress]),),
             ),
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Rebuild location index and ledger index from the entry logs while the bookie serves",
                 _begin,
                 (
@@ -185,6 +193,7 @@ RESOURCES: Final = (
             ),
             Operation(
                 "DELETE",
+                Role.OPERATOR,
                 "Stop the rebuild that runs; the old index is used",
                 _stop,
                 (Answer("What became of it.", type=RebuildStop),),

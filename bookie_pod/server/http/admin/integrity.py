@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
@@ -203,9 +204,10 @@ RESOURCES: Final = (
         "/api/v1/bookie/scrub",
         Group.ADMIN,
         (
-            Operation("GET", "What the scrubber does", _status, (Answer("State.", type=ScrubStatus),)),
+            Operation("GET", Role.VIEWER, "What the scrubber does", _status, (Answer("State.", type=ScrubStatus),)),
             Operation(
                 "PUT",
+                Role.OPERATOR,
                 "Read and check everything that is stored, now, at the scrubber's pace",
                 _scrub,
                 (Answer("What became of it.", type=ScrubRequest),),
@@ -219,6 +221,7 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "What is known to be damaged, the oldest finding of each directory first",
                 _damages,
                 (Answer("All that is kept.", type=list[DamageFound]),),
@@ -228,6 +231,10 @@ RESOURCES: Final = (
     Resource(
         "/api/v1/bookie/data_integrity",
         Group.ADMIN,
-        (Operation("GET", "The check of what was lost", _data_check, (Answer("State.", type=DataIntegrity),)),),
+        (
+            Operation(
+                "GET", Role.VIEWER, "The check of what was lost", _data_check, (Answer("State.", type=DataIntegrity),)
+            ),
+        ),
     ),
 )

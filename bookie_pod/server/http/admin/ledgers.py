@@ -2,8 +2,8 @@
 
 Invariants
 - Memory holds a page of metadata, or what the client reads ahead; answers of any length are streamed.
-- What the metadata holds is shown, the ledgers' passwords too, as the reference does: beyond loopback the token and
-  TLS belong on.
+- What the metadata holds is shown; the ledgers' passwords, as the reference shows them, to who is `admin` alone, who
+  may read payloads without knowing them too. Others see an empty password.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.admin.ports import LedgerPort
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
@@ -66,7 +67,7 @@ class LedgerView:
     digest_type: str | None
     """How entries are checked; null: not recorded."""
     password: str
-    """The password in base64."""
+    """The password in base64, for the role `admin`; else empty."""
     custom_metadata: Mapping[str, str]
     """What its creator noted, in base64."""
     closed: bool
@@ -107,7 +108,13 @@ def _base64(value: bytes) -> str:
 
 async def _metadata(context: Context, call: Call) -> Reply:
     ledger_id = call.number("ledger_id")
-    return Json({str(ledger_id): ledger_view(await context.admin.ledgers.metadata(ledger_id))})
+    found = await context.admin.ledgers.metadata(ledger_id)
+    return Json({str(ledger_id): ledger_view(_for(call.caller, found))})
+
+
+def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
+    """What the caller may see of it."""
+    return metadata if caller.may(Role.ADMIN) or not metadata.password else replace(metadata, password=b"")
 
 
 # --- list -------------------------------------------------------------------------------------------------
@@ -118,7 +125,7 @@ async def _list(context: Context, call: Call) -> Reply:
     if not call.flag("print_metadata"):
         return JsonMembers(_ids(ledgers))
     page: int | None = call.parameters["page"]
-    return JsonMembers(_listed(ledgers, page, decode=call.flag("decode_meta")))
+    return JsonMembers(_listed(ledgers, page, call.caller, decode=call.flag("decode_meta")))
 
 
 async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
@@ -126,13 +133,16 @@ async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
         yield str(ledger_id), None
 
 
-async def _listed(ledgers: LedgerPort, page: int | None, *, decode: bool) -> AsyncGenerator[tuple[str, Any], None]:
+async def _listed(
+    ledgers: LedgerPort, page: int | None, caller: Caller, *, decode: bool
+) -> AsyncGenerator[tuple[str, Any], None]:
     async for group in _groups(_page(ledgers.ids(), page)):
         answers = await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group))
         for ledger_id, found in zip(group, answers, strict=True):
             if isinstance(found, LedgerMetadata):
-                raw = encode_ledger_metadata(found).decode("utf-8", "replace") if not decode else None
-                yield str(ledger_id), raw if raw is not None else ledger_view(found)
+                shown = _for(caller, found)
+                raw = encode_ledger_metadata(shown).decode("utf-8", "replace") if not decode else None
+                yield str(ledger_id), raw if raw is not None else ledger_view(shown)
             elif found is not None:
                 yield str(ledger_id), f"(damaged) {found}"
 
@@ -228,6 +238,7 @@ RESOURCES: Final = (
         "list",
         Operation(
             "GET",
+            Role.VIEWER,
             "All ledgers, in the order of their ids",
             _list,
             (
@@ -253,6 +264,7 @@ RESOURCES: Final = (
         "metadata",
         Operation(
             "GET",
+            Role.VIEWER,
             "The metadata of one ledger",
             _metadata,
             (Answer("One member, named by the ledger id.", type=dict[str, LedgerView]), _NO_LEDGER),
@@ -264,6 +276,7 @@ RESOURCES: Final = (
         "read",
         Operation(
             "GET",
+            Role.ADMIN,
             "Payloads as ASCII text, bytes beyond it replaced",
             _read,
             (Answer("Payload by entry id; with `page` also its number.", type=dict[str, str]), _NO_LEDGER),
@@ -280,6 +293,7 @@ RESOURCES: Final = (
         "delete",
         Operation(
             "DELETE",
+            Role.ADMIN,
             "Delete a ledger; one that does not exist is fine",
             _delete,
             (Answer("What was done.", type=str),),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_pod.audit import audited
 from bookie_pod.config.keys import render
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
@@ -26,6 +28,7 @@ async def _change(context: Context, call: Call) -> Reply:
         if not isinstance(value, str | int | float):
             raise BadRequest(f"{name[:100]}: the value must be a text, a number, true or false")
         values[name] = render(value)
+    audited(keys=sorted(values))
     await context.admin.settings.change(values)
     return Text("Success set server config.")
 
@@ -37,12 +40,14 @@ RESOURCES: Final = (
         (
             Operation(
                 "GET",
+                Role.VIEWER,
                 "The keys that somebody set; secrets are left out",
                 _shown,
                 (Answer("Text by key.", type=dict[str, str]),),
             ),
             Operation(
                 "PUT",
+                Role.ADMIN,
                 "Set keys until the next start; rates, thresholds and intervals of garbage collection count at once",
                 _change,
                 (Answer("Done."), Answer("There is no body.", 404)),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bookie_pod.roles import NOBODY, Caller
 from bookie_protocol.errors import BadRequest
 
 
@@ -20,6 +21,7 @@ class Call:
     method: str
     parameters: Mapping[str, Any]
     body: bytes = b""
+    caller: Caller = NOBODY
 
     def number(self, name: str) -> int:
         """A whole number that has a default, or is required."""

@@ -4,6 +4,8 @@ Invariants
 - Every request ends: after the operation's time-out with 504, a stream after `STREAM_S`.
 - At most `ADMIN_CALLS` requests of the admin API are under way; more are 503 at once. Probes and metrics do not count.
 - Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged.
+- Nothing is done for who lacks the role that the table names (`server.access`). Every operation that needs one which
+  changes something stands in the audit trail, and so does every refusal.
 
 Event loop only.
 """
@@ -18,13 +20,15 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from bookie_pod.audit import Act, Audit, audited, request_id
+from bookie_pod.roles import CHANGES, NOBODY, Caller, Role
+from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.http.api import layout
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import JSON_TYPE, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.schema import to_json
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
-from bookie_pod.server.tokens import Tokens
 from bookie_protocol.errors import (
     BadRequest,
     CouldNotTell,
@@ -43,6 +47,9 @@ STREAM_S: Final = 600.0
 _PIECE_BYTES: Final = 64 * 1024
 _NOT_FOUND: Final = "<html><body><h1>Resource not found</h1></body></html>"
 _FAILED: Final = "Internal Server Error"
+_REQUEST_ID: Final = "X-Request-Id"
+_TOLD: Final = frozenset({403, 409, 503})
+"""Statuses whose text may stand in the audit trail; others may repeat what was sent, and with it a secret."""
 _STATUS: Final[tuple[tuple[type[PodkeeperError], int], ...]] = (
     (NotThere, 404),
     (BadRequest, 400),
@@ -58,11 +65,12 @@ _STATUS: Final[tuple[tuple[type[PodkeeperError], int], ...]] = (
 class Dispatcher:
     """Registers resources and serves them."""
 
-    def __init__(self, context: Context, tokens: Tokens | None, *, guarded: frozenset[Group]) -> None:
-        """`guarded`: groups that demand one of `tokens`."""
+    def __init__(self, context: Context, access: Access, audit: Audit, *, guarded: frozenset[Group]) -> None:
+        """`guarded`: groups of which nothing is open."""
         self._context = context
-        self._tokens = tokens
-        self._guarded = guarded if tokens is not None else frozenset[Group]()
+        self._access = access
+        self._audit = audit
+        self._guarded = guarded
         self._admin_calls = 0
 
     def add_to(self, app: web.Application, resources: Iterable[Resource]) -> None:
@@ -79,35 +87,60 @@ class Dispatcher:
         return handle
 
     async def _guard(self, resource: Resource, request: web.Request) -> web.StreamResponse:
-        if resource.group in self._guarded and not await self._admitted(request):
-            answer = _text(Text("a bearer token is needed: Authorization: Bearer <token>", 401))
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
         operation = resource.operation(request.method)
+        role = operation.role if operation is not None else None
+        if role is None and (resource.group is Group.ADMIN or resource.group in self._guarded):
+            role = Role.VIEWER
+        if role is None:
+            return await self._admitted(resource, operation, request, NOBODY)
+        caller = await self._access.caller(_shown_by(request))
+        request_name = request_id(request.headers.get(_REQUEST_ID))
+        what = f"{request.method} {resource.path}"
+        refusal = self._access.refusal(caller, role)
+        if refusal is not None:
+            self._audit.refused(caller, role, what, request_name)
+            return _named(self._refusal(caller, refusal), request_name)
+        if operation is None or role not in CHANGES:
+            return await self._admitted(resource, operation, request, caller)
+        with self._audit.act(caller, role, what, request_name) as act:
+            answer = await self._admitted(resource, operation, request, caller, act)
+        return answer if answer.prepared else _named(answer, request_name)
+
+    def _refusal(self, caller: Caller, refusal: str) -> web.Response:
+        if caller.is_known or not self._access.has_tokens:
+            return _text(Text(refusal, 403))
+        answer = _text(Text(refusal, 401))
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    async def _admitted(
+        self,
+        resource: Resource,
+        operation: Operation | None,
+        request: web.Request,
+        caller: Caller,
+        act: Act | None = None,
+    ) -> web.StreamResponse:
         if operation is None:
             refusal = resource.refusal
             return _text(Text(refusal.body.replace("{method}", request.method), refusal.status))
         if resource.group is not Group.ADMIN:
-            return await self._serve(operation, request)
+            return await self._serve(operation, request, caller)
         if not self._context.is_serving and not resource.always:
             reason = self._context.status.unready_reason() or "the bookie starts or stops"
-            return _busy(f"the bookie does not serve: {reason}")
+            return _ended(_busy(f"the bookie does not serve: {reason}"), act)
         if self._admin_calls >= ADMIN_CALLS:
-            return _busy(f"{ADMIN_CALLS} requests are under way; try again later")
+            return _ended(_busy(f"{ADMIN_CALLS} requests are under way; try again later"), act)
         self._admin_calls += 1
         try:
-            return await self._serve(operation, request)
+            return _ended(await self._serve(operation, request, caller), act)
         finally:
             self._admin_calls -= 1
 
-    async def _admitted(self, request: web.Request) -> bool:
-        assert self._tokens is not None, "guarded only with tokens"
-        return await self._tokens.admits(request.headers.get("Authorization"))
-
-    async def _serve(self, operation: Operation, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, operation: Operation, request: web.Request, caller: Caller) -> web.StreamResponse:
         try:
             async with asyncio.timeout(operation.timeout_s):
-                reply = await self._reply(operation, request)
+                reply = await self._reply(operation, request, caller)
                 if not isinstance(reply, JsonMembers):
                     return _whole(reply)
                 first = await _first(reply)
@@ -122,13 +155,14 @@ class Dispatcher:
             _log.exception("HTTP request failed", path=request.path, reason=str(error))
             return _text(Text(_FAILED, 500))
 
-    async def _reply(self, operation: Operation, request: web.Request) -> Reply:
+    async def _reply(self, operation: Operation, request: web.Request, caller: Caller) -> Reply:
         # Of several values of one name the first counts, as in the reference.
         values = operation.read({name: request.query.getall(name)[0] for name in request.query})
         if isinstance(values, Text):
             return values
+        audited(**{name: value for name, value in values.items() if name in request.query})
         body = await request.read() if operation.body is not None else b""
-        return await operation.handler(self._context, Call(request.method, values, body))
+        return await operation.handler(self._context, Call(request.method, values, body, caller))
 
 
 @web.middleware
@@ -142,6 +176,28 @@ async def plain_errors(
         return web.Response(text=_NOT_FOUND, status=404, content_type="text/html")
     except web.HTTPMethodNotAllowed as error:
         return web.Response(status=405, headers={"Allow": ",".join(sorted(error.allowed_methods))})
+
+
+def _shown_by(request: web.Request) -> Shown:
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    certificate = transport.get_extra_info("peercert") if transport is not None else None
+    subject = certificate.get("subject") if certificate else None
+    return Shown(str(peer[0]) if isinstance(peer, tuple) else "?", request.headers.get, subject)
+
+
+def _named(answer: web.StreamResponse, request: str) -> web.StreamResponse:
+    answer.headers[_REQUEST_ID] = request
+    return answer
+
+
+def _ended(answer: web.StreamResponse, act: Act | None) -> web.StreamResponse:
+    """What became of a change, by its answer. A stream that has begun was allowed, and that is told."""
+    if act is not None and answer.status >= 400:
+        told = act.refused if answer.status == 403 else act.failed
+        text = f": {answer.text}" if answer.status in _TOLD and isinstance(answer, web.Response) else ""
+        told(f"HTTP {answer.status}{text}")
+    return answer
 
 
 def _whole(reply: Text | Json) -> web.Response:

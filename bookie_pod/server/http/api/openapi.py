@@ -20,6 +20,7 @@ _ABOUT: Final = (
 _COMMON: Final = {
     400: "A parameter or the body is wrong.",
     401: "A bearer token is needed.",
+    403: "The caller lacks the role.",
     413: "The body is longer than 512 KiB.",
     500: "A bug; the bookie's log has it.",
     503: "The bookie does not serve, is busy, or a fault kept it from finding out.",
@@ -59,6 +60,8 @@ def _operation(resource: Resource, operation: Operation, schemas: Schemas, guard
         kind = TEXT_TYPE if operation.body is str else JSON_TYPE
         content = {kind: {"schema": schemas.of(operation.body)}}
         described["requestBody"] = {"content": content, "required": operation.body_required}
+    if operation.role is not None:
+        described["description"] = f"Needs the role `{operation.role.value}`."
     if guarded:
         described["security"] = [{"token": []}]
     return described
@@ -106,7 +109,7 @@ def _responses(resource: Resource, operation: Operation, schemas: Schemas, guard
 def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int]:
     statuses = [401] if guarded else []
     if resource.group is Group.ADMIN:
-        statuses += [500, 503, 504]
+        statuses += [403, 500, 503, 504]
     if operation.body is not None:
         statuses += [400, 413]
     return [*statuses, 400] if operation.parameters else statuses

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.replies import Reply, Text
 from bookie_protocol.errors import BadRequest
@@ -94,9 +95,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of a path."""
+    """One method of a path. `role`: who may; None: everybody, of probes and metrics alone."""
 
     method: str
+    role: Role | None
     summary: str
     handler: Handler
     answers: tuple[Answer, ...]

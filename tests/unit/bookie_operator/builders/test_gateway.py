@@ -152,13 +152,17 @@ LOGINS = {
         ({"config": {"gatewayEnabled": "off"}}, False),
         ({"config": {"grpcServerEnabled": "no"}}, False),
         ({"config": {"tlsClientAuthentication": "true"}}, True),
-        ({**TLS, "config": {"tlsClientAuthentication": "true"}}, False),
+        ({**TLS, "config": {"tlsClientAuthentication": "true"}}, True),
+        ({**TLS, "config": {"tlsClientAuthentication": "true", "allowInsecureAccess": "true"}}, False),
+        ({**TLS, "config": {"tlsClientAuthentication": "true", "allowInsecureAccess": "no"}}, True),
         ({**TLS, "config": {"tlsClientAuthentication": "true", "gatewayEnabled": "true"}}, True),
-        ({**TLS, "config": {"tlsClientAuthentication": "true", "gatewayEnabled": " "}}, False),
+        ({**TLS, "config": {"tlsClientAuthentication": "true", "gatewayEnabled": " "}}, True),
         ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerTlsClientAuthentication": "yes"}}, True),
         ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerAuthTokenFile": "/tokens"}}, True),
-        ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerTlsEnable": "false"}}, False),
-        ({"config": LOGINS}, False),
+        ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerAuthTokenFile": " "}}, False),
+        ({**TLS, "config": {"tlsClientAuthentication": "true", "grpcServerTlsEnable": "false"}}, True),
+        ({"config": LOGINS}, True),
+        ({"config": {**LOGINS, "allowInsecureAccess": "true"}}, False),
         ({"config": {**LOGINS, "grpcServerAuthTokenFile": "/tokens"}}, True),
     ],
     ids=lambda each: str(each.get("config", each)) if isinstance(each, dict) else "",
@@ -185,6 +189,7 @@ def test_a_spec_is_refused_exactly_where_the_process_would_refuse_to_start(
 
 
 def test_what_a_secret_may_say_is_left_to_the_process() -> None:
-    spec = {**MINIMAL, **TLS, "config": {"tlsClientAuthentication": "true"}, "gateway": {"enabled": True}}
+    config = {"tlsClientAuthentication": "true", "allowInsecureAccess": "true"}
+    spec = {**MINIMAL, **TLS, "config": config, "gateway": {"enabled": True}}
     assert validate(cluster(spec).spec, cluster().status) != ()
     assert validate(cluster({**spec, "pod": {"env": [TOKENS]}}).spec, cluster().status) == ()

@@ -154,7 +154,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {
             "gateway": {"enabled": True},
             "tls": {"enabled": True, "secretName": "a"},
-            "config": {"tlsClientAuthentication": "true"},
+            "config": {"tlsClientAuthentication": "true", "allowInsecureAccess": "true"},
         },
         "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication) or logins (bookieAuthProvider",
     ),

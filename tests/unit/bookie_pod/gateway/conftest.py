@@ -11,7 +11,7 @@ from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.gateway import GatewayConfig
-from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
 from bookie_pod.gateway.gateway import Gateway
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.grpc.start import start_grpc
@@ -41,7 +41,8 @@ class ServedGateway:
 
 
 @asynccontextmanager
-async def serve(cluster, memory_bytes=512 << 20, **keys):
+async def serve(cluster, memory_bytes=512 << 20, *, tokens=None, rules=None, **keys):
+    """`tokens`: the file with those that the port demands. `rules`: an `AccessConfig`."""
     config, registry = BookieConfig(gateway=GatewayConfig(**keys)), Registry()
     memory = MemoryGovernor(memory_bytes)
 
@@ -52,8 +53,9 @@ async def serve(cluster, memory_bytes=512 << 20, **keys):
         return made
 
     made = []
-    local = GrpcConfig(server_port=0, server_host="127.0.0.1")
-    server = await start_grpc(local, FakeNode(), services, Callers(memory))
+    local = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=tokens)
+    rules = rules or AccessConfig()
+    server = await start_grpc(local, FakeNode(), services, Callers(memory), registry=registry, rules=rules)
     served = ServedGateway(cluster, made[0], server, registry, memory)
     try:
         yield served

@@ -20,9 +20,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.client_memory import MemoryGovernor
-from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.config.sections.service import AccessConfig, HttpConfig
+from bookie_pod.few_lines import MOST
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
-from bookie_pod.server.few_lines import MOST
 from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http import tls
 from bookie_pod.server.http.api.context import Context
@@ -136,28 +136,34 @@ async def test_switched_off(node: FakeNode, registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "more", "told"),
+    ("host", "more", "insecure", "told"),
     [
-        ("0.0.0.0", {}, True),
-        ("127.0.0.1", {}, False),
-        ("localhost", {}, False),
-        ("0.0.0.0", {"auth_token_file": "token"}, False),
-        ("0.0.0.0", {"server_enabled": False, "stats_port": 0}, False),
+        ("0.0.0.0", {}, False, ["the admin API takes changes from this machine alone"]),
+        ("0.0.0.0", {}, True, ["everybody who reaches the admin API may read and delete ledgers"]),
+        ("127.0.0.1", {}, True, []),
+        ("localhost", {}, True, []),
+        ("0.0.0.0", {"auth_token_file": "token"}, True, []),
+        ("0.0.0.0", {"server_enabled": False, "stats_port": 0}, True, []),
     ],
 )
-async def test_an_admin_api_that_is_open_to_everybody_is_told(
-    node: FakeNode, registry: Registry, tmp_path: Path, host: str, more: dict[str, Any], told: bool
+async def test_an_admin_api_that_knows_nobody_is_told(
+    node: FakeNode,
+    registry: Registry,
+    tmp_path: Path,
+    host: str,
+    more: dict[str, Any],
+    insecure: bool,
+    told: list[str],
 ) -> None:
     if "auth_token_file" in more:
         (tmp_path / "token").write_text("secret")
         more = {"auth_token_file": str(tmp_path / "token")}
     with capture_logs() as logs:
-        server = await start_http(HttpConfig(server_port=0, server_host=host, **more), node, registry)
+        config, rules = HttpConfig(server_port=0, server_host=host, **more), AccessConfig(allow_insecure=insecure)
+        server = await start_http(config, node, registry, rules=rules)
     assert server is not None
     await server.stop()
-    assert ["everybody who reaches the admin API may read and delete ledgers"] * told == [
-        each["event"] for each in logs if each["log_level"] == "warning"
-    ]
+    assert told == [each["event"] for each in logs if each["log_level"] == "warning"]
 
 
 async def connect(server: HttpServer, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""The bearer token of a cluster's admin API: made once, kept in a Secret that pods mount.
+"""The bearer tokens of a cluster's admin API and of its gRPC port: made once, kept in Secrets that pods mount.
 
 Threads: one event loop.
 """
@@ -20,12 +20,11 @@ from bookie_operator.world.model import ClusterView
 _BYTES: Final = 32
 
 
-async def admin_token(kubernetes: Kubernetes, cluster: ClusterView) -> str:
-    """The first line of the Secret, which people may rotate; made if it is not there and the cluster is to be.
+async def bearer_token(kubernetes: Kubernetes, cluster: ClusterView, name: str) -> str:
+    """The first token of the Secret, which people may rotate; made if it is not there and the cluster is to be.
 
     Empty: there is none, and none is made for a cluster that goes or is paused.
     """
-    name = naming.admin_token(cluster.name)
     found = await kubernetes.find(SECRET, cluster.namespace, name)
     if found is None:
         if cluster.deleting or cluster.paused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 from structlog.testing import capture_logs
 
-from bookie_pod.server.few_lines import MOST, PER_S, FewLines
+from bookie_pod.few_lines import MOST, PER_S, FewLines
 from tests.support.clock import Clock
 
 

@@ -1,0 +1,201 @@
+"""The audit trail: one line for each change through HTTP, gRPC or a command, and for each refusal.
+
+    {"time": "2026-01-01T12:00:00.000Z", "via": "http", "who": "ci", "from": "10.0.0.7", "request": "9f2c...",
+     "what": "DELETE /api/v1/ledger/delete", "of": {"ledger_id": 5}, "outcome": "done"}
+
+`outcome` is `done`, `failed` (and why not: `reason`), or `refused`.
+
+Invariants
+- Nothing secret stands in a line: what a request names is told by those who know that it is none (`audited`); never a
+  body, a token, a password.
+- It stands in the file that was asked for, else in the ordinary log. A line is one write to a file that is opened anew,
+  so that it may be moved away meanwhile, and several processes may share it.
+- It never raises: a line that cannot be written is a line in the ordinary log. What strangers are refused is a few
+  lines a minute and the number of all others (`FewLines`); the metric counts all.
+
+Threads: event loop, or a command's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from bookie_pod.few_lines import FewLines
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Caller, Role
+from bookie_protocol.errors import InvalidConfiguration
+
+MAX_TEXT: Final = 200
+"""Characters of any value."""
+MAX_VALUES: Final = 32
+"""Of what a request names, and of each list in it."""
+_MODE: Final = 0o640
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_log = structlog.get_logger(__name__)
+
+
+def request_id(given: str | None) -> str:
+    """That of the client if it is one, else a new one."""
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+class Act:
+    """A change that goes on. Its task sets what becomes of it."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Any] = {}
+        self.outcome = "done"
+        self.reason: str | None = None
+
+    def failed(self, reason: str) -> None:
+        """It was not done, or not wholly."""
+        self.outcome, self.reason = "failed", reason
+
+    def refused(self, reason: str) -> None:
+        """The caller may not."""
+        self.outcome, self.reason = "refused", reason
+
+
+_CURRENT: ContextVar[Act | None] = ContextVar("act", default=None)
+
+
+def audited(**values: object) -> None:
+    """What the change that goes on is about, for its line; nothing secret. Without effect where none goes on."""
+    act = _CURRENT.get()
+    if act is not None:
+        act.of.update(values)
+
+
+def audited_failure(reason: str, *, refused: bool = False) -> None:
+    """The change that goes on came to nothing; `refused`: because its caller may not."""
+    act = _CURRENT.get()
+    if act is not None:
+        (act.refused if refused else act.failed)(reason)
+
+
+class Audit:
+    """Of one port: `via` is `http` or `grpc`."""
+
+    def __init__(self, via: str, registry: Registry, path: str | None = None) -> None:
+        """`path`: of a log of its own. `InvalidConfiguration`: it cannot be written."""
+        self._via = via
+        self._path = path
+        self._done, self._failed, self._refused, self._lost = (
+            registry.scope("bookie_audit", via=via, outcome=outcome).counter("ACTIONS")
+            for outcome in ("done", "failed", "refused", "lost")
+        )
+        self._strangers = FewLines(_Trail(self))
+        self._faults = FewLines(_log)
+        if path is not None:
+            try:
+                append(path, "")
+            except OSError as error:
+                raise InvalidConfiguration(f"auditLogFile={path}: {error.strerror or error}") from error
+
+    @contextmanager
+    def act(self, caller: Caller, role: Role, what: str, request: str) -> Iterator[Act]:
+        """A change: its line comes when it has ended, whatever its end."""
+        act = Act()
+        token = _CURRENT.set(act)
+        try:
+            yield act
+        except BaseException as error:
+            if act.outcome == "done":
+                act.failed(type(error).__name__)
+            raise
+        finally:
+            _CURRENT.reset(token)
+            counter = {"done": self._done, "failed": self._failed}.get(act.outcome, self._refused)
+            counter.add(1)
+            if self._path is not None or role is not Role.WRITER or act.outcome == "refused":
+                fields = line(self._via, caller, what, request, act.outcome, act.of, act.reason)
+                self.write(fields)
+
+    def refused(self, caller: Caller, role: Role, what: str, request: str) -> None:
+        """The caller lacks the role."""
+        self._refused.add(1)
+        fields = line(self._via, caller, what, request, "refused", {}, f"it needs the role {role.value}")
+        if caller.is_known:
+            self.write(fields)
+        else:
+            self._strangers.warning("refused", line=fields)
+
+    def write(self, fields: dict[str, Any]) -> None:
+        """Never raises."""
+        if self._path is None:
+            _log.info("audit", **fields)
+            return
+        try:
+            append(self._path, json.dumps(fields) + "\n")
+        except (OSError, ValueError) as error:
+            self._lost.add(1)
+            self._faults.warning("the audit log cannot be written", path=self._path, reason=str(error), line=fields)
+
+
+class _Trail:
+    """Takes what `FewLines` lets pass."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    def warning(self, event: str, **fields: Any) -> None:
+        left_out = {"time": now(), "what": event, **fields}
+        self._audit.write(fields.get("line", left_out))
+
+
+def line(
+    via: str, caller: Caller, what: str, request: str, outcome: str, of: dict[str, Any], reason: str | None
+) -> dict[str, Any]:
+    """The fields of one line."""
+    found: dict[str, Any] = {
+        "time": now(),
+        "via": via,
+        "who": _shown(caller.name),
+        "from": _shown(caller.address),
+        "request": request,
+        "what": _shown(what),
+        "outcome": outcome,
+    }
+    if of:
+        found["of"] = {name: _shown(value) for name, value in list(of.items())[:MAX_VALUES]}
+    if reason is not None:
+        found["reason"] = _shown(reason)
+    return found
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _shown(value: object) -> object:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_shown(each) for each in list(value)[:MAX_VALUES]]
+    text = str(value)
+    cut = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+    return "".join(character if character.isprintable() else "?" for character in cut)
+
+
+def append(path: str, text: str) -> None:
+    """One write. Raises OSError."""
+    # Not blocking: a pipe that nobody reads must not hold up who writes.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+    try:
+        data = text.encode("utf-8", "replace")
+        if data and os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""Who may do what, for both ports: tokens with roles, certificates, this machine, strangers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.sections.service import AccessConfig
+from bookie_pod.roles import EVERYTHING, Role
+from bookie_pod.server.access import Access, Shown
+from bookie_pod.server.tokens import Tokens
+from bookie_protocol.errors import InvalidConfiguration
+
+KEY = "httpServerAuthTokenFile"
+
+
+def shown(address: str = "10.0.0.7", subject: object = None, **headers: str) -> Shown:
+    found = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Shown(address, found.get, subject)  # type: ignore[arg-type]
+
+
+async def access(path: Path | None = None, *, certificates: bool = False, **rules: object) -> Access:
+    tokens = await Tokens.load(KEY, str(path) if path is not None else None)
+    return Access(AccessConfig(**rules), KEY, tokens, certificates=certificates)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("request_", "trusted"),
+    [
+        (shown("127.0.0.1"), True),
+        (shown("127.0.0.6", host="localhost:8000"), True),
+        (shown("::1", host="[::1]:8000"), True),
+        (shown("::ffff:127.0.0.1", host="127.0.0.1"), True),
+        (shown("10.0.0.7", host="127.0.0.1"), False),
+        (shown("fe80::1%eth0"), False),
+        (shown("?"), False),
+        (shown("unix:"), False),
+        (shown("127.0.0.1", host="bookie-0.example"), False),  # a page of elsewhere, or a proxy beside us
+        (shown("127.0.0.1", host="127.0.0.1.example"), False),
+        (shown("127.0.0.1", host="[::1"), False),
+        (shown("127.0.0.1", x_forwarded_for="10.0.0.7"), False),
+        (shown("127.0.0.1", forwarded="for=127.0.0.1"), False),
+        (shown("127.0.0.1", via="1.1 proxy"), False),
+    ],
+)
+async def test_without_credentials_only_this_machine_is_trusted(request_: Shown, trusted: bool) -> None:
+    rules = await access()
+    caller = await rules.caller(request_)
+    assert rules.knows_nobody
+    assert caller.roles == (EVERYTHING if trusted else {Role.VIEWER})
+    assert (rules.refusal(caller, Role.WRITER) is None) is trusted
+    assert rules.refusal(caller, Role.VIEWER) is None
+
+
+async def test_who_means_it_lets_everybody_in() -> None:
+    rules = await access(allow_insecure=True)
+    assert (await rules.caller(shown())).roles == EVERYTHING
+
+
+async def test_with_tokens_neither_this_machine_nor_the_switch_counts(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("secret\n")
+    rules = await access(tmp_path / "tokens", allow_insecure=True)
+    caller = await rules.caller(shown("127.0.0.1"))
+    assert (caller.roles, caller.is_known) == (frozenset(), False)
+    refusal = rules.refusal(caller, Role.VIEWER)
+    assert refusal is not None
+    assert KEY in refusal
+
+
+async def test_a_token_has_the_roles_of_its_line(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(
+        "# of people\nold\nlook viewer\n  drain operator,reader ci \n\nwrite writer\n# old viewer\n"
+    )
+    rules = await access(tmp_path / "tokens")
+
+    async def of(token: str) -> tuple[str, frozenset[Role]]:
+        caller = await rules.caller(shown(authorization=f"Bearer {token}"))
+        return caller.name, caller.roles
+
+    assert await of("old") == ("token of line 2", EVERYTHING)
+    assert await of("look") == ("token of line 3", {Role.VIEWER})
+    assert await of("drain") == ("ci", {Role.OPERATOR, Role.READER, Role.VIEWER})
+    assert await of("write") == ("token of line 6", {Role.WRITER, Role.READER, Role.VIEWER})
+    for wrong in ("look viewer", "#", "viewer", ""):
+        assert (await of(wrong))[1] == frozenset(), wrong
+    known = await rules.caller(shown(authorization="Bearer look"))
+    assert rules.refusal(known, Role.ADMIN) == "this needs the role admin, which token of line 3 has not"
+
+
+@pytest.mark.parametrize("line", ["s3cret root", "s3cret viewer,", "s3cret viewer a name"])
+async def test_a_line_that_is_wrong_ends_the_start_and_is_not_shown(tmp_path: Path, line: str) -> None:
+    (tmp_path / "tokens").write_text(f"good\n{line}\n")
+    with pytest.raises(InvalidConfiguration, match=r"httpServerAuthTokenFile=.*line 2") as raised:
+        await access(tmp_path / "tokens")
+    assert "s3cret" not in str(raised.value)
+
+
+def subject(unit: str) -> object:
+    return ((("commonName", "ci"),), (("organizationalUnitName", unit),), (("commonName", "second"),))
+
+
+@pytest.mark.parametrize(
+    ("unit", "roles"),
+    [
+        ("0:viewer", {Role.VIEWER}),
+        ("0:operator;1:cluster", {Role.VIEWER, Role.OPERATOR}),
+        ("0:broker", {Role.VIEWER, Role.READER}),
+        ("people", {Role.VIEWER, Role.READER}),
+    ],
+)
+async def test_a_certificate_has_the_role_that_its_subject_names(unit: str, roles: set[Role]) -> None:
+    rules = await access(certificates=True, certificate_roles=("reader",))
+    caller = await rules.caller(shown(subject=subject(unit)))
+    assert (caller.name, caller.roles, caller.is_known) == ("ci", roles, True)
+
+
+async def test_by_default_a_trusted_certificate_may_do_everything() -> None:
+    rules = await access(certificates=True)
+    assert (await rules.caller(shown(subject=subject("people")))).roles == EVERYTHING
