@@ -58,6 +58,8 @@ _PEM: Final = re.compile(
 )
 _USER: Final = re.compile(r"[^\s:/\"'{]+:(?P<password>[^\s/]\S*)")
 """`user:password`, as ZooKeeper takes it."""
+_TOKEN: Final = re.compile(r"^[ \t]*(?P<token>\S+)[ \t]+(?:viewer|reader|writer|operator|admin)\b", re.MULTILINE)
+"""A line of a bookie's file with tokens: behind the token stand its roles."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _PUBLIC: Final = re.compile(r"(?i)^(user(name)?|login|.*\.crt|.*\.pub|instance.?id|namespace|host(name)?|port)$")
 """Keys of Secrets whose values are no secrets, and whose words stand everywhere."""
@@ -123,6 +125,8 @@ class Redactor:
         for form in (*_LINES, _ASSIGNED):
             for start, end in _values(text, form):
                 self._learn(text[start:end].strip("\\\"' \t;,"), named=True)
+        for line in _TOKEN.finditer(text):
+            self._learn(line["token"])
         if (user := _USER.fullmatch(text.strip())) is not None:
             self._learn(user["password"])
 

@@ -87,7 +87,13 @@ def _names_of(name: str) -> set[tuple[str, str]]:
         manifests = [*objects.objects.values(), objects.destroy_job, *objects.budgets.values()]
         made |= {(each["kind"], each["metadata"]["name"]) for each in manifests}
         made |= {("Secret", each) for each in objects.issued}
-    secrets = (naming.admin_token, naming.admin_certificate, naming.admin_issued, naming.admin_authority)
+    secrets = (
+        naming.admin_token,
+        naming.client_token,
+        naming.admin_certificate,
+        naming.admin_issued,
+        naming.admin_authority,
+    )
     return made | {("Secret", of(name)) for of in secrets}
 
 

@@ -216,6 +216,7 @@ def test_what_is_known_to_be_secret_is_looked_for_everywhere() -> None:
         ('Client {\n  password="inside-jaas"; };', "said inside-jaas"),
         ('{"auths": {"r": {"username": "ada-the-first", "password": "of-a-registry"}}}', "said of-a-registry"),
         ("ada:of-zookeeper", "said of-zookeeper"),
+        ("a-first-token\n  of-a-line reader,operator ada-the-first\n", "said of-a-line"),
         ("user=ada-the-first\nbookiePassword = of a property", "said of a property"),
     ],
 )

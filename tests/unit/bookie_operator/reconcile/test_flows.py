@@ -39,7 +39,8 @@ async def test_a_cluster_comes_to_be() -> None:
         assert made["Service"] == {"demo-bookie", "demo-client"}
         assert made["Deployment"] == {"demo-autorecovery"}
         assert made["Job"] == {"demo-metadata-init"}
-        assert made["Secret"] == {"demo-identity", "demo-admin-token", "demo-admin-ca", "demo-admin-tls"}
+        secrets = ("identity", "admin-token", "client-token", "admin-ca", "admin-tls")
+        assert made["Secret"] == {f"demo-{each}" for each in secrets}
         assert len(made["ConfigMap"]) == 2
         assert fake.resource["metadata"]["finalizers"] == [names.FINALIZER]
         status = fake.status

@@ -41,8 +41,8 @@ class ServedGateway:
 
 
 @asynccontextmanager
-async def serve(cluster, memory_bytes=512 << 20, *, tokens=None, rules=None, **keys):
-    """`tokens`: the file with those that the port demands. `rules`: an `AccessConfig`."""
+async def serve(cluster, memory_bytes=512 << 20, *, port=None, rules=None, **keys):
+    """`port`: more of its `GrpcConfig`. `rules`: an `AccessConfig`."""
     config, registry = BookieConfig(gateway=GatewayConfig(**keys)), Registry()
     memory = MemoryGovernor(memory_bytes)
 
@@ -53,7 +53,7 @@ async def serve(cluster, memory_bytes=512 << 20, *, tokens=None, rules=None, **k
         return made
 
     made = []
-    local = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=tokens)
+    local = GrpcConfig(server_port=0, server_host="127.0.0.1", **(port or {}))
     rules = rules or AccessConfig()
     server = await start_grpc(local, FakeNode(), services, Callers(memory), registry=registry, rules=rules)
     served = ServedGateway(cluster, made[0], server, registry, memory)

@@ -10,6 +10,8 @@ from grpc import StatusCode
 
 from bookie_pod.config.sections.service import AccessConfig
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
+from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
+from tests.support.certificates import Certificates
 
 from .conftest import serve
 
@@ -78,9 +80,38 @@ OK, NO, WHO = StatusCode.OK, StatusCode.PERMISSION_DENIED, StatusCode.UNAUTHENTI
 )
 async def test_each_token_may_what_its_roles_allow(cluster, tmp_path, token, expected):
     (tmp_path / "tokens").write_text(TOKENS)
-    async with serve(cluster, tokens=str(tmp_path / "tokens")) as served:
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
         ledger_id = await made(served.stub, metadata=(("authorization", "Bearer all"),))
         assert await codes(served.stub, ledger_id, metadata=(("authorization", f"Bearer {token}"),)) == expected
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    made = Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+    made.make_named("server", "DNS:localhost")
+    made.make_unit("writer", "0:writer")
+    return made
+
+
+@pytest.mark.parametrize(("name", "expected"), [("writer", [OK, OK, OK, OK, NO]), ("client", [OK] * 5)])
+async def test_a_certificate_may_what_the_role_in_its_subject_allows(cluster, certificates, tmp_path, name, expected):
+    def read(file):
+        return (certificates.folder / file).read_bytes()
+
+    port = {
+        "tls_enable": True,
+        "client_authentication": True,
+        "certificate_path": str(certificates.folder / "server.pem"),
+        "key_path": str(certificates.folder / "server.key"),
+        "trust_store_path": str(certificates.folder / "authority.pem"),
+    }
+    log = tmp_path / "audit.log"
+    async with serve(cluster, port=port, rules=AccessConfig(audit_log_file=str(log))) as served:
+        shown = grpc.ssl_channel_credentials(read("authority.pem"), read(f"{name}.key"), read(f"{name}.pem"))
+        async with grpc.aio.secure_channel(f"localhost:{served.server.port}", shown) as channel:
+            stub = LedgerServiceStub(channel)
+            assert await codes(stub, await made(stub), metadata=ELSEWHERE) == expected
+    assert {json.loads(line)["who"] for line in log.read_text().splitlines()} == {name}
 
 
 async def test_a_password_that_is_given_must_be_that_of_the_ledger(served):
@@ -101,7 +132,7 @@ async def test_each_change_is_one_line(cluster, tmp_path):
     (tmp_path / "tokens").write_text(TOKENS)
     log = tmp_path / "audit.log"
     rules = AccessConfig(audit_log_file=str(log))
-    async with serve(cluster, tokens=str(tmp_path / "tokens"), rules=rules) as served:
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}, rules=rules) as served:
         shown = (("authorization", "Bearer write"), ("x-request-id", "r-1"))
         ledger_id = await made(served.stub, metadata=shown)
         requests = iter([pb.AppendRequest(create=NEW, entries=[b"payload"])])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from bookie_pod import audit
@@ -21,6 +22,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
+from tests.support.certificates import Certificates
 from tests.support.fake_admin import FakeAdmin
 from tests.support.http_answers import HttpAnswer, ask
 from tests.unit.bookie_pod.server.nodes import FakeNode
@@ -152,6 +154,34 @@ async def test_passwords_are_for_admins(server: Server, query: str) -> None:
             for token in ("look", "run", "all")
         }
         assert [any(secret in answers[token] for secret in hidden) for token in answers] == [False, False, True], path
+
+
+@pytest.mark.parametrize(("name", "statuses"), [("viewer", (200, 403)), ("client", (200, 200))])
+async def test_a_certificate_may_what_the_role_in_its_subject_allows(
+    tmp_path: Path, name: str, statuses: tuple[int, ...]
+) -> None:
+    certificates = Certificates(tmp_path).make_all()
+    certificates.make_named("server", "IP:127.0.0.1")
+    certificates.make_unit("viewer", "0:viewer")
+    config = HttpConfig(
+        server_port=0,
+        server_host="127.0.0.1",
+        tls_enable=True,
+        certificate_path=str(tmp_path / "server.pem"),
+        key_store_path=str(tmp_path / "server.key"),
+        trust_store_path=str(tmp_path / "authority.pem"),
+    )
+    admin = FakeAdmin()
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    assert server is not None
+    found = []
+    async with aiohttp.ClientSession(headers=ELSEWHERE) as session:
+        for method, path in (LOOK, DELETE):
+            url, tls = f"https://127.0.0.1:{server.port}{path}", certificates.client_context(name)
+            async with session.request(method, url, ssl=tls) as answer:
+                found.append(answer.status)
+    await server.stop()
+    assert tuple(found) == statuses
 
 
 # --- the audit trail --------------------------------------------------------------------------------------------
