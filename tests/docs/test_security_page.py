@@ -47,7 +47,7 @@ async def test_the_page(
                 text = text.replace(port, other)
             (folder / next(FILES)).write_text(text)
         elif block.language != "text":
-            await check_example(PAGE, number, ports, "", namespace)
+            await check_example(PAGE, number, ports, f"embedded://127.0.0.1:{ports['2281']}/ledgers", namespace, 200)
 
 
 def test_every_key_exists() -> None:
