@@ -20,6 +20,7 @@ from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerService
 from tests.support.bookie_process import free_port
 from tests.support.certificates import Certificates
 from tests.support.serve_process import PROGRAM, ServeProcess
+from tests.support.until import until_true
 
 NEW = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
@@ -141,6 +142,7 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
     planted = Planted(tmp_path)
     with planted.bookie as bookie:
         bookie.start()
+        until_true(lambda: planted.ask("/readyz").startswith("OK"), 60)
         planted.over_http()
         planted.over_grpc()
         found = dict(planted.places())
