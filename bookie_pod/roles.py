@@ -42,7 +42,7 @@ _CONTAINED: Final = {
 
 def with_contained(roles: Iterable[Role]) -> frozenset[Role]:
     """These, and those that they contain: whoever writes may read, whoever is admin may do everything."""
-    return frozenset().union(*(_CONTAINED[role] for role in roles))
+    return frozenset[Role]().union(*(_CONTAINED[role] for role in roles))
 
 
 def roles_named(text: str) -> frozenset[Role]:
