@@ -90,7 +90,7 @@ class Audit:
 
     def __init__(self, via: str, registry: Registry, path: str | None = None) -> None:
         """`path`: of a log of its own. `InvalidConfiguration`: it cannot be written."""
-        self._via = via
+        self.via = via
         self._path = path
         self._done, self._failed, self._refused, self._lost = (
             registry.scope("bookie_audit", via=via, outcome=outcome).counter("ACTIONS")
@@ -120,13 +120,13 @@ class Audit:
             counter = {"done": self._done, "failed": self._failed}.get(act.outcome, self._refused)
             counter.add(1)
             if self._path is not None or role is not Role.WRITER or act.outcome == "refused":
-                fields = line(self._via, caller, what, request, act.outcome, act.of, act.reason)
+                fields = line(self.via, caller, what, request, act.outcome, act.of, act.reason)
                 self.write(fields)
 
     def refused(self, caller: Caller, role: Role, what: str, request: str) -> None:
         """The caller lacks the role."""
         self._refused.add(1)
-        fields = line(self._via, caller, what, request, "refused", {}, f"it needs the role {role.value}")
+        fields = line(self.via, caller, what, request, "refused", {}, f"it needs the role {role.value}")
         if caller.is_known:
             self.write(fields)
         else:
@@ -151,7 +151,7 @@ class _Trail:
         self._audit = audit
 
     def warning(self, event: str, **fields: Any) -> None:
-        left_out = {"time": now(), "what": event, **fields}
+        left_out = {"time": now(), "via": self._audit.via, "what": event, **fields}
         self._audit.write(fields.get("line", left_out))
 
 

@@ -142,8 +142,8 @@ class AccessConfig:
     audit_log_file: str | None = key("auditLogFile", None, own=True)
     """File to which each change through HTTP, gRPC or a command, and each refusal, is appended as one line of JSON:
     who, from where, what, with which outcome. It may be moved away at any time, and several processes may share it.
-    Unset: the lines stand in the ordinary log, without those of clients that write ledgers over gRPC, and commands
-    write none."""
+    Unset: the lines stand in the ordinary log, at `info`, without those of clients that write ledgers over gRPC, and
+    commands write none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
