@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.start import start_http
 from tests.support.fake_admin import FakeAdmin
@@ -27,7 +27,9 @@ class ServedAdmin:
         self._thread.start()
         config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file), **settings)
         self.node = FakeNode()
-        starting = start_http(config, self.node, Registry(), lambda: self.admin.ports)
+        # Else the lines would stand in what the command of the test prints: both are in this process.
+        rules = AccessConfig(audit_log_file=f"{token_file}.audit")
+        starting = start_http(config, self.node, Registry(), lambda: self.admin.ports, rules=rules)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         assert self._server is not None
         self.url = f"{'https' if config.tls_enable else 'http'}://127.0.0.1:{self._server.port}"

@@ -27,7 +27,7 @@ class Start:
         self.errors = list(errors)
         self.ended = asyncio.Event()
 
-    async def __call__(self, *_: Any) -> None:
+    async def __call__(self, *_: Any, **__: Any) -> None:
         self.unready.append(self.status.opening)
         if self.errors:
             raise self.errors.pop(0)
