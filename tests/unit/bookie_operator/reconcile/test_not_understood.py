@@ -33,7 +33,7 @@ async def deleted(fake: FakeCluster) -> None:
 
 def written(fake: FakeCluster, status: dict[str, Any]) -> None:
     """By a newer operator, with its definition."""
-    fake.store.admission.remove(judge_status)
+    fake.store.admission[:] = [each for each in fake.store.admission if each is not judge_status]
     fake.store.patch(CLUSTER, NAMESPACE, NAME, {"status": status}, "status")
 
 
