@@ -17,7 +17,7 @@ from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration
-from tests.support.bookie_process import BookieProcess
+from tests.support.bookie_process import BookieProcess, free_port
 from tests.support.java_bookie import java_shell
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
@@ -111,6 +111,30 @@ async def test_our_command_drains_a_live_bookie_of_the_reference(
         await daemon.wait()
     bookies[0].kill()
     await check_all(made, service, going)
+
+
+async def test_one_with_an_admin_api_is_made_read_only_over_it_and_writable_again(
+    made: Cluster, service: MetadataService
+) -> None:
+    """Nobody has to restart it: it takes the body that it knows, and does not look at the rest."""
+    http = {"httpServerEnabled": "true", "httpServerHost": "127.0.0.1", "httpServerPort": str(free_port())}
+    http["httpServerClass"] = "org.apache.bookkeeper.http.vertx.VertxHttpServer"
+    java = made.bookie("java", {"gcWaitTime": "3600000", **http})
+    await asyncio.gather(asyncio.to_thread(java.start), start(made, ["ours", "ours", "ours"]))
+    await write(made)
+    draining = asyncio.create_task(ours(made, "decommission", java.bookie_id, "--grace", "1"))
+    async with asyncio.timeout(60):
+        while not await service.bookies.is_registered(java.bookie_id, BookieGroup.READ_ONLY):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    code, _, err = await ours(made, "decommission", java.bookie_id, "--undo")
+    assert code == 0, err
+    assert (await draining)[0] == 10
+    assert await service.bookies.is_registered(java.bookie_id, BookieGroup.WRITABLE)
+    code, out, err = await ours(made, "decommission", java.bookie_id, "--grace", "1")
+    assert code == 0, err
+    assert json.loads(out)["form"] == "live"
+    java.kill()
+    await check_all(made, service, java.bookie_id)
 
 
 @pytest.mark.parametrize(
