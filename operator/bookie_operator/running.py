@@ -39,6 +39,9 @@ from bookie_operator.status.events import Events
 
 _log = structlog.get_logger(__name__)
 _CONNECTIONS: Final = 64
+_KEPT_OPEN_S: Final = 2.0
+"""A connection to a pod, which has 256 KiB of buffers: the pass that opened it uses it again at once, the next one is
+most often half a minute later."""
 _LEASE_THREADS: Final = 1
 _SCOPE_THREADS: Final = 4
 _DEFINED_S: Final = 5.0
@@ -84,7 +87,7 @@ async def run_operator(
     async with contextlib.AsyncExitStack() as stack:
         kubernetes = Kubernetes(Transport(configuration))
         stack.push_async_callback(kubernetes.close)
-        connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEPT_OPEN_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         context = OperatorContext(
             kubernetes, session, Events(kubernetes, identity), OperatorMetrics(), options.settings
