@@ -74,7 +74,7 @@ def replacement(world: World, desired: Desired) -> Decision | None:
 def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
     if not task.phase:
         refused = _refused(world, task)
-        return _ended(task, "Failed", refused) if refused else _running(task, _ahead_of_spec(world, desired, task))
+        return _ended(task, "Failed", refused) if refused else _running(task, _in_vain(world, desired, task))
     match task.type:
         case TaskType.RESTART:
             return _restart(world, desired, task)
@@ -117,11 +117,11 @@ def _taken_out(world: World, task: TaskView) -> set[str]:
     return {one.bookie for one in out if operations.read_time(one.finished_at) >= task.created_at}
 
 
-def _ahead_of_spec(world: World, desired: Desired, task: TaskView) -> str:
-    """What has to be done before it can; empty: nothing."""
-    if task.type is not TaskType.DECOMMISSION:
+def _in_vain(world: World, desired: Desired, task: TaskView) -> str:
+    """What has to be done before it can go on; empty: nothing."""
+    if task.type not in (TaskType.REPLACE, TaskType.DECOMMISSION):
         return ""
-    found = decommission.take_out(world, desired, task.bookies[0], task.name)
+    found = _one_by_one(world, desired, task)
     return found.message if isinstance(found, Wait) and found.reason in IMPOSSIBLE else ""
 
 

@@ -142,6 +142,7 @@ def test_a_task_that_waits_in_vain_fails_and_no_cluster_is_judged_by_it(kind: Ta
     while sim.phase(task) in ("", "Running"):
         planned = sim.run_pass().plan
         assert not any(isinstance(one, Wait) and one.stalled for one in (planned.decision, *planned.notes))
+        assert told in sim.task_messages[task], "only the task tells it"
         sim.advance(30)
     assert sim.phase(task) == "Failed"
     assert told in sim.task_messages[task]
