@@ -49,6 +49,9 @@ _log = structlog.get_logger(__name__)
 NAME: Final = "index-files-seal"
 _HEAD: Final = struct.Struct(">8sqqq")
 _MAGIC: Final = b"PKSEAL03"
+_WITHOUT_PAGES: Final = b"PKSEAL02"
+"""What releases before wrote: the same, but for `pageSize` and all that is about pages."""
+_PAGE_SIZE_AT: Final = 24
 _CRC: Final = struct.Struct(">I")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MOST: Final = 0xFFFF
@@ -105,6 +108,8 @@ class IndexFilesSeal:
 
     def locations(self, ledger_id: int, page: int) -> int:
         """How many locations the page held durably at some time of this ledger's life; 0: nobody knows."""
+        if page < 0:  # of an entry that a stranger asks for
+            return 0
         counts = self._counts.get(ledger_id, b"")
         return int.from_bytes(counts[_COUNT_BYTES * page : _COUNT_BYTES * (page + 1)], sys.byteorder)
 
@@ -160,10 +165,12 @@ class IndexFilesSeal:
         except OSError as error:
             raise storage_fault(f"cannot read {path}", error) from error
         content, crc = data[: -_CRC.size], data[-_CRC.size :]
-        magic, number, count, page_bytes = _HEAD.unpack_from(content.ljust(_HEAD.size, b"\0"))
-        if magic != _MAGIC or crc != _CRC.pack(google_crc32c.value(content)):
+        if not content.startswith((_MAGIC, _WITHOUT_PAGES)) or crc != _CRC.pack(google_crc32c.value(content)):
             _log.warning("the seal of the index files is damaged: nobody knows whether they are complete", path=path)
             return
+        if content.startswith(_WITHOUT_PAGES):
+            content = content[:_PAGE_SIZE_AT] + bytes(8) + content[_PAGE_SIZE_AT:]
+        _, number, count, page_bytes = _HEAD.unpack_from(content)
         if number > self._number:
             rows = _HEAD.size + 3 * 8 * count
             numbers = _unpacked("q", content[_HEAD.size : rows])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable
 
+import google_crc32c
 import pytest
 from structlog.testing import capture_logs
 
@@ -101,8 +103,9 @@ def test_what_was_zeroed_within_a_file_is_damage_and_not_absence(
     else:
         with pytest.raises(EntryDamaged):
             storage.last_entry_id(HURT)
-    with pytest.raises(NoSuchEntry):
-        storage.read(HURT, ENTRIES + 100)
+    for none in (ENTRIES + 100, -9, -17, -(1 << 63)):
+        with pytest.raises(NoSuchEntry):
+            storage.read(HURT, none)
     with pytest.raises(NoSuchEntry):
         storage.read(SOUND, ENTRIES)
     put(storage, *(entry(HURT, each) for each in range(first, first + count)))  # they are copied back
@@ -205,6 +208,28 @@ def test_without_a_seal_or_with_a_damaged_one_files_are_taken_as_they_are(
         storage.logs.force_close()
     drop_seals(bookie.files, FOLDERS)
     assert bookie.open().ledger(HURT) is None
+
+
+def test_a_seal_of_the_release_before_counts_and_says_nothing_of_pages(
+    bookie: MemTableBookie, storage: MemTableStorage
+) -> None:
+    storage.close()
+    lengths = [len(bookie.files.read_bytes(path_of(bookie, each))) for each in (HURT, SOUND)]
+    data = struct.pack(">8s6q", b"PKSEAL02", 7, 2, HURT, SOUND, *lengths)
+    bookie.files.write_bytes(f"/a/{NAME}", data + struct.pack(">I", google_crc32c.value(data)))
+    zero(bookie.files, path_of(bookie, SOUND), 8, 8)
+    cut_to(HEADER_BYTES)(bookie.files, path_of(bookie, HURT))
+    with capture_logs() as logs:
+        storage = bookie.open()
+    assert not [each for each in logs if each["log_level"] == "warning"]
+    with pytest.raises(LedgerStateUnknown):
+        storage.read(HURT, 9)
+    with pytest.raises(NoSuchEntry):
+        storage.read(SOUND, 9)
+    put(storage, *(entry(SOUND, each) for each in range(ENTRIES)))
+    storage.flush()
+    storage.close()
+    assert bookie.files.read_bytes(f"/a/{NAME}").startswith(b"PKSEAL03")
 
 
 def test_the_newest_seal_counts_wherever_it_is(bookie: MemTableBookie, storage: MemTableStorage) -> None:
