@@ -3,8 +3,8 @@
 Invariants
 - At most `MAX_CONNECTIONS` connections are open. For one more that makes way which has been silent, or idle after its
   answer, for longest. When all are being served, it is looked at what others begin with: `PROBE_CONNECTIONS`
-  more are taken for the probes alone, and whoever asks for anything else is answered 503 and closed. As many may say
-  nothing then, and go when more come: nobody's requests keep the probes out, however often they are made.
+  more are taken for the probes alone, and whoever asks for anything else is answered 503 and closed. `MOST_LOOKED_AT`
+  may say nothing then, and go when more come: nobody's requests keep the probes out, however often they are made.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -57,6 +57,8 @@ KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
+MOST_LOOKED_AT: Final = 2 * _BACKLOG
+"""A backlog of them comes at once, before anything that they sent is read."""
 _REASON_CHARS: Final = 200
 _PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
 _LONGEST_METHOD: Final = len("HEAD ")
@@ -199,8 +201,11 @@ class HttpServer:
         assert server is not None, "the runner was set up"
         if len(server.connections) < MAX_CONNECTIONS or self._make_way():
             return self._new_connection()
+        return _LookedAt(self._looked_at, self._take_probe if self._has_room_for_probe() else None)
+
+    def _has_room_for_probe(self) -> bool:
         self._for_probes = {each for each in self._for_probes if each.transport is not None}
-        return _LookedAt(self._looked_at, self._take_probe if len(self._for_probes) < PROBE_CONNECTIONS else None)
+        return len(self._for_probes) < PROBE_CONNECTIONS
 
     def _new_connection(self) -> _Connection:
         assert self._runner.server is not None
@@ -209,12 +214,15 @@ class HttpServer:
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
 
-    def _take_probe(self, transport: asyncio.Transport, begin: bytes) -> None:
+    def _take_probe(self, transport: asyncio.Transport, begin: bytes) -> bool:
+        if not self._has_room_for_probe():
+            return False
         connection = self._new_connection()
         self._for_probes.add(connection)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         connection.data_received(begin)
+        return True
 
 
 class _Connection(web.RequestHandler):
@@ -310,9 +318,10 @@ class _LookedAt(asyncio.Protocol):
     """One connection too many, until it is known whether it is a probe's."""
 
     def __init__(
-        self, others: OrderedDict[_LookedAt, None], take_probe: Callable[[asyncio.Transport, bytes], None] | None
+        self, others: OrderedDict[_LookedAt, None], take_probe: Callable[[asyncio.Transport, bytes], bool] | None
     ) -> None:
-        """`others`: that are looked at. `take_probe` is given a probe's with what it began with; None: it goes too."""
+        """`others`: that are looked at. `take_probe` is given a probe's with what it began with, and says whether there
+        is room for it; None: it goes too."""
         self._others = others
         self._take_probe = take_probe
         self._transport: asyncio.Transport
@@ -324,14 +333,15 @@ class _LookedAt(asyncio.Protocol):
             self.turn_away()
             return
         self._others[self] = None
-        if len(self._others) > PROBE_CONNECTIONS:
+        if len(self._others) > MOST_LOOKED_AT:
             next(iter(self._others)).turn_away()
 
     def data_received(self, data: bytes) -> None:
         self._begin += data
         if self._take_probe is not None and _PROBE.match(self._begin):
             self._others.pop(self, None)
-            self._take_probe(self._transport, self._begin)
+            if not self._take_probe(self._transport, self._begin):
+                self.turn_away()
         elif len(self._begin) >= _LONGEST_BEGIN or b" " in self._begin[_LONGEST_METHOD:]:
             self.turn_away()
 

@@ -251,7 +251,7 @@ async def test_while_all_are_served_no_number_of_strangers_keeps_a_probe_out(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "MOST_LOOKED_AT", 2)
     server = await start_http(LOCAL, node, registry)
     assert server is not None
     monkeypatch.setattr(server, "_make_way", lambda: False)
@@ -268,6 +268,26 @@ async def test_while_all_are_served_no_number_of_strangers_keeps_a_probe_out(
     for reader, _ in strangers[4:]:
         assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
     await closed(writer, *(each for _, each in (*held, *strangers)))
+
+
+async def test_strangers_who_come_all_at_once_do_not_drive_out_a_probe_that_came_first(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 1)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    monkeypatch.setattr(server, "_make_way", lambda: False)
+    held, writer = await connect(server, HEARTBEAT)
+    assert (await held.readline()).startswith(b"HTTP/1.1 200")
+    with contextlib.ExitStack() as opened:  # the loop does not run while they come
+        come = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(100)]
+        for probe in come[:2]:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = [await asyncio.to_thread(probe.recv, 12) for probe in come[:2]]
+        assert answers == [b"HTTP/1.1 200", b"HTTP/1.1 503"], "there is room for one more"
+        await closed(writer)
+        await server.stop()
 
 
 async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: HttpServer) -> None:
