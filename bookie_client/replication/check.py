@@ -28,7 +28,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 from typing import Final
 
@@ -187,14 +187,15 @@ class LedgerChecker:
             else:
                 doubtful = await _first_missing(entries, listed)
         ids = sampled(entries, percentage, self._client.context.random)
-        if doubtful is not None:
-            ids = chain((doubtful,), ids)  # it says so itself, or has it by now
+        # It says so itself, or has it by now. It is read alone: what is asked for together has to ascend.
+        first = [] if doubtful is None else [doubtful]
         in_batches = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average))
         doubt: ReplicaFinding | None = None
         while True:
             # Until the bookie has shown that it knows batches no more than may be asked for one by one.
             knows = percentage == 100 and reads.may_batch(bookie, proven=True)
-            chunk = list(islice(ids, in_batches if knows else min(CHUNK_SINGLES, self._most)))
+            chunk = first or list(islice(ids, in_batches if knows else min(CHUNK_SINGLES, self._most)))
+            first = []
             if not chunk:
                 break
             for entry_id, error in (await self._read(reads, bookie, chunk, average)).items():

@@ -138,6 +138,21 @@ async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, tells, monke
             assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
 
 
+@pytest.mark.parametrize(("count", "lacked"), [(3, 0), (4, 1), (5, 2), (5, 4)])
+async def test_an_entry_that_came_after_the_list_was_made_is_good(models, monkeypatch, count, lacked):
+    """The list lacks it, and the bookie has it by now: whatever is read beside it, no entry is taken for another."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, count)
+
+        async def entries_of_ledger(bookie, ledger_id):
+            return decode_availability(encode_availability([each for each in range(count) if each != lacked]))
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
+        report = await LedgerChecker(client).check(ledger_id, complete="abc")
+        assert verdicts(report) == dict.fromkeys("abc", "GOOD")
+
+
 async def test_who_holds_nothing_and_went_a_moment_ago_is_lost(models, monkeypatch):
     async def still_known():
         return frozenset("abc")
