@@ -6,25 +6,29 @@ its writer appended is compared: headers may differ, since recovery rewrites the
 Invariants
 - The majority is right. Where there is none, nobody is accused: the finding is UNKNOWN, and names all of them.
 - Replicas that lack an entry, or of which it is damaged, do not take part: those are findings of their own.
+- A replica that cannot be read again is UNREACHABLE: a doubt about it never ends as if there had been none.
 
 `differing` is pure; the rest belongs to an event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.access import replica_access
+from bookie_client.replication.check import verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
+from bookie_client.replication.report import ReplicaVerdict
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import NoSuchLedger, PodkeeperError, TooManyRequests
 from pyspark_bookie.jobs.replicas.coverage import runs_of_entries
-from pyspark_bookie.jobs.replicas.deep import BLOCK
+from pyspark_bookie.jobs.replicas.deep import BLOCK, BUSY_SECONDS, BUSY_TRIES
 from pyspark_bookie.jobs.replicas.digests import BatchVerifier
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions
@@ -88,37 +92,39 @@ async def _compare(
     first, last = max(part.first_entry, doubt.block * BLOCK), min(part.last_entry, (doubt.block + 1) * BLOCK - 1)
     ids = [each for each in range(first, last + 1) if size == part.quorums.write or each % size == doubt.place]
     odd: dict[int, list[int]] = defaultdict(list)
+    unread: dict[int, dict[int, PodkeeperError]] = {}
     undecided: list[int] = []
     for start in range(0, len(ids), PIECE):
         piece = ids[start : start + PIECE]
         positions = part.write_set(piece[0])
-        contents = {at: await _contents(part.ensemble[at], piece, reads, verifier, throttle) for at in positions}
+        contents = {}
+        for at in positions:
+            if at in unread:  # it is not waited for again in each piece
+                unread[at] |= dict.fromkeys(piece, next(iter(unread[at].values())))
+                continue
+            contents[at], errors = await _contents(part.ensemble[at], piece, reads, verifier, throttle)
+            if errors:
+                unread[at] = errors
         for entry_id in piece:
             given = {at: found[entry_id] for at, found in contents.items() if entry_id in found}
-            counts = Counter(given.values()).most_common(2)
-            if len(counts) < 2:
-                continue
-            if 2 * counts[0][1] > len(given):
-                for at, content in given.items():
-                    if content != counts[0][0]:
-                        odd[at].append(entry_id)
-            else:
+            minority = _minority(given)
+            if minority is None:
                 undecided.append(entry_id)
-    found = [
-        Finding(
-            part.ledger_id,
-            part.first_entry,
-            run.first,
-            run.last,
-            run.count,
-            part.ensemble[at],
-            at,
-            Verdict.DIVERGENT,
-            "undamaged, and not what most replicas hold",
-        )
-        for at, entries in sorted(odd.items())
-        for run in runs_of_entries(part, at, entries)
-    ]
+                continue
+            for at in minority:
+                odd[at].append(entry_id)
+    found: list[Finding] = []
+
+    def tell(at: int, entries: Iterable[int], verdict: Verdict, detail: str) -> None:
+        for run in runs_of_entries(part, at, entries):
+            span = run.first, run.last, run.count
+            found.append(Finding(part.ledger_id, part.first_entry, *span, part.ensemble[at], at, verdict, detail))
+
+    for at, entries in sorted(odd.items()):
+        tell(at, entries, Verdict.DIVERGENT, "undamaged, and not what most replicas hold")
+    for at, errors in sorted(unread.items()):
+        reason = next(iter(errors.values()))
+        tell(at, sorted(errors), Verdict.UNREACHABLE, f"replicas differ, and this one could not be compared: {reason}")
     if undecided:
         names = ", ".join(part.ensemble[at] for at in part.write_set(undecided[0]))
         detail = f"undamaged replicas differ and none is in the majority: {names}"
@@ -127,11 +133,35 @@ async def _compare(
     return found
 
 
+def _minority(given: Mapping[int, tuple[int, bytes]]) -> list[int] | None:
+    """The positions that hold something else than most; None: there is no majority."""
+    counts = Counter(given.values()).most_common(2)
+    if len(counts) < 2:
+        return []
+    content, times = counts[0]
+    return [at for at, its in given.items() if its != content] if 2 * times > len(given) else None
+
+
 async def _contents(
     bookie: str, ids: list[int], reads: SourceReads, verifier: BatchVerifier, throttle: ReplicationThrottle
-) -> dict[int, tuple[int, bytes]]:
-    outcome, requests = Outcome(), reads.requests(ids, bookie)
-    await throttle.read(0, requests)
-    await reads.read_from(bookie, ids, BATCH_BYTES, outcome)
-    throttle.correct_read(outcome.nbytes, outcome.requests - requests)
-    return {entry_id: verifier.content(entry) for entry_id, entry in outcome.found.items()}
+) -> tuple[dict[int, tuple[int, bytes]], dict[int, PodkeeperError]]:
+    """What the replica holds, and why it cannot be told of some entries: the bookie may be busy for so long only."""
+    contents: dict[int, tuple[int, bytes]] = {}
+    unread: dict[int, PodkeeperError] = {}
+    left = ids
+    for attempt in range(BUSY_TRIES):
+        outcome, requests = Outcome(), reads.requests(left, bookie)
+        await throttle.read(0, requests)
+        await reads.read_from(bookie, left, BATCH_BYTES, outcome)
+        throttle.correct_read(outcome.nbytes, outcome.requests - requests)
+        contents |= {entry_id: verifier.content(entry) for entry_id, entry in outcome.found.items()}
+        unread = {each: error for each, error in unread.items() if each not in left}
+        for entry_id in left:
+            error = outcome.errors[entry_id].get(bookie)
+            if error is not None and verdict_of(error) is ReplicaVerdict.UNREACHABLE:
+                unread[entry_id] = error
+        left = [entry_id for entry_id, error in unread.items() if isinstance(error, TooManyRequests)]
+        if not left:
+            break
+        await asyncio.sleep(BUSY_SECONDS * 2**attempt)
+    return contents, unread

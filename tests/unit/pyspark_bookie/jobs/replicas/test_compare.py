@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import LedgerStateUnknown, TooManyRequests
+from pyspark_bookie.jobs.replicas import compare as comparing
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions, Inspector
+from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 
 OPTIONS = InspectionOptions(digests=True, checksums=True)
@@ -71,6 +76,38 @@ async def test_other_headers_alone_are_no_difference(models):
         doubts = await doubts_of(client, ledger_id)
         assert len(doubts) == 1, "as recovery leaves it"
         assert await compared(client, doubts) == []
+
+
+@pytest.mark.parametrize("striped", [False, True])
+async def test_a_replica_that_is_busy_for_a_while_is_compared_all_the_same(models, monkeypatch, striped):
+    monkeypatch.setattr(comparing, "BUSY_SECONDS", 0.01)
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 60, ensemble=4, write_quorum=3 if striped else 4, ack_quorum=2)
+        bookie = (await client.metadata(ledger_id)).ensemble_for(0)[1]
+        put(models.model(bookie), ledger_id, 17, b"another")
+        doubts = await doubts_of(client, ledger_id)
+        model = models.model(bookie)
+        model.fail_reads, before = TooManyRequests, model.batch_reads + model.reads
+        comparison = asyncio.create_task(compared(client, doubts))
+        await until(lambda: model.batch_reads + model.reads > before)
+        model.fail_reads = None
+        (found,) = await comparison
+        assert (found.bookie, found.verdict, found.first_entry) == (bookie, Verdict.DIVERGENT, 17)
+
+
+@pytest.mark.parametrize("error", [TooManyRequests, LedgerStateUnknown])
+async def test_a_doubt_about_a_replica_that_cannot_be_read_again_stays(models, monkeypatch, error):
+    monkeypatch.setattr(comparing, "BUSY_SECONDS", 0.0)
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 60)
+        put(models.model("b"), ledger_id, 17, b"another")
+        doubts = await doubts_of(client, ledger_id)
+        models.model("b").fail_reads = error
+        (found,) = await compared(client, doubts)
+        assert (found.bookie, found.verdict) == ("b", Verdict.UNREACHABLE)
+        assert (found.first_entry, found.last_entry, found.entries) == (0, 59, 60)
 
 
 async def test_striped_copies_are_compared_place_by_place(models):
