@@ -25,7 +25,14 @@ from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.request import Answer
 from bookie_client.connection.tls import tls_context
 from bookie_client.options import ClientOptions, TlsOptions
-from bookie_protocol.errors import BadRequest, BookieUnavailable, ConnectionLost, ProtocolViolation, Unauthorized
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieUnavailable,
+    ConnectionLost,
+    InvalidConfiguration,
+    ProtocolViolation,
+    Unauthorized,
+)
 from bookie_protocol.wire.auth import AuthMessage, ClientAuthentication, Peer
 from bookie_protocol.wire.framing import FrameReader
 
@@ -103,8 +110,8 @@ class HandshakeProtocol(asyncio.Protocol):
 async def establish(protocol: HandshakeProtocol, dialect: Dialect, options: ClientOptions, host: str) -> None:
     """Make the connection ready for requests.
 
-    Raises `Unauthorized` (either side refuses), `BookieUnavailable` (no TLS there, or a certificate that does
-    not fit), `ConnectionLost`, `ProtocolViolation`.
+    Raises `Unauthorized` (either side refuses), `BookieUnavailable` (no TLS there, a certificate that does not
+    fit, or files of this client that cannot be used just now), `ConnectionLost`, `ProtocolViolation`.
     """
     certificate = None
     if options.tls is not None:
@@ -115,6 +122,8 @@ async def establish(protocol: HandshakeProtocol, dialect: Dialect, options: Clie
         if options.tls is not None:
             await authentication.tls_established(peer)
         message = await authentication.first()
+    except InvalidConfiguration as error:  # of files of this client: no bookie has refused anything
+        raise BookieUnavailable(f"bookie {protocol.bookie_id}: this client cannot log in: {error}") from error
     except Exception as error:
         raise Unauthorized(f"bookie {protocol.bookie_id}: authentication plug-in failed: {error}") from error
     await _authenticate(protocol, dialect, authentication, message)

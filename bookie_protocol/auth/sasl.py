@@ -52,7 +52,7 @@ class _ServerExchange:
         self._login: DigestMd5Server | None = None
 
     async def process(self, token: bytes) -> AuthStep:
-        """Raises Unauthorized."""
+        """Raises Unauthorized, and InvalidConfiguration while the file cannot be used."""
         if self._login is None:
             if token:
                 raise Unauthorized("a SASL login that does not begin with an empty token: only DIGEST-MD5 is served")

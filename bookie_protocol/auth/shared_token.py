@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bookie_protocol.auth.watched_file import WatchedFile
-from bookie_protocol.errors import InvalidConfiguration, Unauthorized
+from bookie_protocol.errors import Unauthorized
 from bookie_protocol.wire.auth import AuthStep, Peer
 
 PLUGIN_NAME: Final = "podkeeper-token"
@@ -52,7 +52,7 @@ class _ServerExchange:
         self._nonces = b""
 
     async def process(self, token: bytes) -> AuthStep:
-        """Raises Unauthorized."""
+        """Raises Unauthorized, and InvalidConfiguration while the file cannot be used."""
         if not self._nonces:
             if len(token) != NONCE:
                 raise Unauthorized(f"a login by token that does not begin with a nonce of {NONCE} bytes")
@@ -60,11 +60,7 @@ class _ServerExchange:
             self._nonces = token + nonce
             return AuthStep(nonce, False)
         found = b""
-        try:
-            known = self._tokens.value()
-        except InvalidConfiguration as error:
-            raise Unauthorized(f"nobody is let in: {error}") from error
-        for each in known:  # all of them, whichever it is
+        for each in self._tokens.value():  # all of them, whichever it is
             if hmac.compare_digest(token, _proof(each, b"client", self._nonces)):
                 found = each
         if not found:

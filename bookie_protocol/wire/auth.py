@@ -8,22 +8,27 @@ reads this name is authenticated.
 
 Invariants
 - `ServerAuthentication.authenticated` turns true once and never back.
-- A plug-in refuses by raising Unauthorized; any other exception of a plug-in counts as a refusal too.
+- A plug-in refuses by raising Unauthorized; any other exception of a plug-in counts as a refusal too, but for
+  InvalidConfiguration: it cannot tell, because of the files that it needs.
 
 One exchange per connection, used from the connection's event loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from bookie_protocol.errors import ProtocolViolation, Unauthorized
+from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unauthorized
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 
 AUTH_DISABLED: Final = "AuthDisabledPlugin"
 """Plug-in name of a side without authentication."""
+
+NAME_SHOWN: Final = 100
+"""Characters of a plug-in's name that messages show."""
 
 
 class AuthMessage(NamedTuple):
@@ -31,6 +36,11 @@ class AuthMessage(NamedTuple):
 
     plugin_name: str
     payload: bytes
+
+    @property
+    def shown_name(self) -> str:
+        """The name as messages show it: the peer may have made it as long as a frame."""
+        return repr(self.plugin_name[:NAME_SHOWN])
 
 
 AUTH_DISABLED_ANSWER: Final = AuthMessage(AUTH_DISABLED, b"")
@@ -144,7 +154,10 @@ class ServerAuthentication:
 
     def __init__(self, provider: ServerAuthProvider | None, peer: Peer) -> None:
         self._plugin_name = provider.plugin_name if provider else AUTH_DISABLED
-        self._exchange = provider.new_exchange(peer) if provider else None
+        self._provider = provider
+        self._exchange: ServerAuthExchange | None = None
+        self.peer = peer
+        """May be told until the client has said something."""
         self.authenticated = provider is None
 
     def accepts(self, message: AuthMessage) -> bool:
@@ -153,22 +166,32 @@ class ServerAuthentication:
         return self.authenticated or message.plugin_name == self._plugin_name
 
     async def answer(self, message: AuthMessage) -> AuthMessage | None:
-        """The message to send back, if any. Raises Unauthorized when the plug-in refuses."""
-        if self.authenticated or self._exchange is None:
+        """The message to send back, if any. Raises Unauthorized when the plug-in refuses, and InvalidConfiguration
+        when it cannot tell."""
+        if self.authenticated:
             return AUTH_DISABLED_ANSWER
         if message.plugin_name != self._plugin_name:
             raise Unauthorized(
-                f"authentication plug-in {message.plugin_name!r} is not served here: use {self._plugin_name}"
+                f"authentication plug-in {message.shown_name} is not served here: use {self._plugin_name}"
             )
-        step = await _guarded(self._exchange, message.payload)
+        step = await _guarded(self._process, message.payload)
         self.authenticated = step.complete
         return None if step.token is None else AuthMessage(self._plugin_name, step.token)
 
     async def tls_established(self, peer: Peer) -> None:
         """The connection was upgraded to TLS. Raises Unauthorized when the plug-in refuses the
         certificate."""
-        if self._exchange is not None and await self._exchange.tls_established(peer):
+        if self._provider is not None and await self._begun(self._provider).tls_established(peer):
             self.authenticated = True
+
+    async def _process(self, token: bytes) -> AuthStep:
+        assert self._provider is not None
+        return await self._begun(self._provider).process(token)
+
+    def _begun(self, provider: ServerAuthProvider) -> ServerAuthExchange:
+        if self._exchange is None:
+            self._exchange = provider.new_exchange(self.peer)
+        return self._exchange
 
 
 class ClientAuthentication:
@@ -191,8 +214,8 @@ class ClientAuthentication:
             self.authenticated = True
             return None
         if self._exchange is None or message.plugin_name != self._plugin_name:
-            raise Unauthorized(f"bookie authenticates by {message.plugin_name!r}, this client by {self._plugin_name!r}")
-        return self._take(await _guarded(self._exchange, message.payload))
+            raise Unauthorized(f"bookie authenticates by {message.shown_name}, this client by {self._plugin_name!r}")
+        return self._take(await _guarded(self._exchange.process, message.payload))
 
     async def tls_established(self, peer: Peer) -> None:
         """The connection was upgraded to TLS. Raises Unauthorized when the plug-in refuses the
@@ -205,10 +228,10 @@ class ClientAuthentication:
         return None if step.token is None else AuthMessage(self._plugin_name, step.token)
 
 
-async def _guarded(exchange: AuthExchange, token: bytes) -> AuthStep:
+async def _guarded(process: Callable[[bytes], Awaitable[AuthStep]], token: bytes) -> AuthStep:
     try:
-        return await exchange.process(token)
-    except Unauthorized:
+        return await process(token)
+    except (Unauthorized, InvalidConfiguration):
         raise
     except Exception as error:
         raise Unauthorized(f"authentication plug-in failed: {error}") from error

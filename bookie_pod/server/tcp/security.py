@@ -4,7 +4,8 @@ Invariants
 - While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
   follows is judged by the outcome.
 - With `tlsRequired` nobody is authenticated before the handshake, whatever a plug-in says.
-- A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants.
+- A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants. One
+  that cannot tell, because its files cannot be used just now, ends it without an answer: a refusal would end writers.
 - Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
   put requests in front of those of an authenticated client.
 - Until it is known, and during each step, the client is one of the `Strangers`, with their limits.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.strangers import FRAMES, check_frame
-from bookie_protocol.errors import ProtocolViolation, Unauthorized, V3Status
+from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import Peer, ServerAuthentication, from_protobuf, to_protobuf
@@ -52,7 +53,8 @@ class ConnectionSecurity:
         return self._authentication.authenticated and not self._lacks_tls
 
     def came(self) -> None:
-        """The client is there."""
+        """The client is there, and its address is known."""
+        self._authentication.peer = Peer(self._conn.peer)
         if not self.authenticated:
             self._context.strangers.came(self._conn)
 
@@ -86,7 +88,7 @@ class ConnectionSecurity:
     def auth_v2(self, frame: v2.AuthFrame) -> None:
         """Serve a v2 AUTH frame. Raises ProtocolViolation for a plug-in that is not served."""
         if not self._authentication.accepts(frame.message):
-            raise ProtocolViolation(f"authentication plug-in {frame.message.plugin_name!r} is not served here")
+            raise ProtocolViolation(f"authentication plug-in {frame.message.shown_name} is not served here")
         # A bookie without authentication answers in its own version, whatever the request's was.
         version = CURRENT_VERSION if self.authenticated else frame.version
         self._start(self._auth_v2(frame, version))
@@ -96,6 +98,9 @@ class ConnectionSecurity:
             answer = await self._authentication.answer(frame.message)
         except Unauthorized as error:
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
+            return
+        except InvalidConfiguration as error:
+            self._conn.close(ProtocolViolation(f"nobody is let in: {error}"))
             return
         if answer is not None:
             self._conn.send(v2.encode_auth(answer, version))
@@ -115,6 +120,9 @@ class ConnectionSecurity:
         except Unauthorized as error:
             self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
+            return
+        except InvalidConfiguration as error:  # no word against this client, which may try again or elsewhere
+            self._conn.close(ProtocolViolation(f"nobody is let in: {error}"))
             return
         if answer is not None:
             response = header_copied(request, V3Status.EOK)

@@ -40,9 +40,11 @@ class Strangers:
 
     def came(self, conn: Connection) -> None:
         """Somebody who is not known, or not any more."""
+        if conn in self._since:
+            return
         if len(self._since) >= MOST:
             self._send_away(next(iter(self._since)), f"more than {MOST} clients are not authenticated yet")
-        self._since.setdefault(conn, time.perf_counter())
+        self._since[conn] = time.perf_counter()
 
     def gone(self, conn: Connection) -> None:
         """It is known now, or not there any more."""

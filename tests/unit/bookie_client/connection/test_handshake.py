@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bookie_client.options import TlsOptions
+from bookie_protocol.auth.shared_token import TokenAuth
+from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BookieUnavailable, ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
@@ -66,6 +68,18 @@ async def failure(script, options, **more):
     assert all(request.header.operation in (pb.START_TLS, pb.AUTH) for request in served)
     assert "bookie b" in str(caught.value)
     return caught.value
+
+
+async def test_a_login_that_cannot_be_read_is_no_refusal_of_the_bookie(tmp_path):
+    """A writer gives its ledger up for a refusal; its other bookies are as they were."""
+    file, now = tmp_path / "token", [0.0]
+    file.write_text("a token that is long enough")
+    auth = TokenAuth(str(file), clock=lambda: now[0])
+    file.unlink()
+    now[0] += CHECK_S
+    error = await failure([], {"auth": auth})
+    assert isinstance(error, BookieUnavailable)
+    assert f"this client cannot log in: token file={file}: No such file" in str(error)
 
 
 @pytest.mark.parametrize("options", [TLS, AUTH], ids=["tls", "auth"])

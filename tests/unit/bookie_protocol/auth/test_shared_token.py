@@ -35,7 +35,7 @@ async def exchange(client: TokenAuth, server: SharedTokens) -> list[bytes]:
 def logs_in(client: TokenAuth, server: SharedTokens) -> bool:
     try:
         asyncio.run(exchange(client, server))
-    except Unauthorized:
+    except (Unauthorized, InvalidConfiguration):
         return False
     return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,9 +13,12 @@ from structlog.testing import capture_logs
 from bookie_pod.server.tcp import strangers
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, SECONDS
+from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAuth
+from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.errors import V2Code, V3Status
-from bookie_protocol.wire import v2
-from bookie_protocol.wire.auth import AuthMessage
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.auth import AuthMessage, Peer, to_protobuf
 from tests.support.auth import TwoTokens
 from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_status
 from tests.support.server_rig import ServerRig
@@ -110,6 +115,87 @@ async def test_of_too_many_the_oldest_goes(guarded: ServerRig, monkeypatch: pyte
     assert known.authenticated
     assert not known.closed
     assert len(guarded.context.strangers) == 3
+
+
+async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
+    guarded: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "MOST", 2)
+    made = [guarded.connect() for _ in range(2)]
+    for conn, _ in made:
+        conn.data_received(token(b"hello"))
+        await guarded.settle()
+    assert [transport.closing for _, transport in made] == [False, False]
+    assert guarded.context.strangers.sent_away == 0
+    made[0][0].data_received(token(b"secret"))
+    await guarded.settle()
+    assert made[0][0].authenticated
+    assert len(guarded.context.strangers) == 1
+
+
+async def test_what_a_stranger_writes_into_the_log_is_short(guarded: ServerRig) -> None:
+    with capture_logs() as logs:
+        for name in ("x" * 100_000, "\0" * 100_000):
+            conn, transport = guarded.connect()
+            conn.data_received(v2.encode_auth(AuthMessage(name, b"")))
+            await guarded.settle()
+            assert transport.closing
+    assert max(len(str(line)) for line in logs) < 1000
+    assert all("is not served here" in line["reason"] for line in logs)
+
+
+async def test_a_plug_in_hears_where_the_client_is(rig: ServerRig) -> None:
+    class Asks(TwoTokens):
+        peers: ClassVar[list[str]] = []
+
+        def new_exchange(self, peer: Peer) -> Any:
+            self.peers.append(peer.address)
+            return super().new_exchange(peer)
+
+    rig.context.auth = Asks()
+    conn, _ = rig.connect()
+    conn.data_received(token(b"hello") + token(b"secret"))
+    await rig.settle()
+    assert conn.authenticated
+    assert Asks.peers == ["192.0.2.1:40000"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_file_that_cannot_be_used_is_no_word_against_the_client(
+    rig: ServerRig, tmp_path: Path, version: int
+) -> None:
+    """A writer whose login is refused gives its ledger up; one whose connection ends takes another bookie."""
+    file = tmp_path / "tokens"
+    file.write_text("a token that is long enough")
+    now = 0.0
+    rig.context.auth = SharedTokens("authTokenFile", str(file), lambda: now)
+    for broken in (False, True):
+        conn, transport = rig.connect()
+        client = TokenAuth(str(file)).new_exchange(Peer("bookie"))
+        if broken:
+            file.write_text("")
+            now += CHECK_S
+        for step in range(2):
+            given = (await client.start() if not step else await client.process(nonce(transport.frames[0]))).token
+            message = AuthMessage(PLUGIN_NAME, given or b"")
+            conn.data_received(v2.encode_auth(message) if version == 2 else v3_auth(message))
+            await rig.settle()
+        assert (conn.authenticated, transport.closing, len(transport.frames)) == (not broken, broken, 1 + (not broken))
+
+
+def v3_auth(message: AuthMessage) -> bytes:
+    request = v3.new_request(pb.AUTH, 1)
+    request.authRequest.CopyFrom(to_protobuf(message))
+    return v3.encode_frame(request)
+
+
+def nonce(frame: bytes) -> bytes:
+    if frame[4] == 0x0A:
+        response = pb.Response.FromString(frame[4:])
+        return response.authResponse.payload
+    answer = v2.decode_response(frame[4:])
+    assert isinstance(answer, v2.AuthFrame)
+    return answer.message.payload
 
 
 async def test_who_is_gone_is_forgotten(guarded: ServerRig) -> None:
