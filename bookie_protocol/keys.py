@@ -34,4 +34,10 @@ def is_unknown_key(key: bytes) -> bool:
     return not key.strip(b"\0")
 
 
+def takes_the_place_of(key: bytes, stored: bytes) -> bool:
+    """Whether a key that was journaled counts instead of the stored one: whatever is known instead of what is not, and
+    zeros, which are the key of a ledger that was begun without one, instead of no bytes."""
+    return is_unknown_key(stored) and (not is_unknown_key(key) or (not stored and bool(key)))
+
+
 assert len(master_key(b"")) == MASTER_KEY_SIZE

@@ -145,9 +145,10 @@ class LedgerOperations:
         A fence that this process did not journal is journaled once more: a copy of a fenced ledger may have been
         written a moment ago, and be in memory only.
 
-        Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately.
+        Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately. A key
+        of zeros counts as none, unless it is this very ledger's own: else nobody could ever close that.
         """
-        if is_unknown_key(key):
+        if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         if state.fence_durable is not None:

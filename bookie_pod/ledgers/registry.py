@@ -62,6 +62,11 @@ class Ledgers:
         """Whether the ledger exists here."""
         return ledger_id in self.states or self.storage.ledger(ledger_id) is not None
 
+    def has_key(self, ledger_id: int, key: bytes) -> bool:
+        """Whether the ledger exists here and this is its key."""
+        state = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
+        return state is not None and state.key == key
+
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that nobody writes any more, unless it exists. Raises BadRequest."""
         if not self.is_known(ledger_id):

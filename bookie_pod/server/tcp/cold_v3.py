@@ -101,7 +101,7 @@ def _read(conn: Connection, request: pb.Request, reply: Reply) -> None:
         ReadRequest(
             read.ledgerId,
             read.entryId,
-            fence_key=read.masterKey if fencing else None,
+            fence_key=_fence_key(read) if fencing else None,
             high_priority=request.header.priority > 0,
             previous_lac=read.previousLAC if long_poll else None,
             timeout_ms=read.timeOut if read.HasField("timeOut") else None,
@@ -111,6 +111,11 @@ def _read(conn: Connection, request: pb.Request, reply: Reply) -> None:
         ),
         reply,
     )
+
+
+def _fence_key(read: pb.ReadRequest) -> bytes:
+    """No bytes: there is none, which is not the same as an empty one."""
+    return (read.masterKey or NO_KEY) if read.HasField("masterKey") else b""
 
 
 def _write_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:

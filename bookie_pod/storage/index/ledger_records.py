@@ -19,7 +19,7 @@ from typing import Final
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.errors import Unauthorized
-from bookie_protocol.keys import is_unknown_key
+from bookie_protocol.keys import is_unknown_key, takes_the_place_of
 
 _SHARED_RECORDS: Final = 4096
 """Distinct records that ledgers share; beyond that each ledger has its own."""
@@ -71,18 +71,18 @@ class LedgerRecords:
     def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
         """Check or take note of the key that somebody presents; makes the ledger if it is unknown.
 
-        An unknown stored key is replaced, an unknown given key changes nothing, and two keys that differ
-        raise `Unauthorized` (the reference's storage reports an I/O error there). `BadRequest` for a key that is
-        longer than a bookie takes: nothing has changed.
+        An unknown stored key is replaced, an unknown given key changes nothing (but zeros replace no bytes), and
+        two keys that differ raise `Unauthorized` (the reference's storage reports an I/O error there). `BadRequest`
+        for a key that is longer than a bookie takes: nothing has changed.
         """
         check_storable(key)
         record = self._ledgers.get(ledger_id)
         if record is None:
             record = LedgerRecord(key)
+        elif takes_the_place_of(key, record.key):
+            record = replace(record, key=key)
         elif record.key == key or is_unknown_key(key):
             return record
-        elif is_unknown_key(record.key):
-            record = replace(record, key=key)
         else:
             raise Unauthorized(f"ledger {ledger_id}: the master key differs from the ledger's")
         self.put(ledger_id, record)

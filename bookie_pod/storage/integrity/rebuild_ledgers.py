@@ -29,7 +29,7 @@ from bookie_pod.storage.index.store import OrderedStore
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_protocol.errors import ResourcesShort, StorageFault
-from bookie_protocol.keys import is_unknown_key
+from bookie_protocol.keys import is_unknown_key, takes_the_place_of
 
 _ID: Final = struct.Struct(">q")
 _STAMP: Final = b"\xff" * 16
@@ -175,9 +175,9 @@ class LedgerRebuild:
         self._put(record.ledger_id, changed)
 
     def _with_key(self, known: LedgerRecord, key: bytes) -> LedgerRecord:
-        if not is_unknown_key(known.key) or is_unknown_key(key):
+        if not takes_the_place_of(key, known.key):
             return known
-        self.report.without_key -= 1
+        self.report.without_key -= not is_unknown_key(key)
         return replace(known, key=key)
 
     def _take_entries(self) -> Iterator[bool]:

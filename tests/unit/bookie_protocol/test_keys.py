@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_protocol.keys import is_unknown_key, mac_key, master_key
+from bookie_protocol.keys import NO_KEY, is_unknown_key, mac_key, master_key, takes_the_place_of
 
 
 def test_keys_of_the_worked_example():
@@ -22,3 +22,20 @@ def test_master_key_of_the_empty_password():
 )
 def test_a_key_without_a_set_bit_is_unknown(key, unknown):
     assert is_unknown_key(key) is unknown
+
+
+@pytest.mark.parametrize(
+    ("key", "stored", "takes"),
+    [
+        (master_key(b""), b"", True),
+        (master_key(b""), NO_KEY, True),  # as it was stored while zeros were no key of their own
+        (NO_KEY, b"", True),
+        (b"\0", NO_KEY, False),
+        (b"", NO_KEY, False),
+        (b"", b"", False),
+        (NO_KEY, master_key(b""), False),
+        (master_key(b"a"), master_key(b""), False),
+    ],
+)
+def test_which_key_counts_of_two_that_were_journaled(key, stored, takes):
+    assert takes_the_place_of(key, stored) is takes

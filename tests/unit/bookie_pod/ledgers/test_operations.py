@@ -121,6 +121,23 @@ async def test_a_fence_needs_the_key(rig: ServerRig) -> None:
     assert not rig.ledgers.states[2].fenced
 
 
+async def test_a_ledger_that_was_begun_without_a_key_can_be_fenced_without_one(rig: ServerRig) -> None:
+    """Else nobody could ever close it."""
+    add(rig, 2, 0, NO_KEY)
+    rig.storage.set_ledger(4, LedgerRecord(NO_KEY))  # from before this process
+    rig.storage.set_ledger(6, LedgerRecord(b""))
+    for ledger_id in (2, 4):
+        for key in (b"", KEY, bytes(2)):
+            with pytest.raises(Unauthorized):
+                rig.operations.fence(ledger_id, key)
+        rig.operations.fence(ledger_id, NO_KEY)
+        with pytest.raises(LedgerFenced):
+            add(rig, ledger_id, 1, NO_KEY)
+        add(rig, ledger_id, 1, NO_KEY, recovery=True)
+    with pytest.raises(Unauthorized):
+        rig.operations.fence(6, NO_KEY)
+
+
 async def test_a_fence_that_cannot_be_journaled_fails_for_all_who_wait(rig: ServerRig) -> None:
     rig.journal.error = StorageFault("disk on fire")
     for _ in range(2):

@@ -92,6 +92,15 @@ def test_everything_comes_back_from_both_journals(bookie: MemoryBookie, storage:
     again.close()
 
 
+def test_a_ledger_whose_key_was_lost_and_whose_owner_has_none_keeps_that(
+    bookie: MemoryBookie, storage: DbLedgerStorage
+) -> None:
+    storage.set_ledger(2, LedgerRecord(b""))
+    journal(bookie, 0, key_record(2, NO_KEY), entry_record(entry(2, 0)))
+    replay(bookie, storage)
+    assert storage.ledger(2) == LedgerRecord(NO_KEY)
+
+
 def test_replaying_twice_changes_nothing(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
     records = [key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(5)), fence_record(2)]
     journal(bookie, 0, *records)
