@@ -116,17 +116,10 @@ async def establish(protocol: HandshakeProtocol, dialect: Dialect, options: Clie
     certificate = None
     if options.tls is not None:
         certificate = await _upgrade(protocol, options.tls, host)
-    peer = Peer(host, certificate)
     try:
-        authentication = ClientAuthentication(options.auth, peer)
-        if options.tls is not None:
-            await authentication.tls_established(peer)
-        message = await authentication.first()
+        await _authenticate(protocol, dialect, *await _begin(protocol, options, Peer(host, certificate)))
     except InvalidConfiguration as error:  # of files of this client: no bookie has refused anything
         raise BookieUnavailable(f"bookie {protocol.bookie_id}: this client cannot log in: {error}") from error
-    except Exception as error:
-        raise Unauthorized(f"bookie {protocol.bookie_id}: authentication plug-in failed: {error}") from error
-    await _authenticate(protocol, dialect, authentication, message)
 
 
 async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) -> bytes | None:
@@ -142,6 +135,21 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
             f"bookie {protocol.bookie_id} answered {answer.error.v3.name} to START_TLS: it has no TLS configured"
         )
     return await protocol.start_tls(context, host)
+
+
+async def _begin(
+    protocol: HandshakeProtocol, options: ClientOptions, peer: Peer
+) -> tuple[ClientAuthentication, AuthMessage | None]:
+    """The exchange, and what this client says first."""
+    try:
+        authentication = ClientAuthentication(options.auth, peer)
+        if options.tls is not None:
+            await authentication.tls_established(peer)
+        return authentication, await authentication.first()
+    except InvalidConfiguration:
+        raise
+    except Exception as error:
+        raise Unauthorized(f"bookie {protocol.bookie_id}: authentication plug-in failed: {error}") from error
 
 
 async def _authenticate(

@@ -23,7 +23,7 @@ from bookie_protocol.errors import Unauthorized
 SERVICE: Final = "bookkeeper"
 """The protocol's name, the host's and the realm's: Java's bookies call all three so."""
 LONGEST: Final = 4096
-"""Bytes of an answer, as the RFC has it."""
+"""Bytes of what either side says, as the RFC has it of answers."""
 _DIRECTIVE: Final = re.compile(rb'\s*([a-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",=]+))\s*(,|$)', re.DOTALL)
 _URI: Final = f"{SERVICE}/{SERVICE}"
 _EXPECTED: Final = {"realm": SERVICE, "qop": "auth", "digest-uri": _URI, "nc": "00000001"}

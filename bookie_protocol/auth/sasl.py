@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final
 
-from bookie_protocol.auth.digest_md5 import SERVICE, DigestMd5Server
+from bookie_protocol.auth.digest_md5 import LONGEST, SERVICE, DigestMd5Server
 from bookie_protocol.auth.jaas import LoginModule, parse_jaas
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
@@ -132,6 +132,8 @@ class _ClientExchange:
         """Raises Unauthorized for a bookie that does not prove that it knows the password."""
         from puresasl import SASLError, SASLProtocolException
 
+        if len(token) > LONGEST:  # which is read byte by byte
+            raise Unauthorized(f"the bookie's part of the login has {len(token)} bytes, more than {LONGEST}")
         try:
             answer = self._client.process(token)
         except (SASLError, SASLProtocolException) as error:

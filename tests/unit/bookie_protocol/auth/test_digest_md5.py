@@ -187,3 +187,10 @@ def test_what_not_every_bookie_would_understand(user: str, password: str) -> Non
 
 def test_a_password_is_not_shown() -> None:
     assert "s3cret" not in repr(SaslAuth("bookkeeper", "s3cret"))
+
+
+def test_a_long_challenge_is_refused_unread() -> None:
+    """It would be read byte by byte, each time with all that came before: megabytes take hours."""
+    exchange = SaslAuth("bookkeeper", "s3cret").new_exchange(PEER)
+    with pytest.raises(Unauthorized, match="5000 bytes, more than 4096"):
+        asyncio.run(exchange.process(b'realm="bookkeeper",nonce="n",qop="auth",rubbish=' + bytes(4952)))
