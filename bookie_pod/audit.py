@@ -27,14 +27,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from bookie_pod.few_lines import FewLines
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.roles import Caller, Role
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_pod.roles import NOBODY, Caller, Role
+from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 
 MAX_TEXT: Final = 200
 """Characters of any value."""
@@ -85,6 +85,44 @@ def audited_failure(reason: str, *, refused: bool = False) -> None:
         (act.refused if refused else act.failed)(reason)
 
 
+class Asked(NamedTuple):
+    """Who asks for what."""
+
+    audit: Audit
+    caller: Caller
+    what: str
+    request: str
+
+
+_ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def asking(asked: Asked) -> Iterator[None]:
+    """Round the work of a call whose request may demand more than its role."""
+    token = _ASKED.set(asked)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+@contextmanager
+def changing(role: Role, what: str, **of: object) -> Iterator[None]:
+    """Round `what` a call does that else only looks, where it changes something: `Unauthorized` unless its caller has
+    the role, and a line in any case. `of`: as for `audited`."""
+    asked = _ASKED.get()
+    if asked is None:
+        NOBODY.demand(role, what)
+        return
+    with asked.audit.act(asked.caller, role, asked.what, asked.request) as act:
+        act.of.update(of)
+        if not asked.caller.may(role):
+            act.refused(f"it needs the role {role.value}")
+        asked.caller.demand(role, what)
+        yield
+
+
 class Audit:
     """Of one port: `via` is `http` or `grpc`."""
 
@@ -113,7 +151,7 @@ class Audit:
             yield act
         except BaseException as error:
             if act.outcome == "done":
-                act.failed(type(error).__name__)
+                (act.refused if isinstance(error, Unauthorized) else act.failed)(type(error).__name__)
             raise
         finally:
             _CURRENT.reset(token)

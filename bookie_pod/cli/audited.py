@@ -42,6 +42,7 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "disk rename-bookie": ("old", "new"),
     "ledger create": ("ledger_id",),
     "ledger delete": ("ledger_ids", "force"),
+    "ledger read": ("ledger_id", "recover"),
     "ledger recover": ("ledger_id",),
     "ledger write": ("ledger_id",),
     "stream append": ("name", "create_it", "no_take_over"),
@@ -52,6 +53,8 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "stream truncate": ("name", "before", "retention", "force"),
 }
 """By the words of the command: parameters that are told."""
+_ONLY_WITH: Final = {"ledger read": "recover"}
+"""Commands that change nothing without an option."""
 
 
 def audit_changes(cli: click.Group) -> None:
@@ -69,9 +72,12 @@ def _audited(
     words: str, told: tuple[str, ...], command: click.Command, callback: Callable[..., Any]
 ) -> Callable[..., Any]:
     configured = [each.name for each in command.params if "--config" in each.opts]
+    option = _ONLY_WITH.get(words)
 
     @functools.wraps(callback)
     def run(*arguments: Any, **values: Any) -> Any:
+        if option is not None and not values[option]:
+            return callback(*arguments, **values)
         path = _log_file(values.get(configured[0] or "") if configured else None)
         if path is None:
             return callback(*arguments, **values)

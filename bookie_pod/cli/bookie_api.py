@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_pod.cli.bookie_server import DEFAULT_URL
+from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import (
     BadRequest,
     BookieTimeout,
@@ -146,14 +147,15 @@ def _parse(url: str) -> urllib.parse.SplitResult:
 def read_token(path: str) -> str:
     """The token in the file of `--token-file`. `InvalidConfiguration` for a file that has none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            words = file.read(64 * 1024).split()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"
-        raise InvalidConfiguration(f"--token-file {path}: {reason}") from error
-    if not words or not words[0].isascii():
+        with open(path, "rb") as file:
+            token = first_token(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise InvalidConfiguration(f"--token-file {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InvalidConfiguration(f"--token-file {path}: it is no file with tokens") from error
+    if token is None:
         raise InvalidConfiguration(f"--token-file {path}: it holds no token")
-    return words[0]
+    return token
 
 
 def client_tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -25,7 +25,7 @@ import structlog
 from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.opening import Opening
-from bookie_pod.audit import audited, audited_failure
+from bookie_pod.audit import audited, audited_failure, changing
 from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
@@ -36,6 +36,7 @@ from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, 
 from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
+from bookie_pod.roles import Role
 from bookie_protocol.errors import (
     BookieUnavailable,
     LedgerNotClosed,
@@ -169,7 +170,8 @@ class LedgerService(LedgerServiceServicer):
         return metadata_message(metadata)
 
     async def _read(self, request: messages.ReadRequest, context: Context) -> None:
-        with self._stream() as call:
+        recovers = changing(Role.WRITER, "a read that recovers", ledger_id=request.ledger_id)
+        with self._stream() as call, recovers if request.recover else nullcontext():
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=request.recover) as reader:
                 limits = await window(call, reader, limits)

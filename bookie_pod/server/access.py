@@ -9,7 +9,7 @@ Where the port knows nobody
 - `allowInsecureAccess=true`: everybody may do everything;
 - else whoever asks from this machine by a loopback address may, because it could stop the process too, and others are
   viewers: they change nothing, and are shown neither passwords nor payloads. What was passed on by a proxy comes from
-  elsewhere, and so does what a browser asks on behalf of a page of elsewhere: it names another host.
+  elsewhere, and so does what a browser asks on behalf of a page of elsewhere: it names another host, or that page.
 
 Event loop only.
 """
@@ -27,7 +27,9 @@ from bookie_pod.server.tcp.certificate_roles import role_of
 from bookie_pod.server.tokens import Tokens
 from bookie_protocol.wire.auth import Subject
 
-_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "via")
+"""Envoy beside a pod, as meshes have it, may say nothing but `x-forwarded-proto`."""
+_ELSEWHERE: Final = "cross-site"
 _NAME: Final = "commonName"
 _VIEWER: Final = frozenset({Role.VIEWER})
 
@@ -101,11 +103,15 @@ def comes_from_here(shown: Shown) -> bool:
     """Whether a process of this machine asks, for itself, by a loopback address."""
     if not is_loopback(shown.address) or any(shown.header(name) is not None for name in _PASSED_ON):
         return False
-    host = shown.header("host")
-    if host is None:
-        return True
+    if shown.header("sec-fetch-site") == _ELSEWHERE:
+        return False
+    host, origin = shown.header("host"), shown.header("origin")
+    return (host is None or _names_this_machine(f"//{host}")) and (origin is None or _names_this_machine(origin))
+
+
+def _names_this_machine(url: str) -> bool:
     try:
-        return is_loopback(urllib.parse.urlsplit(f"//{host}").hostname or "")
+        return is_loopback(urllib.parse.urlsplit(url).hostname or "")
     except ValueError:
         return False
 

@@ -8,7 +8,7 @@
 Invariants
 - The file is read again when it has changed, at most once in `CHECK_S` seconds, so that a mounted Kubernetes secret
   can be rotated without a restart. It may hold several tokens: the old one and the new one meanwhile.
-- A file that cannot be read any more, or in which a line is wrong, lets nobody in.
+- A file that cannot be read any more, is too long, or in which a line is wrong, lets nobody in.
 - Comparing takes the same time whatever a token is. No token is kept, only its digest.
 
 Threads: event loop; the file is read on a thread.
@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 import structlog
 
 from bookie_pod.roles import Role, roles_named
+from bookie_protocol.bearer_tokens import MAX_BYTES, token_lines
 from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
 CHECK_S: Final = 5.0
-MAX_BYTES: Final = 64 * 1024
 MAX_NAME: Final = 64
 _SCHEME: Final = "bearer "
 
@@ -102,9 +102,8 @@ class Tokens:
         if identity == self._seen:
             return
         with open(self._path, "rb") as file:
-            written = file.read(MAX_BYTES).splitlines()
-        numbered = ((number, line.split()) for number, line in enumerate(written, start=1))
-        lines = tuple(_line(number, words) for number, words in numbered if words and not words[0].startswith(b"#"))
+            written = file.read(MAX_BYTES + 1)
+        lines = tuple(_line(number, words) for number, words in token_lines(written))
         if not lines:
             raise ValueError("it holds no token; write one a line")
         self._lines, self._seen = lines, identity

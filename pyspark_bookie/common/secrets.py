@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_protocol.bearer_tokens import first_token
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 
 PASSWORD_VARIABLE: Final = "BOOKIE_LEDGER_PASSWORD"
@@ -54,3 +55,12 @@ def read_secret(name: str, path: str) -> bytes:
     if len(text) > _MAX_BYTES:
         raise PodkeeperSparkError(OPTION, f"option {name}={path}: larger than {_MAX_BYTES} bytes")
     return text.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def read_token(name: str, path: str) -> str | None:
+    """The bearer token that the file of the option `name` has first, None if it has none. Raises `PodkeeperSparkError`
+    (OPTION)."""
+    try:
+        return first_token(read_secret(name, path))
+    except ValueError:
+        raise PodkeeperSparkError(OPTION, f"option {name}={path}: it is no file with tokens") from None

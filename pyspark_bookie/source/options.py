@@ -14,7 +14,7 @@ from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.options import MIB, at_least, digest_type, option, pattern, size, size_at_most, words
-from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.common.secrets import read_token
 from pyspark_bookie.source.positions import Positions, positions
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class SourceOptions(AccessOptions):
         """For the bookies' HTTP API. Raises `PodkeeperSparkError` (OPTION)."""
         if self.admin_token_file is None:
             return None
-        return read_secret("admin.tokenFile", self.admin_token_file).decode("utf-8", "replace").strip()
+        return read_token("admin.tokenFile", self.admin_token_file)
 
     def selections(self) -> list[str]:
         """The names of the options that select ledgers and are given."""

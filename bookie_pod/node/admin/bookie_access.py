@@ -11,6 +11,7 @@ import ssl
 from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.server.http.tls import client_context
+from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -32,8 +33,9 @@ def _token(config: HttpConfig) -> str | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            words = file.read(64 * 1024).split()
-    except (OSError, UnicodeDecodeError) as error:
+        with open(path, "rb") as file:
+            return first_token(file.read(MAX_BYTES + 1))
+    except OSError as error:
         raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: it cannot be read: {error}") from error
-    return words[0] if words else None
+    except ValueError as error:
+        raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: it is no file with tokens") from error

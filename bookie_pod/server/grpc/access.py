@@ -21,7 +21,7 @@ from cryptography import x509
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from bookie_pod.audit import Audit, request_id
+from bookie_pod.audit import Asked, Audit, asking, request_id
 from bookie_pod.roles import CHANGES, Role
 from bookie_pod.server.access import Access, Shown
 from bookie_protocol.wire.auth import Subject
@@ -73,7 +73,8 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
                 code = grpc.StatusCode.UNAUTHENTICATED if unknown else grpc.StatusCode.PERMISSION_DENIED
                 await context.abort(code, f"{refusal} (request {request})")
             if role not in CHANGES:
-                return await serve(requests, context)
+                with asking(Asked(self._audit, caller, method, request)):
+                    return await serve(requests, context)
             with self._audit.act(caller, role, method, request):
                 return await serve(requests, context)
 

@@ -32,6 +32,6 @@ def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def token_in(secret: Mapping[str, Any] | None) -> str:
-    """The bearer token that is shown: the first line of the admin API's Secret; empty: there is none."""
-    lines = (secret_texts(secret) or {}).get(TOKEN_KEY, "").split()
-    return lines[0] if lines else ""
+    """The bearer token that is shown: the first one of the admin API's Secret; empty: there is none."""
+    lines = map(str.split, (secret_texts(secret) or {}).get(TOKEN_KEY, "").splitlines())
+    return next((words[0] for words in lines if words and not words[0].startswith("#")), "")

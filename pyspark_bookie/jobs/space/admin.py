@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from bookie_protocol.errors import MetadataError
-from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.common.secrets import read_token
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
@@ -57,9 +57,9 @@ class AdminApi:
         self._timeout = timeout
         self._headers = {"Accept": "application/json"}
         if access.token_file is not None:
-            token = read_secret("adminTokenFile", access.token_file).decode().split()
-            if token:
-                self._headers["Authorization"] = f"Bearer {token[0]}"
+            token = read_token("adminTokenFile", access.token_file)
+            if token is not None:
+                self._headers["Authorization"] = f"Bearer {token}"
         self._context = access.context()
 
     @property

@@ -262,7 +262,7 @@ async def test_the_token_that_pods_mount_is_the_one_that_is_shown() -> None:
         assert len(fake.admin.token) > 40
         await fake.one_pass()
         assert fake.condition("Available") == "True"
-        rotated = base64.b64encode(b"new\nold\n").decode()
+        rotated = base64.b64encode(b"# of spring\nnew admin ops\nold\n").decode()
         fake.store.patch(SECRET, NAMESPACE, "demo-admin-token", {"data": {"token": rotated}})
         await fake.one_pass()
         assert fake.condition("Available") == "Unknown"

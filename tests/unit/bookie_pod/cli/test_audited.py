@@ -27,7 +27,7 @@ LOOKS = {
     *(f"gc {name}" for name in ("forecast", "quarantine", "status", "why")),
     "index status",
     "job",  # Spark's own, in a process of its own
-    *(f"ledger {name}" for name in ("info", "list", "read", "tail")),
+    *(f"ledger {name}" for name in ("info", "list", "tail")),
     *(f"scrub {name}" for name in ("damages", "status")),
     "shell",  # runs others of these
     *(f"stream {name}" for name in ("info", "list", "read", "tail")),
@@ -71,3 +71,16 @@ def test_a_log_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("BK_auditLogFile", str(tmp_path / "none" / "audit.log"))
     assert run(["ledger", "delete", "7", "--yes", "--metadata", "nonsense://nowhere/ledgers"]) != 0
     assert "No such file or directory: this is not in it" in capsys.readouterr().err
+
+
+def test_a_read_leaves_a_line_if_it_recovers(log: Path) -> None:
+    read = ["ledger", "read", "7", "--metadata", "nonsense://nowhere/ledgers"]
+    assert run(read) != 0
+    assert not log.exists()
+    assert run([*read, "--recover"]) != 0
+    (line,) = [json.loads(each) for each in log.read_text().splitlines()]
+    assert (line["what"], line["outcome"], line["of"]) == (
+        "bookie ledger read",
+        "failed",
+        {"ledger_id": 7, "recover": True},
+    )

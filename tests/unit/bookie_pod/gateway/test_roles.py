@@ -85,6 +85,40 @@ async def test_each_token_may_what_its_roles_allow(cluster, tmp_path, token, exp
         assert await codes(served.stub, ledger_id, metadata=(("authorization", f"Bearer {token}"),)) == expected
 
 
+async def test_a_read_that_recovers_is_a_change(cluster, tmp_path):
+    (tmp_path / "tokens").write_text(TOKENS)
+    log = tmp_path / "audit.log"
+    rules = AccessConfig(audit_log_file=str(log))
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}, rules=rules) as served:
+
+        def shown(token):
+            return (("authorization", f"Bearer {token}"),)
+
+        def read(token, *, recover, password=b"of-it"):
+            request = pb.ReadRequest(ledger_id=ledger_id, password=password, recover=recover)
+            return code(served.stub.Read(request, metadata=shown(token)))
+
+        async def state():
+            return (
+                await served.stub.GetMetadata(pb.GetMetadataRequest(ledger_id=ledger_id), metadata=shown("read"))
+            ).state
+
+        ledger_id = await made(served.stub, metadata=shown("write"))
+        assert await read("read", recover=True) is NO
+        assert await state() == pb.LedgerMetadata.OPEN
+        assert await read("read", recover=False) is OK
+        assert await read("write", recover=True, password=b"another") is NO
+        assert await read("write", recover=True) is OK
+        assert await state() == pb.LedgerMetadata.CLOSED
+    lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
+    told = [(line["what"].rpartition("/")[2], line["who"], line["outcome"], line["of"]["ledger_id"]) for line in lines]
+    assert told == [
+        ("Read", "token of line 3", "refused", ledger_id),
+        ("Read", "app-7", "refused", ledger_id),
+        ("Read", "app-7", "done", ledger_id),
+    ]
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     made = Certificates(tmp_path_factory.mktemp("certificates")).make_all()

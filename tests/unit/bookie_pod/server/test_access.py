@@ -10,6 +10,7 @@ from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.roles import EVERYTHING, Role
 from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.tokens import Tokens
+from bookie_protocol.bearer_tokens import MAX_BYTES
 from bookie_protocol.errors import InvalidConfiguration
 
 KEY = "httpServerAuthTokenFile"
@@ -42,6 +43,13 @@ async def access(path: Path | None = None, *, certificates: bool = False, **rule
         (shown("127.0.0.1", x_forwarded_for="10.0.0.7"), False),
         (shown("127.0.0.1", forwarded="for=127.0.0.1"), False),
         (shown("127.0.0.1", via="1.1 proxy"), False),
+        (shown("127.0.0.6", host="localhost", x_forwarded_proto="http"), False),  # Envoy beside us
+        (shown("127.0.0.1", host="localhost", origin="http://localhost:3000"), True),
+        (shown("127.0.0.1", host="localhost", origin="http://page.example"), False),  # a form of elsewhere's
+        (shown("127.0.0.1", host="localhost", origin="null"), False),
+        (shown("127.0.0.1", host="localhost", origin="http://[::1"), False),
+        (shown("127.0.0.1", host="localhost", sec_fetch_site="cross-site"), False),  # a picture of elsewhere's
+        (shown("127.0.0.1", host="localhost", sec_fetch_site="none"), True),
     ],
 )
 async def test_without_credentials_only_this_machine_is_trusted(request_: Shown, trusted: bool) -> None:
@@ -86,6 +94,13 @@ async def test_a_token_has_the_roles_of_its_line(tmp_path: Path) -> None:
         assert (await of(wrong))[1] == frozenset(), wrong
     known = await rules.caller(shown(authorization="Bearer look"))
     assert rules.refusal(known, Role.ADMIN) == "this needs the role admin, which token of line 3 has not"
+
+
+async def test_a_file_that_is_too_long_is_not_read_in_part(tmp_path: Path) -> None:
+    comment = "#" * (MAX_BYTES - len("\ns3cret"))
+    (tmp_path / "tokens").write_text(f"{comment}\ns3cret viewer\n")  # cut there, the token would be admin's
+    with pytest.raises(InvalidConfiguration, match=str(MAX_BYTES)):
+        await access(tmp_path / "tokens")
 
 
 @pytest.mark.parametrize("line", ["s3cret root", "s3cret viewer,", "s3cret viewer a name"])

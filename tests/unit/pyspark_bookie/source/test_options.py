@@ -131,6 +131,16 @@ def test_a_password_file_that_is_not_there_is_told_with_the_machine():
         parsed(scope="all", passwordFile="/nowhere").password.read()
 
 
+def test_the_first_token_of_a_file_that_bookies_have_too_is_shown(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# of people\nsecret viewer spark\nother admin\n")
+    assert parsed(ledgers="5", **{"admin.tokenFile": str(tokens)}).admin_token() == "secret"
+    assert parsed(ledgers="5").admin_token() is None
+    tokens.write_text("s\u00e9cret")
+    with pytest.raises(PodkeeperSparkError, match="no file with tokens"):
+        parsed(ledgers="5", **{"admin.tokenFile": str(tokens)}).admin_token()
+
+
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 10)), min_size=1, max_size=8))
 def test_ids_and_ranges_of_ids(spans):
     text = ", ".join(f"{first}-{first + more}" if more else str(first) for first, more in spans)

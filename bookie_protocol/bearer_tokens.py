@@ -1,0 +1,34 @@
+"""Files with bearer tokens, for the port that demands one and for those who show it: a token a line, with its roles.
+
+    # a comment
+    TOKEN
+    TOKEN viewer,operator dashboards
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BYTES: Final = 64 * 1024
+"""Of a file. Whoever reads one reads a byte more, so that it shows."""
+
+
+def token_lines(written: bytes) -> list[tuple[int, list[bytes]]]:
+    """The words of each line that has a token, and the line's number, from 1 on.
+
+    `ValueError`: more than `MAX_BYTES`. A part is not taken for the whole: its last line may have lost its roles, and
+    would be one that allows everything.
+    """
+    if len(written) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    numbered = ((number, line.split()) for number, line in enumerate(written.splitlines(), start=1))
+    return [(number, words) for number, words in numbered if words and not words[0].startswith(b"#")]
+
+
+def first_token(written: bytes) -> str | None:
+    """The token that is shown by those who have the whole file; None: there is none. `ValueError`: it is no text, or
+    too long."""
+    lines = token_lines(written)
+    return lines[0][1][0].decode("ascii") if lines else None
