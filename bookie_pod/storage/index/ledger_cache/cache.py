@@ -295,8 +295,9 @@ class LedgerCache:
 
     def flush(self) -> None:
         """Make durable: deletions, headers taken before, and every page that is dirty now. `StorageFault`."""
-        if any(self.records.get(ledger_id) is not None for ledger_id in self._directories.deleted_ledgers()):
-            self.seal()  # or a crash before the next seal would miss in the new life of a ledger what the old one had
+        for ledger_id in self._directories.deleted_ledgers():
+            if self.records.get(ledger_id) is not None:
+                self._seal.prepare(ledger_id, self._directories.in_use())
         self._flusher.remove_deleted()
         with self.pages.lock:
             due, self._headers_due = self._headers_due, set()
@@ -310,8 +311,8 @@ class LedgerCache:
         self.handles.expire()
 
     def seal(self) -> None:
-        """What the files hold now is missed if it is ever gone. Before a mark moves. `NoWritableDirectory`,
-        `StorageFault`."""
+        """What the files hold now is missed if it is ever gone. Behind `flush`, and before a mark moves.
+        `NoWritableDirectory`, `StorageFault`."""
         self._seal.renew(self._directories.in_use())
 
     @property

@@ -153,6 +153,7 @@ class IndexFlusher:
     def _create(self, ledger_id: int, pages: list[DirtyPage]) -> None:
         if self._version == 0:
             self._records.version_0.add(ledger_id)
+        self._seal.prepare(ledger_id, self._directories.in_use())
         directory, file = self._directories.create(ledger_id)
         try:
             self._write(file, ledger_id, pages, header=True)

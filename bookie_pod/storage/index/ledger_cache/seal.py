@@ -25,7 +25,7 @@ Invariants
 - Pages far apart from the others are not counted: a stranger chooses entry ids, and so where pages lie.
 - Where the seal goes is of no account: the first directory that takes it.
 
-Threads: `note`, `forget` and `locations` from any thread; `renew` from one at a time.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from __future__ import annotations
 import errno
 import struct
 import sys
+import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -73,6 +74,13 @@ class IndexFilesSeal:
         self._counts: dict[int, bytes] = {}
         """Locations in the pages of each ledger, from its first page on; as bytes, because there may be millions."""
         self._changed = False
+        self._owed: dict[int, int] = {}
+        """How long files were that are shorter now, or gone, until the limbo of their ledgers is durable."""
+        self._forgotten: set[int] = set()
+        """Deleted ledgers that the last seal which was written still has."""
+        self._taking = threading.Lock()
+        """Held while what will be written is taken, and by `forget`."""
+        self._writing = threading.Lock()
         for folder in folders:
             self._read(f"{folder}/{NAME}")
 
@@ -82,9 +90,9 @@ class IndexFilesSeal:
         self._lengths = dict(found)
         self._changed = self._lengths != self._sealed
         self._counts = {ledger_id: counts for ledger_id, counts in self._counts.items() if ledger_id in found}
-        short = [ledger_id for ledger_id, length in self._sealed.items() if found.get(ledger_id, -1) < length]
-        self._sealed = {}
-        return short
+        owed = {ledger_id: length for ledger_id, length in self._sealed.items() if found.get(ledger_id, -1) < length}
+        self._owed, self._sealed = owed, {}
+        return list(owed)
 
     def note(self, ledger_id: int, length: int, pages: Iterable[tuple[int, int]] = ()) -> None:
         """The file is durably so long at least, and these pages of it, ascending, hold so many locations."""
@@ -119,24 +127,41 @@ class IndexFilesSeal:
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was deleted."""
-        self._counts.pop(ledger_id, None)
-        if self._lengths.pop(ledger_id, None) is not None:
-            self._changed = True
+        with self._taking:
+            self._counts.pop(ledger_id, None)
+            known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
+            if known != (None, None):
+                self._forgotten.add(ledger_id)
+                self._changed = True
 
-    def renew(self, folders: Sequence[str]) -> None:
-        """Write down what was noted, to one of these folders; durable on return. `NoWritableDirectory` on full disks,
-        `StorageFault`."""
-        if not self._changed:
-            return
-        self._changed = False
-        try:
-            self._write(folders)
-        except BaseException:
-            self._changed = True
-            raise
+    def prepare(self, ledger_id: int, folders: Sequence[str]) -> None:
+        """A file is about to be made for a ledger, or the one of its life before removed: from now on no seal asks what
+        that one held. Raises as `renew`."""
+        if ledger_id in self._forgotten:
+            self.renew(folders, flushed=False)
 
-    def _write(self, folders: Sequence[str]) -> None:
-        lengths, known = self._lengths.copy(), self._counts.copy()  # in one step each: they change on other threads
+    def renew(self, folders: Sequence[str], *, flushed: bool = True) -> None:
+        """Write down what was noted, to one of these folders; durable on return. `flushed`: so are the headers of all
+        ledgers that were in limbo since the start. `NoWritableDirectory` on full disks, `StorageFault`."""
+        with self._writing:
+            if not self._changed and not (flushed and self._owed):
+                return
+            with self._taking:
+                self._changed, forgotten = False, self._forgotten.copy()
+                lengths, known = self._lengths.copy(), self._counts.copy()
+                self._forgotten.clear()
+                if not flushed:
+                    lengths |= self._owed
+            try:
+                self._write(folders, lengths, known)
+            except BaseException:
+                self._forgotten |= forgotten
+                self._changed = True
+                raise
+            if flushed:
+                self._owed.clear()
+
+    def _write(self, folders: Sequence[str], lengths: Mapping[int, int], known: Mapping[int, bytes]) -> None:
         counts = [known.get(ledger_id, b"") for ledger_id in lengths]
         self._number += 1
         head = _HEAD.pack(_MAGIC, self._number, len(lengths), self._page_bytes)

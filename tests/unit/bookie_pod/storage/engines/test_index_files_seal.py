@@ -145,6 +145,49 @@ def test_a_ledger_that_is_made_anew_does_not_owe_what_the_old_one_had(
         storage.read(HURT, 4)
 
 
+def test_nor_if_its_file_is_made_between_two_checkpoints(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    """To make room in memory for pages of others."""
+    storage.delete_ledger(HURT)
+    put(storage, entry(HURT, 3))
+    storage._drain_up_to(None)
+    bookie.faults.fail("write", path=NAME, after=1)
+    storage.cache._flusher.flush_pages(HURT)
+    bookie = bookie.on(bookie.files.restart())
+    storage = bookie.open()
+    record = storage.ledger(HURT)
+    assert record is not None
+    assert not record.limbo
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, 4)
+
+
+@pytest.mark.parametrize("damage", [cut_to(HEADER_BYTES), lose])
+def test_what_was_lost_is_missed_until_the_limbo_is_durable(
+    bookie: MemTableBookie, storage: MemTableStorage, damage: Callable[[MemoryFiles, str], None]
+) -> None:
+    """Whatever becomes of another ledger meanwhile."""
+    storage.close()
+    damage(bookie.files, path_of(bookie, HURT))
+    storage = bookie.open()
+    storage.delete_ledger(SOUND)
+    put(storage, entry(SOUND, 3))
+    before = bookie.faults.counts["rename"]
+    bookie.faults.fail("create", "pwrite", path=relative_path(HURT))
+    with pytest.raises(StorageFault):
+        storage.flush()
+    assert bookie.faults.counts["rename"] > before, "a seal was written"
+    bookie.faults.clear()
+    storage.logs.force_close()
+    bookie = bookie.on(bookie.files.restart())
+    for _ in range(2):
+        storage = bookie.open()
+        record = storage.ledger(HURT)
+        assert record is not None
+        assert record.limbo
+        storage.flush()
+        storage.close()
+
+
 def test_a_change_of_the_page_size_forgets_what_pages_held_and_not_what_files_are(
     bookie: MemTableBookie, storage: MemTableStorage
 ) -> None:
