@@ -59,8 +59,8 @@ def _metadata_before_data(patch: pytest.MonkeyPatch) -> None:
 def _leave_out_an_entry_of_each_piece(patch: pytest.MonkeyPatch) -> None:
     original = FragmentCopy._piece
 
-    async def piece(self: Any, ids: Any, ordinal: int, expected: int) -> None:
-        await original(self, ids[1:] or ids, ordinal, expected)
+    async def piece(self: Any, ids: Any, *others: Any) -> None:
+        await original(self, ids[1:] or ids, *others)
 
     patch.setattr(FragmentCopy, "_piece", piece)
 
