@@ -7,7 +7,8 @@ of an input, with a task that restarts all bookies, and with a StatefulSet that 
 Auto-recovery and gateways wait with them: the newest configuration may have keys that the image of the bookies refuses.
 When people ask for something else meanwhile, such as more of their pods, the Deployment is applied as the bookies are:
 see `builders.beside.as_bookies_are`. They also wait for a rollout, under way or held back, because they come after the
-bookies; unless none of their pods works, for then a rollout may wait for them.
+bookies; unless a rollout may wait for them: while none of their pods works, and auto-recovery also while there are
+copies to make, or nobody knows whether there are.
 
 StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
 release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
@@ -25,6 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bookie_operator.crds import names
+from bookie_operator.planner import gates
 from bookie_operator.planner.actions import RecordInputs
 from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet
@@ -44,9 +46,10 @@ def hold(world: World, desired: Desired) -> Desired:
     sets = tuple(replace(one, template_hash=held.get(one.name, one.template_hash)) for one in desired.stateful_sets)
     waits = replace(desired, stateful_sets=sets, held=desired.held | held.keys())
     rolls = bool(rollout_state.unstaged(world, waits) or rollout_state.outdated(world, waits))
+    awaited = world.facts is not None and gates.replicated(world) is not None
     return replace(
         waits,
-        autorecovery=_beside(world, world.autorecovery, desired.autorecovery, bool(held), rolls),
+        autorecovery=_beside(world, world.autorecovery, desired.autorecovery, bool(held), rolls and not awaited),
         gateway=_beside(world, world.gateway, desired.gateway, bool(held), rolls),
     )
 

@@ -167,6 +167,23 @@ def test_auto_recovery_that_does_not_work_waits_for_no_rollout_which_may_wait_fo
     assert (found.action, held.autorecovery.keeps_template) == (ApplyObjects((AUTORECOVERY,)), False)
 
 
+def test_auto_recovery_waits_for_no_rollout_that_waits_for_its_copies() -> None:
+    """Else what makes them sooner, or at all, would come when they are made."""
+    sim = resting(gateway=ON)
+    sim.change(version="2.0")
+    before = {key: sim.kubernetes.objects[key] for key in (AUTORECOVERY, GATEWAY)}
+    for _ in range(30):
+        sim.bookkeeper.marks.add(min(sim.bookkeeper.ledgers))
+        sim.run_pass()
+        sim.advance(10)
+    assert sim.kubernetes.objects[AUTORECOVERY] != before[AUTORECOVERY]
+    assert sim.kubernetes.objects[GATEWAY] == before[GATEWAY]
+    assert not any(isinstance(one, EvictPod) for one in acted(sim))
+    assert applied(sim).count(AUTORECOVERY) == 1
+    sim.run_until_rest()
+    assert applied(sim).count(AUTORECOVERY) == 1
+
+
 def test_it_waits_with_the_bookies_for_what_another_operator_makes() -> None:
     sim = resting(gateway=ON)
     before = dict(sim.kubernetes.objects)
