@@ -121,7 +121,8 @@ class _Run:
         self._name = name
         self._only = only
         self._at_once = at_once
-        self._is_checked = False
+        self._checked: set[str] | None = None
+        """Bookies that the plan did not speak against; None: it was not made yet."""
         self._under_way: set[str] = set()
         """Bookies that this command has begun, or has found so."""
         self._told: dict[str, tuple[object, str, float]] = {}
@@ -143,7 +144,7 @@ class _Run:
                     raise
                 except (Fault, Unreachable, TooManyRequests) as error:
                     failures += 1
-                    if failures > _FAILURES or not self._is_checked:
+                    if failures > _FAILURES or self._checked is None:
                         raise
                     shown = error if isinstance(error, Fault) else explained(error, self._api.server)
                     click.echo(f"kubectl-bookie: {shown}; looks again", err=True)
@@ -162,8 +163,7 @@ class _Run:
 
         view = await work.look()
         chosen = await _chosen(work, view, self._only)
-        if not self._is_checked:
-            await self._check(work, view, chosen)
+        await self._check(work, view, chosen)
         for gone in self._told.keys() - {each.bookie_id for each in view.strangers} - {""}:
             click.echo(f"{gone}: gone")
             del self._told[gone]
@@ -179,10 +179,11 @@ class _Run:
         return False
 
     async def _check(self, work: Migration, view: View, chosen: Sequence[Stranger]) -> None:
+        """Once, and again when somebody has come meanwhile, such as a bookie of another resource."""
         from bookie_operator.plugin.strangers import Stage, out_of_turn
 
-        waiting = [each for each in chosen if each.stage is Stage.TO_DRAIN]
-        if waiting:
+        waiting = {each.bookie_id for each in chosen if each.stage is Stage.TO_DRAIN}
+        if waiting - self._under_way - (self._checked or set()):
             if words := out_of_turn(chosen, view.strangers):
                 raise RefusedFault(words)
             outlooks = await work.outlooks(view, chosen)
@@ -190,7 +191,7 @@ class _Run:
                 click.echo(f"note: {note}", err=True)
             if outlooks.refusals:
                 raise RefusedFault("; ".join(outlooks.refusals))
-        self._is_checked = True
+        self._checked = waiting | (self._checked or set())
 
     async def _begin(self, work: Migration, view: View, stranger: Stranger) -> None:
         if obstacle := _obstacle(view):

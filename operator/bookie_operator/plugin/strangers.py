@@ -19,6 +19,7 @@ from typing import Any, Final
 from bookie_operator.api.admin import Admin, Endpoint
 from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import POD, STATEFUL_SET, KubernetesObject
+from bookie_operator.builders import naming
 from bookie_operator.plugin.clusters import list_clusters, status_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, opener, session_to
@@ -155,12 +156,13 @@ async def _owners(api: Api, ids: Sequence[str]) -> dict[str, str]:
         clusters = await list_clusters(api, everywhere=True)
     except Forbidden:
         clusters = await list_clusters(api)
-    return {
-        bookie.bookie_id: f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-        for each in clusters
-        for bookie in status_of(each).bookies
-        if bookie.bookie_id in ids
-    }
+    found: dict[str, str] = {}
+    for each in clusters:
+        namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
+        told = {bookie.bookie_id for bookie in status_of(each).bookies}
+        suffix = naming.bookie_id_suffix(name, namespace)  # of one that came just now its status does not tell yet
+        found |= {one: f"{namespace}/{name}" for one in ids if one in told or one.endswith(suffix)}
+    return found
 
 
 async def _places(api: Api, ids: Sequence[str]) -> dict[str, Place]:

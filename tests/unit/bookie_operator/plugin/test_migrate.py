@@ -9,6 +9,7 @@ import re
 import pytest
 
 from bookie_operator.api.kinds import CLUSTER, POD, SECRET
+from bookie_operator.builders.naming import bookie_id_suffix
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.plugin import migrate
 from bookie_operator.plugin.strangers import differences
@@ -147,6 +148,22 @@ async def test_bookies_of_another_resource_are_left_to_it(
     )
     rig.fake.store.patch(CLUSTER, "elsewhere", "x", {"status": {"bookies": []}}, "status")
     assert await rig.run("migrate", "plan", NAME) == 0
+
+
+async def test_a_run_leaves_those_of_another_resource_alone_that_come_while_it_goes_on(
+    rig: KubectlRig, strangers: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeper, screen = rig.fake.bookkeeper, Screen(capsys)
+    running = asyncio.create_task(rig.run("migrate", "run", NAME, "--at-once", "4"))
+    await until(lambda: f"{strangers[2]}: begun" in screen.read())
+    rig.fake.store.create(CLUSTER, "elsewhere", {"metadata": {"name": "x"}, "spec": rig.fake.resource["spec"]})
+    newcomer = f"x-bookie-0{bookie_id_suffix('x', 'elsewhere')}"  # its status does not tell yet
+    keeper.start(newcomer)
+    assert await running == 10
+    screen.read()
+    assert f"{newcomer} is a bookie of BookieCluster elsewhere/x: lower the spec.replicas" in screen.err
+    assert newcomer not in keeper.drains
+    assert newcomer in keeper.writable
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
