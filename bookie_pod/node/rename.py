@@ -11,7 +11,10 @@ Invariants
   bookie that starts meanwhile ends the rename where it is.
 - The metadata of a ledger are changed by compare-and-set, and only while it is closed: whoever writes or recovers one
   holds its ensembles in memory. Nothing but the name changes.
-- May be repeated from any point: the two cookies say what is under way, and no other bookie's look like them.
+- May be repeated from any point: the two cookies say what is under way, and no other bookie's look like them. With the
+  ids the other way round it takes back what was done.
+- Of several the last one that began goes on: it gives both cookies new versions, for which others look before every
+  change. And no decommission begins on a bookie whose cookie says another id.
 
 Threads: event loop.
 
@@ -48,6 +51,7 @@ SHOWN: Final = 20
 _ROUNDS: Final = 20
 
 Check = Callable[[], Awaitable[None]]
+_Stored = tuple[Cookie, Identity]
 
 
 @dataclass(slots=True)
@@ -77,6 +81,8 @@ class Rename:
         self._new = new
         self._rate = RateLimit(rate)
         self._settle = SETTLE_S if settle is None else settle
+        self._claimed: dict[str, int] = {}
+        """Versions of the cookies, as this one made them."""
 
     async def look(self) -> Found:
         """What is to be done; changes nothing. Raises `Refused`, `NotThere`, `MetadataError`."""
@@ -107,13 +113,13 @@ class Rename:
 
     # --- steps ------------------------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
-        """Whether it may begin, or go on. Raises `Refused`, `NotThere`."""
-        drains = DecommissionStore(self._service)
-        for bookie_id in (self._old, self._new):
-            if await drains.active(bookie_id) is not None:
-                raise Refused(f"bookie {bookie_id} is being decommissioned: finish that, or take it back")
+    async def _check(self) -> tuple[_Stored | None, _Stored | None]:
+        """Whether it may begin, or go on; the two cookies. Raises `Refused`, `NotThere`."""
+        await self._check_stays()
         old, new = await self._cookie(self._old), await self._cookie(self._new)
+        if old is None and new is not None and new[0].bookie_id == self._old:
+            # Somebody deleted it, since no ledger names that id any more: the other one has to become its own.
+            return None, new
         if old is None:
             raise NotThere(
                 f"bookie {self._old} has no cookie: it was renamed already, or nobody knows whose its directories are"
@@ -121,28 +127,46 @@ class Rename:
         if old[0].bookie_id not in (self._old, self._new):
             raise Refused(f"bookie {self._old} is being renamed to {old[0].bookie_id}: repeat that first")
         if old[0].bookie_id == self._new or (new is not None and new[0].bookie_id == self._old):
-            return
+            return old, new
         if new is not None:
             raise Refused(f"there is a bookie {self._new}: it has a cookie")
         named = (await survey(self._service, self._new)).left()
         if named:
             raise Refused(f"there was a bookie {self._new}: {len(named)} ledgers name it, such as {min(named)}")
+        return old, new
+
+    async def _check_stays(self) -> None:
+        drains = DecommissionStore(self._service)
+        for bookie_id in (self._old, self._new):
+            if await drains.active(bookie_id) is not None:
+                raise Refused(f"bookie {bookie_id} is being decommissioned: finish that, or take it back")
 
     async def _claim(self) -> None:
         """The two cookies, crosswise."""
-        await self._check()
-        old = await self._cookie(self._old)
-        if old is None:
-            raise NotThere(f"bookie {self._old} has no cookie any more")
-        cookie, stored = old
-        if await self._cookie(self._new) is None:
-            try:
-                await self._service.cookies.create(self._new, format_cookie(replace(cookie, bookie_id=self._old)))
-            except MetadataExists as error:
-                raise Refused(f"there is a bookie {self._new}: it got a cookie just now") from error
-        if cookie.bookie_id != self._new:
-            data = format_cookie(replace(cookie, bookie_id=self._new))
-            await self._service.cookies.update(self._old, data, stored.version)
+        (old, new), cookies = await self._check(), self._service.cookies
+        try:
+            if new is not None:
+                data = format_cookie(new[0])
+                self._claimed[self._new] = await cookies.update(self._new, data, new[1].version)
+            elif old is not None:
+                data = format_cookie(replace(old[0], bookie_id=self._old))
+                self._claimed[self._new] = await cookies.create(self._new, data)
+            if old is not None:
+                data = format_cookie(replace(old[0], bookie_id=self._new))
+                self._claimed[self._old] = await cookies.update(self._old, data, old[1].version)
+        except (MetadataExists, MetadataVersionConflict, MetadataNotFound) as error:
+            raise self._disturbed() from error
+        await self._check_stays()  # whose coordinator looks at the cookie when it has begun
+
+    async def _check_claimed(self) -> None:
+        if not self._is_claimed(self._new, await self._cookie(self._new)):
+            raise self._disturbed()
+
+    def _is_claimed(self, bookie_id: str, stored: _Stored | None) -> bool:
+        return stored is not None and stored[1].version == self._claimed.get(bookie_id)
+
+    def _disturbed(self) -> Refused:
+        return Refused(f"the cookies of {self._old} and {self._new} were changed just now by somebody else: repeat it")
 
     async def _pass(self, check: Check, limit: int | None, total: Found, progress: Callable[[Found], None]) -> Found:
         """Every ledger once."""
@@ -176,6 +200,7 @@ class Rename:
                 return False
             found.ready -= 1
             await check()
+            await self._check_claimed()
             try:
                 await self._service.ledgers.write(self._renamed(stored.value), stored.version)
             except MetadataVersionConflict:
@@ -188,21 +213,22 @@ class Rename:
 
     async def _finish(self, check: Check) -> bool:
         """The old cookie goes, unless a ledger names it after all: then it is not over."""
-        old = await self._cookie(self._old)
         await asyncio.sleep(self._settle)
         if (await survey(self._service, self._old)).ledgers:
             return False
         await check()
-        new = await self._cookie(self._new)
-        if old is None or new is None:
-            raise Refused(f"a cookie of {self._old} or {self._new} was deleted just now: nothing more is changed")
+        old, new = await self._cookie(self._old), await self._cookie(self._new)
+        is_claimed = self._is_claimed(self._new, new) and (old is None or self._is_claimed(self._old, old))
+        if new is None or not is_claimed:
+            raise self._disturbed()
         try:
             if new[0].bookie_id != self._new:
                 data = format_cookie(replace(new[0], bookie_id=self._new))
                 await self._service.cookies.update(self._new, data, new[1].version)
-            await self._service.cookies.delete_this(self._old, old[1])
+            if old is not None:
+                await self._service.cookies.delete_this(self._old, old[1])
         except (MetadataVersionConflict, MetadataNotFound, SessionEnded) as error:
-            raise Refused(f"the cookies of {self._old} and {self._new} were changed just now: repeat it") from error
+            raise self._disturbed() from error
         return True
 
     # --- parts ------------------------------------------------------------------------------------------------
@@ -224,7 +250,7 @@ class Rename:
 
             yield check
 
-    async def _cookie(self, bookie_id: str) -> tuple[Cookie, Identity] | None:
+    async def _cookie(self, bookie_id: str) -> _Stored | None:
         """None: there is none. `InvalidCookie`: it cannot be read."""
         try:
             stored = await self._service.cookies.read(bookie_id)

@@ -10,7 +10,16 @@ from typing import Final
 
 from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
 from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
-from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused, SessionEnded
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataNotFound,
+    MetadataVersionConflict,
+    NotThere,
+    Refused,
+    SessionEnded,
+)
+from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
+from bookie_protocol.ledger_metadata.protobuf_text import parse_text
 from bookie_protocol.metadata_service.interface import CookieStore, MetadataService
 
 LOCKS_SECONDS: Final = 30.0
@@ -38,6 +47,21 @@ async def delete_unneeded_cookie(
             raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
         except MetadataNotFound as error:
             raise NotThere(f"bookie {bookie_id} has no cookie any more") from error
+
+
+async def refuse_renamed(service: MetadataService, bookie_id: str) -> None:
+    """`Refused`: it is getting another id, or is the other id of one. Then ledgers that name the one need what is in
+    the directories of the other, and a proof that none names it would say nothing of these."""
+    try:
+        data = (await service.cookies.read(bookie_id)).value
+        said = parse_text(data.partition(b"\n")[2], CookieFormat(), f"the cookie of {bookie_id}").bookieHost
+    except (MetadataNotFound, MetadataDamaged, UnicodeDecodeError):
+        return  # it is not by its cookie that it would be known
+    if said and said != bookie_id:
+        raise Refused(
+            f"bookie {bookie_id} is being renamed, its cookie says {said}: go on with `bookie cluster rename-bookie`,"
+            " or take it back by the same command with the ids the other way round"
+        )
 
 
 async def _check_unneeded(service: MetadataService, bookie_id: str, accepted_losses: Collection[int]) -> None:

@@ -23,6 +23,7 @@ from typing import Final
 
 from bookie_client.logs import get_logger
 from bookie_pod.autorecovery.decommission.claims import Claims
+from bookie_pod.autorecovery.decommission.cookies import refuse_renamed
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, Passing, one_line
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
@@ -108,6 +109,7 @@ class Coordinator:
         async with Vigil(self._service, request.bookie_id, self._parts.options.settle) as vigil:
             presence = await vigil.check()
             await self._check_form(presence)
+            await refuse_renamed(self._service, request.bookie_id)
             held = await self._store.begin(replace(request, was_writable=presence is Presence.WRITABLE))
             self.watched.record = held.record
             self.begun.set()
@@ -182,6 +184,12 @@ class Coordinator:
     # --- no new data ------------------------------------------------------------------------------------------
 
     async def _quiesce(self, held: HeldRecord, vigil: Vigil) -> None:
+        try:
+            await refuse_renamed(self._service, held.record.bookie_id)  # whoever renames looks for this record
+        except Refused:
+            if held.record.form is None:
+                await held.remove()  # nothing has happened
+            raise
         presence = await vigil.check()
         if presence is Presence.ABSENT:
             await self._ask_for_audit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +156,92 @@ async def test_a_bookie_that_starts_meanwhile_ends_it(rig: Rig, bookie: str) -> 
     assert len(await rig.naming(NEW)) == 1
     assert await rig.has_cookie(GOING)
     await rig.stop(bookie)
+    await _rename(rig).run()
+    await _check_renamed(rig)
+
+
+async def test_with_the_ids_the_other_way_round_it_is_taken_back(rig: Rig) -> None:
+    await rig.store(ledger(5, (0, "012"), last=None))  # which nobody can close now
+    assert (await _rename(rig).run()).blocked == 1
+    assert (await Rename(rig.service, NEW, GOING, settle=0.0).run()).renamed == len(NAMING)
+    assert (await rig.naming(GOING), await rig.naming(NEW)) == (NAMING | {5}, set())
+    assert not await rig.has_cookie(NEW)
+    assert parse_cookie((await rig.service.cookies.read(GOING)).value, "it") == COOKIE
+
+
+def _once_after(store: object, name: str, then: Callable[[], Awaitable[object]]) -> None:
+    """`then` happens right after the first call of this method."""
+    method, begun = getattr(store, name), []
+
+    async def and_then(*arguments: object, **others: object) -> object:
+        found = await method(*arguments, **others)
+        if not begun:
+            begun.append(1)
+            await then()
+        return found
+
+    setattr(store, name, and_then)
+
+
+@pytest.mark.parametrize(("old", "new"), [(GOING, NEW), (NEW, GOING)], ids=["the same", "the other way round"])
+async def test_of_two_at_a_time_the_first_one_ends(rig: Rig, old: str, new: str) -> None:
+    other, _ = await rig.connect()
+    _once_after(rig.service.ledgers, "write", Rename(other, old, new, settle=0.0).run)
+    with pytest.raises(Refused, match="were changed just now by somebody else"):
+        await _rename(rig).run()
+    assert (await rig.naming(old), await rig.naming(new)) == (set(), NAMING)
+    assert not await rig.has_cookie(old)
+    assert parse_cookie((await rig.service.cookies.read(new)).value, "it").bookie_id == new
+
+
+async def test_a_bookie_that_gets_the_id_at_the_same_moment_keeps_it(rig: Rig) -> None:
+    marks = rig.service.under_replication.list
+
+    async def and_join() -> AsyncIterator[object]:
+        await _new_has_a_cookie(rig)
+        async for each in marks():
+            yield each
+
+    rig.service.under_replication.list = and_join  # type: ignore[assignment,method-assign]
+    with pytest.raises(Refused, match="were changed just now"):
+        await _rename(rig).run()
+    assert parse_cookie((await rig.service.cookies.read(NEW)).value, "it").bookie_id == NEW
+    assert parse_cookie((await rig.service.cookies.read(GOING)).value, "it") == COOKIE
+    assert await rig.naming(GOING) == NAMING
+
+
+async def test_nobody_decommissions_one_that_is_half_renamed(rig: Rig) -> None:
+    """No ledger would name it in the end, and many would need what is in its directories."""
+    await _rename(rig).run(limit=1)
+    for bookie in (GOING, NEW):
+        coordinator, _ = rig.coordinator()
+        with pytest.raises(Refused, match=f"bookie {bookie} is being renamed, its cookie says"):
+            await coordinator.run(DecommissionRequest(bookie, "somebody"))
+        assert await DecommissionStore(rig.service).active(bookie) is None
+    await _rename(rig).run()
+    await _check_renamed(rig)
+
+
+async def test_a_decommission_that_begins_at_the_same_time_ends_or_ends_it(rig: Rig) -> None:
+    _once_after(rig.service.cookies, "update", lambda: _leaving(rig))
+    with pytest.raises(Refused, match="is being decommissioned"):
+        await _rename(rig).run()
+    assert await rig.naming(GOING) == NAMING
+    coordinator, _ = rig.coordinator()
+    with pytest.raises(Refused, match="is being renamed"):
+        await coordinator.run(DecommissionRequest(GOING, "somebody"))
+
+
+async def test_the_new_cookie_becomes_its_own_also_where_the_old_one_is_gone(rig: Rig) -> None:
+    """Nothing named it, so somebody deleted it."""
+
+    async def deleted() -> None:
+        await rig.service.cookies.delete(GOING)
+        raise MetadataUnavailable("it ends here")
+
+    _once_after(rig.service.cookies, "update", deleted)
+    with pytest.raises(MetadataUnavailable):
+        await _rename(rig).run()
     await _rename(rig).run()
     await _check_renamed(rig)
 
