@@ -75,9 +75,9 @@ def replaced(sim: Simulation) -> None:
 
 
 def one_more(sim: Simulation) -> None:
-    """With a node for it: copies may have nowhere to go without."""
+    """With a node for it: copies may have nowhere to go without. And with a quota that has room for all."""
     sim.kubernetes.room += 1
-    sim.kubernetes.quota += 1
+    sim.kubernetes.quota = max(sim.kubernetes.quota + 1, 5)
     sim.change(replicas=5, version="1.0", image="", durability={"ensembleSize": 3}, decommission={"mode": "Drain"})
     for _ in range(60):
         sim.run_pass()
