@@ -177,7 +177,13 @@ class HttpBookieAdmin:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-                session.put(url, data=body, params=query, ssl=self._tls if self._tls is not None else True) as answer,
+                session.put(
+                    url,
+                    data=body,
+                    params=query,
+                    ssl=self._tls if self._tls is not None else True,
+                    allow_redirects=False,  # a bookie speaks for itself, and sends nobody to others
+                ) as answer,
             ):
                 text = " ".join((await answer.text(errors="replace")).split())[:300]
                 status = answer.status

@@ -38,6 +38,7 @@ class Api:
     async def start(self, tls: ssl.SSLContext | None = None) -> web.AppRunner:
         app = web.Application()
         app.router.add_put("/api/v1/bookie/state/readonly", self._answer)
+        app.router.add_put("/elsewhere", self._answer)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
@@ -52,7 +53,8 @@ class Api:
             return web.Response(status=500, text="Failed to deserialize Object from Json string")  # as Apache's do
         if self.status == 200:
             await self.rig.set_registration(R if members["readOnly"] else W)
-        return web.Response(status=self.status, text="because\nof something")
+        elsewhere = {"Location": f"http://127.0.0.1:{self.port}/elsewhere"} if self.status == 308 else None
+        return web.Response(status=self.status, text="because\nof something", headers=elsewhere)
 
 
 @pytest.fixture
@@ -160,6 +162,13 @@ async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: ty
     with pytest.raises(Refused, match="still writable and cannot be made read-only"):
         await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
     await make_read_only(rig.service, admin, GOING, Presence.READ_ONLY)  # it is already
+
+
+async def test_nobody_is_sent_elsewhere(rig: Rig, api: Api) -> None:
+    api.status = 308
+    with pytest.raises(Refused, match=r"refuses to change its mode \(308\)"):
+        await HttpBookieAdmin(rig.service, token="t0k").set_read_only(GOING, True)
+    assert len(api.asked) == 1
 
 
 async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
