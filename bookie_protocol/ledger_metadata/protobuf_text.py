@@ -55,7 +55,11 @@ def parse_text(data: bytes, message: MessageT, subject: str) -> MessageT:
     try:
         text = _ESCAPE.sub(_escape, data.decode("utf-8"))
         text_format.Parse(text, message, allow_unknown_field=True)
-    except (text_format.ParseError, ValueError, RecursionError) as error:
+    except text_format.ParseError as error:
+        # Its own words have the line, which may be that of the password, and whoever may only look is told this.
+        where = f"line {error.GetLine()}, column {error.GetColumn()}"
+        raise MetadataDamaged(f"{subject} is not valid protobuf text: {where}") from None
+    except (ValueError, RecursionError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MetadataDamaged(f"{subject} is not valid protobuf text: {first_line}") from error
     if not message.IsInitialized():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,13 @@ def test_format_1_cannot_hold_an_ack_quorum_of_its_own() -> None:
 def test_damage_is_named(data: bytes, message: str) -> None:
     with pytest.raises(MetadataDamaged, match=message):
         decode_ledger_metadata(5, data)
+
+
+@pytest.mark.parametrize("password", [b"geheim", b'"geheim', b'"geheim\\777"', b'"geheim" "geheim'])
+def test_damage_in_a_password_is_named_without_it(password: bytes) -> None:
+    with pytest.raises(MetadataDamaged, match="not valid protobuf text") as raised:
+        decode_ledger_metadata(5, HEADER + b"2\nquorumSize: 1\npassword: " + password + b"\n")
+    assert "geheim" not in "".join(traceback.format_exception(raised.value))
 
 
 ids = st.text(st.sampled_from("abcXYZ019:_.-"), min_size=1, max_size=20)
