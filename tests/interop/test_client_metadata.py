@@ -135,10 +135,10 @@ async def test_the_shell_reads_lists_dumps_restores_and_deletes_our_ledgers(clus
             "application",
         ):
             assert word in said, said
-        ids = {int(number) for number in re.findall(r"ledgerID: (\d+)", listed)}
+        ids = {int(number) for number in re.findall(r"ListLedgersCommand - .*\bledgerId=(\d+)", listed)}
         assert ids == {each async for each in client.list()}
         assert {one, still_open.ledger_id} <= ids
-        lengths = [int(length) for length in re.findall(rf"Lid={one}, Eid=\d+, EntrySize=(\d+)", entries)]
+        lengths = [int(length) for length in re.findall(rf"Entry ledgerId={one} entryId=\d+ entrySize=(\d+)", entries)]
         assert lengths == list(
             accumulate(len(payload(one, i)) for i in range(20))
         )  # of the ledger, whatever it is called

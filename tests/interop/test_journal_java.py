@@ -37,5 +37,7 @@ def test_readjournal(class_path: str, tmp_path: Path, checks: bool) -> None:
     )
     (name,) = rig.journals()
     output = java_shell(class_path, configuration, "readjournal", f"{directory}/{name}")
-    found = [(int(ledger), int(entry)) for ledger, entry in re.findall(r"Lid=(-?\d+), Eid=(-?\d+)", output)]
-    assert found == EXPECTED
+    found = [
+        (int(ledger), int(entry)) for ledger, entry in re.findall(r"Entry ledgerId=(-?\d+) entryId=(-?\d+) pos", output)
+    ]
+    assert found == EXPECTED, output

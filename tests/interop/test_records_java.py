@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -55,9 +56,9 @@ async def test_the_shell_lists_formats_and_reads_as_if_they_were_not_there(
         return await asyncio.to_thread(java_shell, class_path, configuration, *arguments)
 
     said = await shell("listledgers")
-    found = {int(line.split("ledgerID: ")[1].split(",")[0]) for line in said.splitlines() if "ledgerID: " in line}
-    assert found == set(IDS), said
-    assert "Under replicated ledger count: 0" in await shell("listunderreplicated", "-onlydisplayledgercount")
+    assert {int(number) for number in re.findall(r"ListLedgersCommand - .*\bledgerId=(\d+)", said)} == set(IDS), said
+    said = await shell("listunderreplicated", "-onlydisplayledgercount")
+    assert "Under replicated ledger count count=0" in said, said
     assert "2147483653" in await shell("ledgermetadata", "-ledgerid", str(2**31 + 5))
     records = service.records("decommission")
     assert await records.names() == {"10.0.0.1:3181"}

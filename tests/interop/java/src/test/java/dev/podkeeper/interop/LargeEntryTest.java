@@ -1,6 +1,5 @@
 package dev.podkeeper.interop;
 
-import com.google.protobuf.ByteString;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
@@ -8,13 +7,11 @@ import java.net.Socket;
 import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.client.api.WriteHandle;
 import org.apache.bookkeeper.net.BookieId;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.AddRequest;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.BKPacketHeader;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.OperationType;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.ProtocolVersion;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.Request;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.Response;
-import org.apache.bookkeeper.proto.BookkeeperProtocol.StatusCode;
+import org.apache.bookkeeper.proto.OperationType;
+import org.apache.bookkeeper.proto.ProtocolVersion;
+import org.apache.bookkeeper.proto.Request;
+import org.apache.bookkeeper.proto.Response;
+import org.apache.bookkeeper.proto.StatusCode;
 import org.apache.bookkeeper.proto.checksum.DigestManager;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -67,13 +64,11 @@ class LargeEntryTest extends ClientTest {
     private static byte[] v3Add(long ledger, int bodyBytes) throws Exception {
         byte[] entry = new byte[bodyBytes];
         java.nio.ByteBuffer.wrap(entry).putLong(ledger).putLong(0).putLong(-1).putLong(bodyBytes - 36);
-        return Request.newBuilder()
-                .setHeader(BKPacketHeader.newBuilder().setVersion(ProtocolVersion.VERSION_THREE)
-                        .setOperation(OperationType.ADD_ENTRY).setTxnId(1))
-                .setAddRequest(AddRequest.newBuilder().setLedgerId(ledger).setEntryId(0)
-                        .setMasterKey(ByteString.copyFrom(DigestManager.generateMasterKey(Setting.PASSWORD)))
-                        .setBody(ByteString.copyFrom(entry)))
-                .build().toByteArray();
+        Request request = new Request();
+        request.setHeader().setVersion(ProtocolVersion.VERSION_THREE).setOperation(OperationType.ADD_ENTRY).setTxnId(1);
+        request.setAddRequest().setLedgerId(ledger).setEntryId(0)
+                .setMasterKey(DigestManager.generateMasterKey(Setting.PASSWORD)).setBody(entry);
+        return request.toByteArray();
     }
 
     private static byte[] v2Add(long ledger, int bodyBytes) throws Exception {
@@ -119,7 +114,8 @@ class LargeEntryTest extends ClientTest {
             byte[] frame = v3Add(ledger.getId(), FRAME_LIMIT - 4 - envelope);
             assertEquals(FRAME_LIMIT - 4, frame.length);
             wire.send(frame);
-            Response response = Response.parseFrom(wire.receive());
+            Response response = new Response();
+            response.parseFrom(wire.receive());
             assertEquals(StatusCode.EOK, response.getStatus());
             assertEquals(ledger.getId(), response.getAddResponse().getLedgerId());
         }
