@@ -46,8 +46,7 @@ from bookie_client.placement.policy import ClusterView, PlacementPolicy
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.writing.advanced import AdvancedLedgerWriter
-from bookie_client.writing.creation import create_writer
-from bookie_client.writing.new_ledger import NewLedger, takes_new_ledger
+from bookie_client.writing.creation import NewLedger, create_writer, takes_new_ledger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerDeleted, MetadataNotFound

@@ -22,8 +22,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_batch import payload_bytes
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
-from bookie_client.writing.handle import WriteHandle
-from bookie_client.writing.writer import LedgerWriter
+from bookie_client.writing.writer import LedgerWriter, WriteHandle
 from bookie_protocol.digest import Buffer
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata

@@ -22,9 +22,8 @@ from collections.abc import Mapping
 from bookie_client.recovery.forward_read import FoundEntry
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.writing.add_state import AddState
-from bookie_client.writing.ensemble_change import replace_bookies
+from bookie_client.writing.ensemble_change import find_spares, replace_bookies
 from bookie_client.writing.pipeline import AddPipeline
-from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import CouldNotTell, PodkeeperError
 from bookie_protocol.ledger_metadata.model import Ensemble
 

@@ -1,22 +1,45 @@
-"""The metadata side of replacing failed bookies, and of closing: pure functions over `LedgerMetadata`.
+"""Replacing failed bookies of an ensemble: what the metadata become, which spare bookies there are, how changes are carried
+out, and what becomes of positions for which there is no spare.
 
 Invariants
 - A new segment starts at LAC + 1, so it never covers an acknowledged entry; a segment that starts there
   already is replaced in place, and earlier ones are never touched.
 - A replacement is never a failed bookie nor a member of the ensemble.
 - A ledger that is in recovery or closed by somebody else is never changed back.
+- A spare is connected before it is written into the metadata: one that is registered and dead (its session
+  lives on for a while) costs a refused connection, not an ensemble change.
+- Bookies that could not be reached lately are asked only when the others do not suffice. The search for spares is
+  bounded in rounds, and each round in time (`PROBE_SECONDS`).
+- Changes are made one at a time. Those behind which not one more entry is confirmed, as when every bookie refuses, are
+  made at ever longer intervals, up to `degraded_retry_interval`: they do not flood the metadata service.
+- Whatever a change raises ends as a `PodkeeperError`: adds that wait for it must not be left without an end.
 
-Source: reference client protocol, sections 7.3 and 8.
+Functions over `LedgerMetadata` are pure; everything else belongs to the event loop.
+
+Source: reference client protocol, sections 7, 8, 16 and 17.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from random import Random
+from typing import Final
 
+from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.logs import get_logger
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy, ReplacementRequest
-from bookie_protocol.errors import LedgerClosed, LedgerFenced, MetadataVersionConflict
+from bookie_client.writing.add_state import AddState
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    CouldNotTell,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataVersionConflict,
+    PodkeeperError,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 
@@ -75,3 +98,123 @@ def close_needed(metadata: LedgerMetadata, last_entry: int, length: int) -> bool
         f"ledger {metadata.ledger_id} was closed by another client at entry {metadata.last_entry_id}"
         f" ({metadata.length} bytes), this writer's end is entry {last_entry} ({length} bytes)"
     )
+
+
+MAX_ROUNDS: Final = 4
+
+
+async def find_spares(
+    context: ClientContext,
+    quorums: Quorums,
+    ensemble: tuple[str, ...],
+    failed: Mapping[int, str],
+) -> ClusterView:
+    """The cluster with nobody writable but up to as many reachable spare bookies as failed; none when there are
+    none.
+
+    Raises the registry's `MetadataError`.
+    """
+    cluster = await context.cluster_view()
+    found: frozenset[str] = frozenset()
+    for _ in range(MAX_ROUNDS):
+        placement = replace_bookies(ensemble, failed, quorums, cluster, context.placement, context.random)
+        chosen = sorted(set(placement.ensemble).difference(ensemble))
+        if not chosen:
+            break
+        reached = await asyncio.gather(*map(context.pool.reachable, chosen))
+        unreachable = {bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable}
+        found = frozenset(chosen) - unreachable
+        if not unreachable:
+            context.placement_inputs.tell_relaxed(placement)
+            break
+        excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
+        cluster = replace(cluster, excluded=excluded, quarantined=context.avoided_bookies())
+    return replace(cluster, writable=found, quarantined=frozenset())
+
+
+EnsembleChange = Callable[[Mapping[int, str]], Awaitable[tuple[str, ...]]]
+"""Replace these failed bookies (position -> bookie) from LAC + 1 on; returns the ensemble that holds from
+there on, which is the old one when there is no spare bookie. Raises when the ledger cannot be written any
+more."""
+
+IMMEDIATE_CHANGES: Final = 8
+"""Ensemble changes in front of the same entry that are made at once; the next ones are slowed down."""
+FIRST_CHANGE_PAUSE: Final = 0.01
+"""Seconds; doubles with each change."""
+
+_log = get_logger(__name__)
+
+
+class ChangeRunner:
+    """Of one pipeline. `longest_pause`: seconds between changes at most."""
+
+    def __init__(self, state: AddState, change: EnsembleChange, longest_pause: float) -> None:
+        self._state = state
+        self._change = change
+        self._longest_pause = longest_pause
+        self._changed_at = state.lac
+        self._changes_here = 0
+
+    async def run(self, failed: Mapping[int, str]) -> tuple[str, ...]:
+        """Replace `failed`; returns the ensemble that is stored then. Does nothing when the ledger cannot be written
+        any more once it is this change's turn. Raises `PodkeeperError`."""
+        state = self._state
+        _log.info("ensemble change", ledger=state.ledger_id, failed=sorted(failed.values()), after=state.lac)
+        await self._pause()
+        if state.failure is not None:
+            return state.ensemble
+        try:
+            return await self._changed(failed)
+        except PodkeeperError as error:
+            _log.warning("ledger cannot be written any more", ledger=state.ledger_id, error=str(error))
+            raise
+
+    async def _changed(self, failed: Mapping[int, str]) -> tuple[str, ...]:
+        try:
+            return await self._change(failed)
+        except PodkeeperError:
+            raise
+        except Exception as error:
+            # A placement policy of the application's own, for instance.
+            raise CouldNotTell(f"the ensemble change failed: {error!r}") from error
+
+    async def _pause(self) -> None:
+        """Wait if many changes have brought nothing."""
+        if self._state.lac != self._changed_at:
+            self._changed_at, self._changes_here = self._state.lac, 0
+        self._changes_here += 1
+        excess = self._changes_here - IMMEDIATE_CHANGES
+        if excess > 0:
+            await asyncio.sleep(min(FIRST_CHANGE_PAUSE * 2 ** min(excess, 30), self._longest_pause))
+
+
+async def mend(
+    context: ClientContext, state: AddState, retry: Callable[[], None], restored: Callable[[int, str], None]
+) -> None:
+    """Ends when no position is degraded any more, or nothing can be written any more. `retry` starts the change that
+    replaces degraded positions; `restored` is told which of them can be reached again."""
+    while state.degraded and not state.over:
+        await context.bookies.changed(context.options.degraded_retry_interval)
+        try:
+            writable = await context.bookies.writable()
+            spares = await find_spares(context, state.quorums, state.ensemble, dict(state.degraded))
+        except PodkeeperError:
+            continue  # nobody can tell; the next round asks again
+        # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
+        if spares.writable and state.may_change:
+            retry()
+        else:
+            await _use_returned(context, state, writable, restored)
+
+
+async def _use_returned(
+    context: ClientContext, state: AddState, writable: frozenset[str], restored: Callable[[int, str], None]
+) -> None:
+    for position, bookie in list(state.degraded.items()):
+        if bookie not in writable:
+            continue
+        try:
+            await context.pool.channel(bookie, state.ledger_id).connect()
+        except BookieUnavailable:
+            continue
+        restored(position, bookie)

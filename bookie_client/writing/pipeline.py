@@ -20,25 +20,24 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.connection.request import BookieRequest
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.reading.background import defect_found, fail_on_defect
-from bookie_client.writing.add_batch import AddBatch
-from bookie_client.writing.add_state import AddState
-from bookie_client.writing.change_runner import ChangeRunner, EnsembleChange
+from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.doubt import Doubt
-from bookie_client.writing.intake import AddIntake
-from bookie_client.writing.mending import mend
+from bookie_client.writing.ensemble_change import ChangeRunner, EnsembleChange, mend
+from bookie_client.writing.intake import AddBatch, AddIntake
 from bookie_client.writing.outbox import Outbox
-from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, QuorumLost
 
 _log = get_logger(__name__)
 
@@ -287,3 +286,38 @@ class AddPipeline:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         fail_on_defect(task, self.ledger_id, name, self.abandon)
+
+
+TICKS: Final = 4
+"""Ticks in one time-out."""
+
+
+class AddAges:
+    """Which add is older than `TICKS` ticks. Pure."""
+
+    def __init__(self) -> None:
+        self._pushed: deque[int] = deque(maxlen=TICKS + 1)
+
+    def tick(self, last_pushed: int, last_delivered: int) -> int | None:
+        """The oldest add that was given out at least `TICKS` ticks ago and is not delivered; None if there is
+        none."""
+        self._pushed.append(last_pushed)
+        if len(self._pushed) <= TICKS or last_delivered >= self._pushed[0]:
+            return None
+        return last_delivered + 1
+
+
+async def watch_quorum(pipeline: AddPipeline, timeout: float) -> None:
+    """Until the handle cannot write any more; `timeout` in seconds."""
+    state = pipeline.state
+    ages = AddAges()
+    while not state.over:
+        await asyncio.sleep(timeout / TICKS)
+        entry_id = ages.tick(state.last_pushed, state.delivered.entry_id)
+        if entry_id is not None and not state.over:
+            pipeline.abandon(
+                QuorumLost(
+                    f"entry {entry_id} did not reach its ack quorum of {state.quorums.ack} in {timeout:g} s"
+                    " (add_quorum_timeout)"
+                )
+            )

@@ -1,17 +1,315 @@
-"""The writer's handle: pipelined appends whose entry ids the handle gives.
+"""The handles of writers: what they share (state, reads of what is confirmed, force, close), and the one that gives the
+entry ids itself.
+
+Invariants
+- Appends are acknowledged, or fail, in the order of their entry ids.
+- An append that failed, or that was cancelled after it was sent, may still be in the ledger: its outcome is
+  unknown until the ledger is closed.
+- After `close` returned the metadata names the end of the ledger.
 
 Event loop only.
 
-Source: reference client protocol, section 6.
+Source: reference client protocol, sections 3, 6, 7, 8, 9 and 10.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Self
 
-from bookie_client.writing.handle import WriteHandle
-from bookie_protocol.digest import Buffer
+from bookie_client.context import ClientContext
+from bookie_client.distribution import Quorums
+from bookie_client.logs import get_logger
+from bookie_client.metadata_update import update_metadata
+from bookie_client.reading.background import fail_on_defect
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.writing.doubt import Doubt
+from bookie_client.writing.ensemble_change import (
+    change_needed,
+    check_open,
+    close_needed,
+    find_spares,
+    replace_bookies,
+    with_new_ensemble,
+)
+from bookie_client.writing.explicit_lac import ExplicitLac
+from bookie_client.writing.fault_domains import make_add_state
+from bookie_client.writing.force import UnsyncedWatch, force_ledger
+from bookie_client.writing.own_entries import OwnEntries
+from bookie_client.writing.pipeline import AddPipeline, watch_quorum
+from bookie_protocol.digest import Buffer, DigestManager
+from bookie_protocol.errors import LedgerClosed, MetadataUnavailable, PodkeeperError, QuorumLost
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+
+_log = get_logger(__name__)
+
+
+class WriteHandle:
+    """Base of the writers' handles."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        metadata: Versioned[LedgerMetadata],
+        digest: DigestManager,
+        master_key: bytes,
+        *,
+        connections: int,
+        deferred_sync: bool = False,
+    ) -> None:
+        """`connections`: so many had the pool made before the ledger was created."""
+        value = metadata.value
+        options = context.options
+        self.ledger_id = value.ledger_id
+        self._context = context
+        self._metadata = metadata
+        quorums = Quorums(value.ensemble_size, value.write_quorum_size, value.ack_quorum_size)
+        self._state = make_add_state(
+            context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
+        )
+        encoder = context.pool.dialect.add_encoder(self.ledger_id, master_key, deferred_sync=deferred_sync)
+        self._doubt = Doubt(context.pool, self._look, connections, options.degraded_retry_interval)
+        self._pipeline = AddPipeline(
+            context,
+            self._state,
+            digest,
+            encoder,
+            self._change_ensemble,
+            on_failure=self._appending_failed,
+            doubt=self._doubt,
+        )
+        self._reader = OwnEntries(context, lambda: self._metadata, digest)
+        self._closing: asyncio.Task[None] | None = None
+        self._forces: set[asyncio.Task[None]] = set()
+        self._background: list[asyncio.Task[None]] = []
+        if options.add_quorum_timeout is not None:
+            self._run(watch_quorum(self._pipeline, options.add_quorum_timeout), "quorum time-out")
+        if options.explicit_lac_interval is not None:
+            announcer = ExplicitLac(context, self._state, digest, master_key)
+            self._run(announcer.run(options.explicit_lac_interval), "explicit LAC")
+        self._unsynced = UnsyncedWatch(context, self._state, self._may_have_lost) if deferred_sync else None
+        context.open_handles.add(self._abandon)
+
+    # --- what can be asked ----------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata as this writer last stored it."""
+        return self._metadata.value
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this writer has stored the end of the ledger."""
+        return self._metadata.value.is_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest entry id such that it and all before are acknowledged, and with deferred sync forced;
+        -1 if none."""
+        return self._state.lac
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The highest entry id that was sent."""
+        return self._state.last_pushed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries up to `last_add_confirmed`."""
+        return self._state.confirmed_length
+
+    @property
+    def pending(self) -> int:
+        """Appends that are neither acknowledged nor failed."""
+        return self._state.pending
+
+    @property
+    def ensemble_changes(self) -> int:
+        """How often this writer set out to replace failed bookies."""
+        return self._state.ensemble_changes
+
+    @property
+    def degraded(self) -> Mapping[int, str]:
+        """Positions that get no entries at present: their bookie failed and there is no spare."""
+        return dict(self._state.degraded)
+
+    @property
+    def failure(self) -> PodkeeperError | None:
+        """What ended appending before `close` did; None if nothing."""
+        return self._state.failure
+
+    # --- what is sent ---------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Wait until everything submitted has ended. Raises what ended appending, if something did."""
+        await self._pipeline.idle()
+        if self._state.failure is not None:
+            raise self._state.failure
+
+    async def force(self) -> None:
+        """Make durable what was acknowledged before this call, and move `last_add_confirmed` there.
+
+        Only with deferred sync there is something to do. Raises `LedgerClosed`, or the error of a bookie: every
+        bookie of the ensemble has to answer, and the call may be repeated.
+        """
+        if self._state.failure is not None or self._state.closing:
+            raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed, or failed: {self._state.failure}")
+        task = asyncio.get_running_loop().create_task(
+            force_ledger(self._context, self._state), name=f"ledger {self.ledger_id}: force"
+        )
+        self._forces.add(task)
+        task.add_done_callback(self._forces.discard)
+        await task
+
+    # --- reading what is confirmed --------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> list[LedgerEntry]:
+        """Entries `first` to `last`, both included, up to `last_add_confirmed`. Raises as `LedgerReader.entries`."""
+        return await self._reader.read(first, last, bound=self._state.lac)
+
+    def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
+        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now. Raises as
+        `LedgerReader.entries`."""
+        end = self._state.lac if last is None else last
+        return self._reader.entries(first, end, bound=self._state.lac)
+
+    # --- closing --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Wait for pending appends to end, then store the end of the ledger in its metadata.
+
+        Calling it again, also at the same time, gives the first call's result; cancelling a call does not stop
+        the closing. Raises `MetadataVersionConflict` when another client has closed the ledger at another end,
+        `MetadataNotFound` when it was deleted, `MetadataUnavailable` when nobody can tell: then the next call
+        tries again, also when the end was stored and only the answer got lost. An earlier failure of appends is
+        not raised again: the ledger is closed behind the last confirmed entry. With deferred sync, entries that
+        were not forced are cut off.
+        """
+        if self._closing is None or _may_try_again(self._closing):
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close {self.ledger_id}")
+            self._closing.add_done_callback(_retrieve)
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close. Raises what ended appending, so that no append fails unseen; an error of the body goes
+        first."""
+        try:
+            await self.close()
+        except PodkeeperError as problem:
+            if error is None:
+                raise
+            _log.warning("ledger could not be closed", ledger=self.ledger_id, error=str(problem))
+        if error is None and self._state.failure is not None:
+            raise self._state.failure
+
+    async def _close(self) -> None:
+        state = self._state
+        state.stop()
+        self._refuse_held(LedgerClosed(f"ledger {self.ledger_id}: closed before all entries in front of it came"))
+        await self._pipeline.idle()
+        if self._forces:
+            await asyncio.wait(self._forces)
+        await self._end_background()
+        if state.delivered.entry_id > state.lac:
+            unforced = state.delivered.entry_id - state.lac
+            _log.warning("closed without force: entries are cut off", ledger=self.ledger_id, entries=unforced)
+        lac, length = state.lac, state.confirmed_length
+        self._metadata = await update_metadata(
+            self._context.ledgers,
+            self._metadata,
+            lambda metadata: close_needed(metadata, lac, length),
+            lambda metadata: metadata.closed(lac, length),
+        )
+
+    async def _abandon(self) -> None:
+        """The client closes while this handle is open: nothing more can be sent, and the ledger is left as it
+        is."""
+        self._pipeline.abandon(LedgerClosed("the client was closed before this ledger"))
+        await self._end_background()
+
+    async def _end_background(self) -> None:
+        self._context.open_handles.discard(self._abandon)
+        if self._unsynced is not None:
+            self._unsynced.close()
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
+        await self._pipeline.close()
+
+    def _run(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"ledger {self.ledger_id}: {name}")
+        self._background.append(task)
+        fail_on_defect(task, self.ledger_id, name, self._pipeline.abandon)
+
+    def _may_have_lost(self, bookie: str) -> None:
+        self._pipeline.abandon(
+            QuorumLost(
+                f"connection to bookie {bookie} lost: entries above {self._state.lac} were not forced, and a bookie "
+                "that was restarted has lost them"
+            )
+        )
+
+    def _appending_failed(self, error: PodkeeperError) -> None:
+        self._refuse_held(error)
+
+    def _refuse_held(self, error: PodkeeperError) -> None:
+        """Fail what was given to this handle and not sent yet."""
+
+    # --- the metadata ---------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Raises what ends the writing if the ledger is not this writer's any more."""
+        stored = await self._context.ledgers.read(self.ledger_id, fresh=True)
+        check_open(stored.value)
+        # Clients of the reference lose it with their first update, and formats before 3 have none: 0 tells nothing.
+        if stored.value.creation_token not in (0, self.metadata.creation_token):
+            raise LedgerClosed(f"ledger {self.ledger_id} was deleted, and another client made one of this id")
+
+    async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
+        context = self._context
+        lac = self._state.lac
+        quorums = self._state.quorums
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed)
+        connections, before = context.pool.connections, self._metadata
+
+        def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:
+            return replace_bookies(
+                metadata.last_ensemble, failed, quorums, spares, context.placement, context.random
+            ).ensemble
+
+        def needed(metadata: LedgerMetadata) -> bool:
+            return change_needed(metadata, failed) and replaced(metadata) != metadata.last_ensemble
+
+        self._metadata = await update_metadata(
+            context.ledgers,
+            self._metadata,
+            needed,
+            lambda metadata: with_new_ensemble(metadata, lac, replaced(metadata)),
+        )
+        if self._metadata is not before:  # stored, in a ledger that is open
+            self._doubt.seen_open(connections)
+        return self.metadata.last_ensemble
+
+
+def _may_try_again(closing: asyncio.Task[None]) -> bool:
+    """Whether nobody could tell what is stored. The end of the ledger is decided by then: what is tried again is the
+    same compare-and-set, which loses against whatever was stored meanwhile, and then finds it."""
+    return closing.done() and not closing.cancelled() and isinstance(closing.exception(), MetadataUnavailable)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    # Every caller of `close` may have been cancelled; the error is kept for the next one.
+    if not task.cancelled():
+        task.exception()
 
 
 class LedgerWriter(WriteHandle):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.creation import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState

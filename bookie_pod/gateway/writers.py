@@ -23,8 +23,7 @@ from typing import Any, Final
 import structlog
 
 from bookie_client import Client, LedgerWriter
-from bookie_client.writing.creation import create_writer
-from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.creation import NewLedger, create_writer
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.gateway.messages import given_bytes
 from bookie_protocol.errors import (

@@ -27,14 +27,13 @@ from bookie_client.recovery import entry_vote, forward_read
 from bookie_client.recovery.end import _Forward
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.recovery.rewrite import Rewriter, _Rewrites
-from bookie_client.writing import handle
+from bookie_client.writing import writer
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
-from bookie_client.writing.ensemble_change import replace_bookies
+from bookie_client.writing.ensemble_change import find_spares, replace_bookies
 from bookie_client.writing.force import UnsyncedWatch
-from bookie_client.writing.handle import WriteHandle
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_client.writing.spares import find_spares
+from bookie_client.writing.writer import WriteHandle
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.node.replay import ReplayIntoStorage
 from bookie_protocol.errors import (
@@ -172,7 +171,7 @@ def _change_the_ensemble_of_a_ledger_in_recovery(patch: pytest.MonkeyPatch) -> N
     def needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:
         return any(metadata.last_ensemble[position] == bookie for position, bookie in failed.items())
 
-    patch.setattr(handle, "change_needed", needed)
+    patch.setattr(writer, "change_needed", needed)
 
 
 def _force_in_spite_of_a_restart(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from bookie_pod.cli.options import AS_JSON, combined, quorum_options
 from bookie_pod.cli.passwords import password_option, read_password
 
 if TYPE_CHECKING:
-    from bookie_client.writing.new_ledger import NewLedger
+    from bookie_client.writing.creation import NewLedger
 
 _MIB: Final = 1024 * 1024
 DIGESTS: Final = ("CRC32C", "CRC32", "MAC", "DUMMY")
@@ -223,7 +223,7 @@ def delete(connection: Connection, ledger_ids: tuple[int, ...], force: bool, yes
 
 def _new_ledger(*, digest: str, password_file: str | None, properties: Sequence[str], **others: Any) -> NewLedger:
     """What `creates` gave. Raises `click.UsageError`, `InvalidConfiguration`, `BadRequest`."""
-    from bookie_client.writing.new_ledger import NewLedger
+    from bookie_client.writing.creation import NewLedger
     from bookie_protocol.digest import DigestType
 
     metadata: dict[str, bytes] = {}

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from bookie_client.writing.creation import create_writer
-from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.creation import NewLedger, create_writer
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_formats import splitter

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from bookie_client.writing import handle
-from bookie_client.writing.spares import find_spares
+from bookie_client.writing import writer
+from bookie_client.writing.ensemble_change import find_spares
 from bookie_protocol.errors import (
     BookieReadOnly,
     DigestMismatch,
@@ -218,7 +218,7 @@ async def test_a_change_that_ends_after_the_ledger_failed_tells_nothing_of_going
         three.bookie(victim).fail_adds = StorageFault
         await append_two(ledger)
         assert caplog.text.count("no spare bookie") == 1
-        monkeypatch.setattr(handle, "find_spares", held)
+        monkeypatch.setattr(writer, "find_spares", held)
         await three.add_bookie("b4")
         await reached.wait()
         for bookie in {*ledger.metadata.last_ensemble} - {victim}:

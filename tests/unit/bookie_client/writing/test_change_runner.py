@@ -6,7 +6,7 @@ import pytest
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.add_state import AddState
-from bookie_client.writing.change_runner import FIRST_CHANGE_PAUSE, IMMEDIATE_CHANGES, ChangeRunner
+from bookie_client.writing.ensemble_change import FIRST_CHANGE_PAUSE, IMMEDIATE_CHANGES, ChangeRunner
 from bookie_protocol.errors import CouldNotTell, LedgerClosed, MetadataUnavailable
 
 ABC = ("A", "B", "C")

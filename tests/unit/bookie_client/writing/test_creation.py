@@ -4,7 +4,7 @@ from time import process_time
 
 import pytest
 
-from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.creation import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import LedgerState

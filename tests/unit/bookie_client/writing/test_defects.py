@@ -10,7 +10,7 @@ from bookie_client.writing import pipeline
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.explicit_lac import LacAnnouncements
 from bookie_client.writing.outbox import BULK_BYTES, Outbox
-from bookie_client.writing.quorum_watch import AddAges
+from bookie_client.writing.pipeline import AddAges
 from bookie_protocol.errors import CouldNotTell, LedgerClosed, QuorumLost, StorageFault
 from tests.support.until import until
 

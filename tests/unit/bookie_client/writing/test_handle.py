@@ -6,7 +6,7 @@ import pytest
 
 from bookie_client import Client
 from bookie_client.placement.random_choice import RandomPlacement
-from bookie_client.writing.change_runner import IMMEDIATE_CHANGES
+from bookie_client.writing.ensemble_change import IMMEDIATE_CHANGES
 from bookie_protocol.errors import (
     BadRequest,
     BadVersion,

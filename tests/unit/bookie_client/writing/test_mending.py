@@ -12,7 +12,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.writing.add_state import AddState
-from bookie_client.writing.mending import mend
+from bookie_client.writing.ensemble_change import mend
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 
 ABC = ("A", "B", "C")

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from bookie_client import BlockingClient, Client
-from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.creation import NewLedger
 from bookie_protocol.errors import BadRequest
 
 CREATES = (Client.create, Client.create_advanced, BlockingClient.create, BlockingClient.create_advanced)

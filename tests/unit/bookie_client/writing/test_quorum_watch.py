@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.writing.quorum_watch import TICKS, AddAges
+from bookie_client.writing.pipeline import TICKS, AddAges
 from bookie_protocol.errors import BadRequest, LedgerClosed, QuorumLost
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.writing.reorder_buffer import HeldEntry, ReorderBuffer
+from bookie_client.writing.advanced import HeldEntry, ReorderBuffer
 from bookie_protocol.errors import BadRequest, DuplicateEntry
 
 

@@ -11,7 +11,7 @@ import pytest
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.random_choice import RandomPlacement
-from bookie_client.writing.spares import MAX_ROUNDS, find_spares
+from bookie_client.writing.ensemble_change import MAX_ROUNDS, find_spares
 
 ABC = ("A", "B", "C")
 FAILED = {1: "B"}
