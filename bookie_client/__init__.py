@@ -7,8 +7,7 @@ from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_client.placement.options import PlacementOptions
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import payloads_of
+from bookie_client.reading.entry import LedgerEntry, payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter

@@ -3,11 +3,14 @@
 Invariants
 - A start that fails, or is cancelled half way, leaves nothing open.
 - Handles end before the connections do, and the metadata service closes last: placement and registry ask it.
+- The cluster's switch over quarantine is read while a bookie is in quarantine, at once and then every
+  `quarantine_interval`; while it is off, quarantined bookies are released. A metadata service that cannot tell changes
+  nothing, and every quarantine is told in the log once.
 - A metadata service that was given open is not closed here.
 
 Event loop only.
 
-Source: reference client protocol, sections 13, 15 and 17.
+Source: reference client protocol, sections 13, 15 and 17; metadata layout, section 3.1 (`disableHealthCheck`).
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.pool import ChannelPool, Connector
 from bookie_client.context import ClientContext
-from bookie_client.health_check import follow_health_check
+from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementInputs
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.errors import MetadataError
+from bookie_protocol.metadata_service.interface import ClusterMetadata, MetadataService
 
 Part = TypeVar("Part")
+_log = get_logger(__name__)
 
 
 class ClientParts:
@@ -111,3 +116,35 @@ def _opened(part: Part | None) -> Part:
     if part is None:
         raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
     return part
+
+
+async def follow_health_check(cluster: ClusterMetadata, health: BookieHealth, interval: float) -> None:
+    """Until it is cancelled; `interval` in seconds."""
+    while True:
+        await health.quarantine_began.wait()
+        health.quarantine_began.clear()
+        told: frozenset[str] = frozenset()
+        while quarantined := health.quarantined():
+            if new := quarantined - told:
+                _log.warning("many errors: bookies are kept out of new ensembles", bookies=sorted(new))
+            told = quarantined
+            try:
+                enabled = await cluster.is_health_check_enabled()
+            except MetadataError:
+                enabled = True
+            if not enabled:
+                _log.info("health check is disabled: bookies released from quarantine", bookies=sorted(quarantined))
+                for bookie in quarantined:
+                    health.release(bookie)
+                break
+            await _began_again(health, interval)
+
+
+async def _began_again(health: BookieHealth, interval: float) -> None:
+    """Wait for the next quarantine, at most `interval` seconds."""
+    try:
+        async with asyncio.timeout(interval):
+            await health.quarantine_began.wait()
+    except TimeoutError:
+        return
+    health.quarantine_began.clear()

@@ -24,8 +24,7 @@ from bookie_client.blocking.client import BlockingClient, parts_of
 from bookie_client.blocking.handles import not_picklable, size_of
 from bookie_client.blocking.iteration import iterate
 from bookie_client.blocking.loop_thread import LoopThread
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import payload_bytes
+from bookie_client.reading.entry import LedgerEntry, payload_bytes
 from bookie_client.streams.cursors import StreamCursor
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import PublishedLedger, StreamPosition, StreamSettings, Txn

@@ -23,7 +23,7 @@ from typing import Final
 
 import google_crc32c
 
-from bookie_client.reading.entry_batch import EntryBatch
+from bookie_client.reading.entry import EntryBatch
 from bookie_protocol.entry import ENTRY_HEADER_SIZE
 from bookie_protocol.wire.packed_entries import PackedEntries
 from bookie_protocol.wire.v2_layout import ENTRY_LENGTH

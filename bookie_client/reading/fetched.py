@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import payload_bytes
+from bookie_client.reading.entry import LedgerEntry, payload_bytes
 from bookie_protocol.errors import PodkeeperError
 
 

@@ -19,13 +19,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bookie_client.context import ClientContext
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import payloads_of
+from bookie_client.reading.entry import LedgerEntry, payloads_of
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
 from bookie_client.reading.lac_follower import LacFollower
-from bookie_client.reading.reader import EntryReader, one_by_one
-from bookie_client.reading.second_look import batches_with_second_look, read_with_second_look, whole
+from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_by_one, read_with_refresh, whole
 from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError
@@ -231,9 +229,9 @@ class LedgerReader:
         return self._batches(first, last, bound=last)
 
     def _batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-        return batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
+        return batches_with_refresh(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
 
     def _read(
         self, first: int, last: int, part: Callable[[Sequence[LedgerEntry]], Iterable[T]], *, bound: int
     ) -> Coroutine[Any, Any, list[T]]:
-        return read_with_second_look(self._reader, first, last, part, bound=bound, refresh=self._ledger.refresh)
+        return read_with_refresh(self._reader, first, last, part, bound=bound, refresh=self._ledger.refresh)

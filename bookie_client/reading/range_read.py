@@ -1,5 +1,9 @@
 """One range of entries under way: pieces fetched ahead, handed out in order.
 
+A range that one batch read brings, as most ranges do that are read as a whole, is asked for without a plan and its
+pieces, which would cost as much as verifying what comes (`read_one_batch`). What comes of it is told as it is: an
+answer that is not the whole range, and whatever else is not as usual, is for `RangeRead.go_on` to make the best of.
+
 Invariants
 - Entries come in order and verified; the first that no replica can serve ends the range with its error, after
   the entries in front of it.
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from math import inf
 from typing import TypeVar, cast
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
@@ -238,3 +243,27 @@ class RangeRead:
         if not task.cancelled() and (error := task.exception()) is not None:
             assert isinstance(error, Exception)
             self._break(error)
+
+
+async def read_one_batch(
+    sources: EntrySources, first: int, count: int, max_bytes: int, order: Sequence[str]
+) -> tuple[BatchRead, BatchAnswer | Exception]:
+    """The read, which has ended, and what it was told: see `BatchRead`."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BatchAnswer | Exception] = loop.create_future()
+
+    def done(_: BatchRead, outcome: BatchAnswer | Exception) -> None:
+        if not ended.done():  # else cancelled in this very turn of the loop
+            ended.set_result(outcome)
+
+    read = sources.read_batch(first, count, max_bytes, order, done)
+    speculator = None
+    if read.due < inf:
+        speculator = Speculator(loop, sources.served_by)
+        speculator.watch(read)
+    try:
+        return read, await ended
+    finally:
+        read.abandon()
+        if speculator is not None:
+            speculator.stop()

@@ -4,6 +4,8 @@ Invariants
 - Nothing above the bound given by the handle is asked for, and nothing is handed out that failed
   verification.
 - Entries come in order; the first that no replica can serve ends the range with its error.
+- What cannot be read is tried again for as long as the metadata have news (`Refresh`): a writer may have begun a new
+  segment, or a copy may have moved, since the handle learnt of it last.
 - What is under way or waits to be consumed is bounded in entries and bytes (`read_window_entries`,
   `read_window_bytes`), and ends with the iteration.
 
@@ -15,7 +17,7 @@ Source: reference client protocol, section 11.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,14 +26,13 @@ from bookie_client.context import ClientContext
 from bookie_client.reading.batch_read import BatchAnswer
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_read import ReadObserver
-from bookie_client.reading.one_batch import read_one_batch
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
-from bookie_client.reading.range_read import RangeRead
+from bookie_client.reading.range_read import RangeRead, read_one_batch
 from bookie_client.reading.replica_read import ReplicaReader
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 T = TypeVar("T")
@@ -178,3 +179,60 @@ async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> As
         async for batch in batches:
             for entry in batch:
                 yield entry
+
+
+Refresh = Callable[[], Awaitable[bool]]
+"""Reads the metadata that the reader goes by; whether they are news. Does not raise when nobody can tell."""
+
+
+def batches_with_refresh(
+    reader: EntryReader, first: int, last: int, *, bound: int, refresh: Refresh
+) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+    """As `EntryReader.batches`. What cannot be read is tried again for as long as the metadata have news."""
+    return _batches(reader, first, last, reader.range(first, last, bound=bound), refresh)
+
+
+async def read_with_refresh(
+    reader: EntryReader,
+    first: int,
+    last: int,
+    part: Callable[[Sequence[LedgerEntry]], Iterable[T]],
+    *,
+    bound: int,
+    refresh: Refresh,
+) -> list[T]:
+    """What `part` gives of all of them, one thing of each; one bad entry fails the whole range. It costs less than
+    iterating."""
+    found: list[T] = []
+    reading = reader.read_into(found, first, last, part, bound=bound)
+    while True:
+        try:
+            await reading
+            return found
+        except PodkeeperError:
+            if not await refresh():
+                raise
+        reading = reader.read_into(found, first + len(found), last, part, bound=last)
+
+
+def whole(entries: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
+    """The part that is everything."""
+    return entries
+
+
+async def _batches(
+    reader: EntryReader, first: int, last: int, reading: RangeRead, refresh: Refresh
+) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+    while True:
+        try:
+            try:
+                while (batch := await reading.next()) is not None:
+                    first += len(batch)
+                    yield batch
+            finally:
+                await reading.stop()
+            return
+        except PodkeeperError:
+            if not await refresh():
+                raise
+        reading = reader.range(first, last, bound=last)

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import EntryBatch
+from bookie_client.reading.entry import EntryBatch, LedgerEntry
 from bookie_client.reading.even_batch import even_crc32c_batch
 from bookie_protocol.digest import DigestManager, DigestType
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE

@@ -37,9 +37,8 @@ from bookie_client.logs import get_logger
 from bookie_client.replication.access import replica_access
 from bookie_client.replication.copy_adds import TargetFailed
 from bookie_client.replication.copying import CopyLimits, FragmentCopy
-from bookie_client.replication.exchange import closed_fragment, exchange_bookies
+from bookie_client.replication.exchange import NewCopies, closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.targets import (
     Leaving,

@@ -6,6 +6,8 @@ bookies at half of that. Unused budget is not saved up, so there are no bursts; 
 Invariants
 - Callers are served in the order in which they came.
 - A piece larger than the budget of a second passes, and those behind it wait longer.
+- A throttle that gives way to clients (`YieldingThrottle`) is never faster than `most`, and never slower than a
+  `LEAST_SHARE`-th of it, so that copying always ends.
 - The clock is the event loop's.
 
 Shared by everything in one process that copies or checks in the background. Event loop only.
@@ -16,6 +18,7 @@ Source: reference auto-recovery, section 7 (`replicationRateByBytes`), which cou
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
@@ -117,3 +120,67 @@ class ReplicationThrottle:
         start = lane.reserve(now, nbytes, operations, self.bytes_per_second, self.ops_per_second)
         if start > now:
             await asyncio.sleep(start - now)
+
+
+LEAST_SHARE: Final = 8
+FIRST_SHARE: Final = 4
+STEP_SHARE: Final = 32
+"""What the rate rises by after a window, as a part of the most."""
+FALL: Final = 0.7
+"""What is left of the rate after a window that was slow."""
+WINDOW_SECONDS: Final = 1.0
+WINDOW_PIECES: Final = 32
+FORGOTTEN_SECONDS: Final = 10.0
+"""After such a pause a window begins anew. What the throttle itself holds back is no pause."""
+REMEMBERED: Final = 60
+QUANTILE: Final = 0.9
+SLOWER: Final = 1.2
+"""A window is slow when its quantile is so many times the usual one,"""
+SLACK_SECONDS: Final = 0.0003
+"""and so much more."""
+
+
+class YieldingThrottle(ReplicationThrottle):
+    """`most`: bytes per second that are never exceeded. Limits set by `limit` later are the new most."""
+
+    def __init__(self, most: float, ops_per_second: float | None = None) -> None:
+        self._most: float | None = most
+        self._quantiles: deque[float] = deque(maxlen=REMEMBERED)
+        """Of the last windows."""
+        self._stores: list[float] = []
+        self._window_began = self._forgotten_at = 0.0
+        super().__init__(most, ops_per_second)
+
+    def limit(self, bytes_per_second: float | None, ops_per_second: float | None = None) -> None:
+        """As of every throttle; copying begins anew with a part of it."""
+        super().limit(bytes_per_second, ops_per_second)
+        self._most = bytes_per_second
+        if bytes_per_second is not None:
+            self.bytes_per_second = bytes_per_second / FIRST_SHARE
+
+    @property
+    def piece_rate(self) -> float | None:
+        """The rate at which copying begins, whatever it is now: pieces of one size, the times of which compare."""
+        return None if self._most is None else self._most / FIRST_SHARE
+
+    def stored(self, seconds: float) -> None:
+        """Bookies took so long to store a piece."""
+        if self._most is None or self.bytes_per_second is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if now >= self._forgotten_at:
+            self._window_began, self._stores = now, []
+        self._forgotten_at = max(now, self._free_at()) + FORGOTTEN_SECONDS
+        self._stores.append(seconds)
+        if now - self._window_began < WINDOW_SECONDS or len(self._stores) < WINDOW_PIECES:
+            return
+        found = sorted(self._stores)[int(QUANTILE * len(self._stores))]
+        self._window_began, self._stores = now, []
+        self.bytes_per_second = self._next_rate(found, self._most, self.bytes_per_second)
+        self._quantiles.append(found)
+
+    def _next_rate(self, found: float, most: float, rate: float) -> float:
+        usual = min(self._quantiles, default=found)
+        if found > usual * SLOWER + SLACK_SECONDS:
+            return max(most / LEAST_SHARE, rate * FALL)
+        return min(most, rate + most / STEP_SHARE)

@@ -1,5 +1,5 @@
-"""Replacing failed bookies of an ensemble: what the metadata become, which spare bookies there are, how changes are carried
-out, and what becomes of positions for which there is no spare.
+"""Replacing failed bookies of an ensemble: what the metadata become, which spare bookies there are, how changes are
+carried out, and what becomes of positions for which there is no spare.
 
 Invariants
 - A new segment starts at LAC + 1, so it never covers an acknowledged entry; a segment that starts there

@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Callable
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.reader import EntryReader, one_by_one
-from bookie_client.reading.second_look import batches_with_second_look, read_with_second_look, whole
+from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_by_one, read_with_refresh, whole
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -38,11 +37,11 @@ class OwnEntries:
 
     async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
         """Raises as `EntryReader.batches`."""
-        return await read_with_second_look(self._reader, first, last, whole, bound=bound, refresh=self._refresh)
+        return await read_with_refresh(self._reader, first, last, whole, bound=bound, refresh=self._refresh)
 
     def entries(self, first: int, last: int, *, bound: int) -> AsyncIterator[LedgerEntry]:
         """Raises as `EntryReader.batches`."""
-        return one_by_one(batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._refresh))
+        return one_by_one(batches_with_refresh(self._reader, first, last, bound=bound, refresh=self._refresh))
 
     def _newest(self) -> Stored:
         written, looked_up = self._written(), self._looked_up

@@ -6,8 +6,7 @@ Pure; made on the event loop that copies.
 from __future__ import annotations
 
 from bookie_client.replication.replicator import ReplicationOptions
-from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_client.replication.yielding import YieldingThrottle
+from bookie_client.replication.throttle import ReplicationThrottle, YieldingThrottle
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 
 

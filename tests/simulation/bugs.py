@@ -23,7 +23,7 @@ from bookie_client.connection.outstanding import Outstanding
 from bookie_client.connection.request import BookieRequest
 from bookie_client.reading import lac_vote
 from bookie_client.reading.lac_vote import LacVote
-from bookie_client.recovery import entry_vote, forward_read
+from bookie_client.recovery import forward_read
 from bookie_client.recovery.end import _Forward
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.recovery.rewrite import Rewriter, _Rewrites
@@ -95,14 +95,14 @@ def _time_outs_are_negatives(patch: pytest.MonkeyPatch) -> None:
     def is_negative(error: PodkeeperError) -> bool:
         return isinstance(error, (NoSuchEntry, NoSuchLedger, BookieUnavailable))
 
-    patch.setattr(entry_vote, "is_negative", is_negative)
+    patch.setattr(forward_read, "is_negative", is_negative)
 
 
 def _limbo_is_negative(patch: pytest.MonkeyPatch) -> None:
     def is_negative(error: PodkeeperError) -> bool:
         return isinstance(error, (NoSuchEntry, NoSuchLedger, LedgerStateUnknown))
 
-    patch.setattr(entry_vote, "is_negative", is_negative)
+    patch.setattr(forward_read, "is_negative", is_negative)
 
 
 def _send_before_metadata(patch: pytest.MonkeyPatch) -> None:

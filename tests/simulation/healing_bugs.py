@@ -14,8 +14,8 @@ import pytest
 
 from bookie_client.replication import check, exchange, replicator, targets
 from bookie_client.replication.copying import FragmentCopy
+from bookie_client.replication.exchange import NewCopies
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.decommission import coordinator, ledger_drain, recover, store, survey, undo

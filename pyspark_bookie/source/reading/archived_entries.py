@@ -1,5 +1,5 @@
 """Entries of an archived ledger, still in the buffers of Arrow that Parquet was read into: each becomes an object when
-somebody looks at it, as those of `bookie_client.reading.entry_batch` do, and their columns are taken of all at once.
+somebody looks at it, as those of `bookie_client.reading.entry` do, and their columns are taken of all at once.
 
 Immutable; any thread.
 """

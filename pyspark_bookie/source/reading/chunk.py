@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookie_client.reading.entry_batch import payload_bytes, payloads_of
+from bookie_client.reading.entry import payload_bytes, payloads_of
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.reading.archived_entries import ArchivedEntries
 

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import EntryBatch
+from bookie_client.reading.entry import EntryBatch, LedgerEntry
 
 LARGE: Final = 4096
 """Bytes of an average payload from which a view of each costs less than gathering all by their offsets."""

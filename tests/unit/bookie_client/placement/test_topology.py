@@ -5,10 +5,10 @@ from socket import gethostname
 
 import pytest
 
-from bookie_client.placement import tracker as tracker_module
+from bookie_client.placement import inputs
+from bookie_client.placement.inputs import TopologyTracker
 from bookie_client.placement.sources.mapping import MappedLocations
 from bookie_client.placement.topology import format_location, parse_location
-from bookie_client.placement.tracker import TopologyTracker
 from bookie_protocol.errors import CouldNotTell
 from tests.support.until import until
 from tests.unit.bookie_client.placement.sources.infos import Infos
@@ -112,7 +112,7 @@ async def test_changes_are_seen_by_themselves_after_a_while(track):
 
 
 async def test_a_source_that_fails_or_hangs_holds_no_decision_up(track, monkeypatch, caplog):
-    monkeypatch.setattr(tracker_module, "LOOKUP_SECONDS", 0.02)
+    monkeypatch.setattr(inputs, "LOOKUP_SECONDS", 0.02)
     source = Places(b0="a")
     tracker = await track(source)
     await tracker.current(bookies("b0"))
@@ -154,7 +154,7 @@ async def test_the_own_place_is_given_or_that_of_this_host(track):
 
 
 async def test_what_is_remembered_is_bounded(track, monkeypatch):
-    monkeypatch.setattr(tracker_module, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(inputs, "MAX_REMEMBERED", 3)
     source = Places(**{f"b{i}": "a" for i in range(9)})
     tracker = await track(source)
     for i in range(9):

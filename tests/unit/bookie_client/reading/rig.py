@@ -15,8 +15,7 @@ from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.options import ClientOptions
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY
-from bookie_client.reading.reader import EntryReader
-from bookie_client.reading.second_look import whole
+from bookie_client.reading.reader import EntryReader, whole
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState

@@ -7,11 +7,10 @@ import pytest
 
 from bookie_client.batch_support import RETRY_SECONDS
 from bookie_client.reading import batch_read
-from bookie_client.reading.entry_batch import payloads_of
+from bookie_client.reading.entry import payloads_of
 from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
-from bookie_client.reading.reader import EntryReader, one_by_one
-from bookie_client.reading.second_look import whole
+from bookie_client.reading.reader import EntryReader, one_by_one, whole
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
 from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually

@@ -6,8 +6,7 @@ import pytest
 
 from bookie_client.replication.copying import CopyLimits
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
-from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_client.replication.yielding import YieldingThrottle
+from bookie_client.replication.throttle import ReplicationThrottle, YieldingThrottle
 from tests.unit.bookie_client.replication.cluster import equal_entries, watched_pieces, watched_windows
 from tests.unit.bookie_client.replication.restoring import fragment_of
 

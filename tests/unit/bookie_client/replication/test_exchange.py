@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie_client.replication import replicator
-from bookie_client.replication.new_copies import LISTS_TO_GIVE_UP
+from bookie_client.replication.exchange import LISTS_TO_GIVE_UP
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_protocol.errors import BookieTimeout, CopyLost, NoSuchLedger, SessionEnded
 from bookie_protocol.metadata_service.records import DECOMMISSION

@@ -1,19 +1,38 @@
-"""Segments after a change, and who may still write the metadata."""
+"""Failed bookies of an ensemble: segments, spare bookies, the run of changes, and positions that are mended."""
 
+from __future__ import annotations
+
+import asyncio
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import (
+    FIRST_CHANGE_PAUSE,
+    IMMEDIATE_CHANGES,
+    MAX_ROUNDS,
+    ChangeRunner,
     change_needed,
     close_needed,
+    find_spares,
+    mend,
     replace_bookies,
     with_new_ensemble,
 )
-from bookie_protocol.errors import LedgerClosed, LedgerFenced, MetadataVersionConflict
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    CouldNotTell,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 OPEN = LedgerMetadata(7, 3, 2, 2, {0: ("A", "B", "C")})
@@ -67,3 +86,236 @@ def test_closing_is_idempotent_and_never_moves_an_end():
     for other in (OPEN.closed(4, 10), OPEN.closed(5, 9)):
         with pytest.raises(MetadataVersionConflict, match="closed by another client"):
             close_needed(other, 5, 10)
+
+
+ABC = ("A", "B", "C")
+FAILED = {1: "B"}
+
+
+class SpareBookies:
+    """As much of `ClientContext` as the search uses; notes whom it tried to reach."""
+
+    def __init__(self, *spares: str, dead: str = "", seed: int = 0, **view: Any) -> None:
+        self.cluster = ClusterView(writable=frozenset({*ABC, *spares}), **view)
+        self.placement = RandomPlacement()
+        self.random = Random(seed)
+        self.dead = frozenset(dead)
+        self.avoided: set[str] = set()
+        self.tried: list[str] = []
+        self.pool = SimpleNamespace(reachable=self._reachable)
+        self.placement_inputs = SimpleNamespace(tell_relaxed=lambda placement: None)
+
+    async def cluster_view(self) -> ClusterView:
+        return self.cluster
+
+    def avoided_bookies(self) -> frozenset[str]:
+        return frozenset(self.avoided)
+
+    async def _reachable(self, bookie: str) -> bool:
+        self.tried.append(bookie)
+        if bookie in self.dead:
+            self.avoided.add(bookie)
+        return bookie not in self.dead
+
+
+async def found(context: SpareBookies) -> set[str]:
+    view = await find_spares(context, Quorums(3, 3, 2), ABC, FAILED)  # type: ignore[arg-type]
+    return set(view.writable)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_dead_ones_are_passed_over_and_none_is_tried_twice(seed):
+    context = SpareBookies(*"DEFG", dead="DEF", seed=seed)
+    assert await found(context) == {"G"}
+    assert len(context.tried) == len(set(context.tried))
+
+
+async def test_the_search_ends_where_all_are_dead():
+    context = SpareBookies(*"DEFGHI", dead="DEFGHI")
+    assert await found(context) == set()
+    assert len(context.tried) == MAX_ROUNDS
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_was_excluded_before_stays_so(seed):
+    context = SpareBookies(*"DEF", dead="D", seed=seed, excluded={"E": "it is drained"})
+    assert await found(context) == {"F"}
+    assert "E" not in context.tried
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_failed_elsewhere_meanwhile_is_asked_last(seed):
+    """Another ledger of this client may have found out while this one tried."""
+    context = SpareBookies(*"DEF", dead="D", seed=seed, quarantined=frozenset("EF"))
+    reachable = context.pool.reachable
+
+    async def and_another_fails(bookie: str) -> bool:
+        context.avoided.add("E")
+        return await reachable(bookie)
+
+    context.pool.reachable = and_another_fails
+    assert await found(context) == {"F"}
+
+
+async def test_nobody_to_try():
+    context = SpareBookies()
+    assert (await found(context), context.tried) == (set(), [])
+
+
+@pytest.fixture
+def state():
+    return AddState(7, Quorums(3, 2, 2), ABC)
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    made = []
+
+    async def sleep(seconds):
+        made.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return made
+
+
+async def test_changes_that_bring_nothing_are_slowed_down_until_an_entry_is_confirmed(state, pauses):
+    async def change(failed):
+        return ABC
+
+    runner = ChangeRunner(state, change, 4 * FIRST_CHANGE_PAUSE)
+    for _ in range(IMMEDIATE_CHANGES):
+        await runner.run({0: "A"})
+    assert pauses == []
+    for _ in range(4):
+        await runner.run({0: "A"})
+    assert pauses == [2 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE]
+    state.lac = 0
+    pauses.clear()
+    await runner.run({0: "A"})
+    assert pauses == []
+
+
+async def test_a_change_is_not_made_for_a_ledger_that_cannot_be_written_any_more(state):
+    async def change(failed):
+        raise AssertionError("nothing may be stored")
+
+    state.abandon(LedgerClosed("over"))
+    assert await ChangeRunner(state, change, 1).run({0: "A"}) == ABC
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"), [(MetadataUnavailable("gone"), MetadataUnavailable), (KeyError("x"), CouldNotTell)]
+)
+async def test_whatever_a_change_raises_ends_as_an_error_of_the_taxonomy(state, raised, kind, caplog):
+    async def change(failed):
+        raise raised
+
+    with pytest.raises(kind) as told:
+        await ChangeRunner(state, change, 1).run({0: "A"})
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("ledger cannot be written any more")
+    assert line.endswith(f"error={told.value}")
+
+
+ROUNDS = 5
+
+
+class DegradedLedger:
+    """As much of `ClientContext` as mending uses. Its rounds are numbered; `happens` changes things in some. The ledger
+    ends with the last one."""
+
+    def __init__(self, state: AddState) -> None:
+        self.state = state
+        self.registered = {"A", "B"}
+        self.reachable: set[str] = set()
+        self.error: BookieUnavailable | MetadataUnavailable | None = None
+        self.rounds = 0
+        self.happens = {}
+        self.options = SimpleNamespace(degraded_retry_interval=60.0)
+        self.placement = RandomPlacement()
+        self.random = Random(1)
+        self.bookies = SimpleNamespace(changed=self._changed, writable=self._writable)
+        self.pool = SimpleNamespace(reachable=self._is_reachable, channel=self._channel)
+        self.placement_inputs = SimpleNamespace(tell_relaxed=lambda placement: None)
+
+    async def _changed(self, timeout: float) -> None:
+        await asyncio.sleep(0)
+        self.rounds += 1
+        if self.rounds in self.happens:
+            self.happens[self.rounds]()
+        if self.rounds == ROUNDS:
+            self.state.abandon(BookieUnavailable("the test ends"))
+
+    async def _writable(self) -> frozenset[str]:
+        if self.error is not None:
+            raise self.error
+        return frozenset(self.registered)
+
+    async def cluster_view(self) -> ClusterView:
+        return ClusterView(writable=await self._writable())
+
+    def avoided_bookies(self) -> frozenset[str]:
+        return frozenset()
+
+    async def _is_reachable(self, bookie: str) -> bool:
+        return bookie in self.reachable
+
+    def _channel(self, bookie: str, ledger_id: int):
+        async def connect() -> None:
+            if bookie not in self.reachable:
+                raise BookieUnavailable(f"bookie {bookie}: cannot connect")
+
+        return SimpleNamespace(connect=connect)
+
+
+@pytest.fixture
+def degraded():
+    made = AddState(7, Quorums(3, 3, 2), ABC)
+    made.refused(made.begin(1), "C", BookieUnavailable("down"))
+    made.ensemble_changed(ABC)
+    assert made.degraded == {2: "C"}
+    return made
+
+
+async def mended(context: DegradedLedger) -> list[int]:
+    """The rounds in which a replacement was tried."""
+    tried: list[int] = []
+    async with asyncio.timeout(10):
+        await mend(context, context.state, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
+    return tried
+
+
+async def test_a_bookie_that_is_registered_again_gets_entries_once_it_can_be_reached(degraded):
+    context = DegradedLedger(degraded)
+    context.happens = {2: lambda: context.registered.add("C"), 4: lambda: context.reachable.add("C")}
+    assert await mended(context) == []
+    assert (context.rounds, degraded.degraded, degraded.failure) == (4, {}, None)
+
+
+async def test_a_bookie_that_is_not_registered_gets_none(degraded):
+    context = DegradedLedger(degraded)
+    context.reachable.add("C")
+    assert await mended(context) == []
+    assert (context.rounds, dict(degraded.degraded)) == (ROUNDS, {2: "C"})
+
+
+async def test_a_spare_is_taken_once_it_can_be_reached_and_goes_before_the_return(degraded):
+    context = DegradedLedger(degraded)
+    context.registered |= {"C", "D"}
+    context.happens = {3: lambda: context.reachable.update("CD")}
+    assert await mended(context) == [3, 4, ROUNDS]
+    assert degraded.degraded == {2: "C"}, "whoever starts the change mends it"
+
+
+async def test_a_metadata_service_that_cannot_tell_is_asked_again(degraded):
+    context = DegradedLedger(degraded)
+    context.error = MetadataUnavailable("nobody answers")
+    context.registered.add("C")
+    context.reachable.add("C")
+
+    def answers() -> None:
+        context.error = None
+
+    context.happens = {3: answers}
+    await mended(context)
+    assert (context.rounds, degraded.degraded) == (3, {})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyspark_bookie.source.reading import columns
 from pyspark_bookie.source.reading.columns import LARGE, columns_of
-from tests.unit.bookie_client.reading.test_entry_batch import batch_of
+from tests.unit.bookie_client.reading.test_entry import batch_of
 
 
 def taken(entries):

@@ -15,7 +15,7 @@ from pyspark_bookie.source.streaming.ledgers_progress import LedgersProgress
 from pyspark_bookie.source.streaming.offsets import Start, parse_offset
 from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit
-from tests.unit.pyspark_bookie.source.streaming.test_ordering import ranges
+from tests.unit.pyspark_bookie.source.test_planning import ranges
 
 ALL = TriggerLimit()
 EARLIEST, LATEST = Start("earliest"), Start("latest")

@@ -16,8 +16,8 @@ from pyspark_bookie.source.streaming.offsets import Start, parse_offset
 from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit
 from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
-from tests.unit.pyspark_bookie.source.streaming.test_ordering import ranges
 from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
+from tests.unit.pyspark_bookie.source.test_planning import ranges
 
 ALL = TriggerLimit()
 EARLIEST, LATEST = Start("earliest"), Start("latest")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import EntryBatch, payload_bytes, payloads_of
+from bookie_client.reading.entry import EntryBatch, LedgerEntry, payload_bytes, payloads_of
 from bookie_client.reading.verified import verify_packed
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.wire.packed_entries import PackedEntries

@@ -5,7 +5,7 @@ from itertools import permutations, product
 import pytest
 
 from bookie_client.distribution import Quorums
-from bookie_client.recovery.entry_vote import EntryVote, Verdict
+from bookie_client.recovery.forward_read import EntryVote, Verdict
 from bookie_protocol.errors import (
     BookieTimeout,
     BookieUnavailable,

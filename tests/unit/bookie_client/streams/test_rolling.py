@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.streams import StreamSettings
-from bookie_client.streams.filling import Filling
+from bookie_client.streams.rolling import Filling
 
 
 def filling(**settings):

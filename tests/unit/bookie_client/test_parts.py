@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from bookie_client.connection.health import BookieHealth
-from bookie_client.health_check import follow_health_check
 from bookie_client.options import ClientOptions
+from bookie_client.parts import follow_health_check
 from bookie_protocol.errors import BookieTimeout
 from tests.support.memory_metadata import MemoryCluster
 from tests.support.until import until
