@@ -27,9 +27,10 @@ Source: reference client protocol, sections 3, 13, 15 and 27.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from random import Random
 from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
@@ -37,7 +38,6 @@ from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import Connector, tcp_connector
 from bookie_client.context import ClientContext
-from bookie_client.opening import Opening
 from bookie_client.options import ClientOptions
 from bookie_client.parts import ClientParts
 from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
@@ -52,6 +52,30 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerDeleted, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+
+Handle = TypeVar("Handle", bound=LedgerWriter | AdvancedLedgerWriter | LedgerReader)
+
+
+class Opening(Generic[Handle]):
+    """A handle in the making: `await` it, or enter it with `async with`, which closes the handle at the
+    end."""
+
+    def __init__(self, make: Callable[[], Awaitable[Handle]]) -> None:
+        self._make = make
+        self._handle: Handle | None = None
+
+    def __await__(self) -> Generator[Any, None, Handle]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> Handle:
+        self._handle = await self._make()
+        return self._handle
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            await self._handle.__aexit__(kind, error, trace)
 
 
 class Client:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from bookie_client.batch_support import BatchSupport
 from bookie_client.connection.batch_request import BatchRequest
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.context import BatchSupport
 from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy

@@ -24,7 +24,7 @@ import structlog
 
 from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
-from bookie_client.opening import Opening
+from bookie_client.client import Opening
 from bookie_pod.audit import audited, audited_failure, changing
 from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from bookie_client.batch_support import RETRY_SECONDS
+from bookie_client.context import RETRY_SECONDS
 from bookie_client.reading import batch_read
 from bookie_client.reading.entry import payloads_of
 from bookie_client.reading.plan import ReadPlan

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookie_client.access import LedgerAccess
-from bookie_client.batch_support import BatchSupport
+from bookie_client.context import BatchSupport
 from bookie_client.distribution import Quorums
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.throttle import ReplicationThrottle
