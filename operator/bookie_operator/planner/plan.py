@@ -67,9 +67,9 @@ CHANGES: Final[tuple[Rule, ...]] = (
     move.begin,
     expand.begin,
     volume_attributes.waiting,
+    decommission.withdrawal,
     unstick.begin,
     scale_up.begin,
-    decommission.withdrawal,
     repair.begin,
     rollout.begin,
     decommission.begin,
@@ -80,8 +80,9 @@ CHANGES: Final[tuple[Rule, ...]] = (
     garbage.begin,
     support.monitoring,
 )
-"""While no operation runs. Space and bookies come before all that needs them; what a replacement gives way to comes
-before the next one; one that is broken before those that work; a rollout goes between two bookies of a decommission."""
+"""While no operation runs. Space and bookies come before all that needs them; what a rollout or a replacement gives way
+to comes before the next one; one that is broken before those that work; a rollout goes between two bookies of a
+decommission."""
 
 SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disruption.begin)
 """What protects data, whatever else is wrong."""

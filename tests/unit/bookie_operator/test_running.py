@@ -16,6 +16,7 @@ from yarl import URL
 
 from bookie_operator import handlers
 from bookie_operator.api.kinds import CLUSTER, LEASE, POD
+from bookie_operator.api.transport import Request, Transport
 from bookie_operator.handlers import Watches
 from bookie_operator.running import RunOptions, run_operator
 from tests.support import unheard
@@ -92,6 +93,24 @@ async def test_a_cluster_from_its_resource_to_its_end() -> None:
             await reached(fake, lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
         assert fake.store.get(LEASE, NAMESPACE, "podkeeper-operator")["spec"]["holderIdentity"] == ""
         assert not [thread for thread in threading.enumerate() if thread.name == "kopf"]
+
+
+async def test_the_lease_waits_behind_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a connection and a thread of its own."""
+    carried: dict[int, set[str]] = {}
+    request = Transport.request
+
+    async def recorded(self: Transport, what: Request) -> Any:
+        carried.setdefault(id(self), set()).add(what.path)
+        return await request(self, what)
+
+    monkeypatch.setattr(Transport, "request", recorded)
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        async with operator(fake):
+            await reached(fake, lambda: fake.condition("Ready") == "True")
+    (beside,) = [paths for paths in carried.values() if any(path.endswith("/podkeeper-operator") for path in paths)]
+    assert all("/leases" in path for path in beside), beside
 
 
 async def test_a_second_operator_takes_over_when_the_first_one_ends() -> None:
