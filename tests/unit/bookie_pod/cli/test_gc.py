@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_watching_tells_changes_only(served: Served, capsys: Capture, monkeypatc
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(gc.time, "sleep", sleep)
+    monkeypatch.setattr(gc, "time", SimpleNamespace(sleep=sleep))
     served.admin.gc.collectors = [("/data", gc_state())]
     assert run(["gc", "status", "--watch", "--json"]) == CommandExit.INTERRUPTED
     lines = capsys.readouterr().out.splitlines()
@@ -104,7 +105,7 @@ def test_run_and_wait_for_the_end(
             admin.gc.collectors = [("/data", gc_state(last_pass=PassResult(logs_deleted=7, errors=errors)))]
             admin.gc.force_pending = False
 
-    monkeypatch.setattr(gc.time, "sleep", sleep)
+    monkeypatch.setattr(gc, "time", SimpleNamespace(sleep=sleep))
     assert run(["gc", "run", "--watch"]) == code
     printed = capsys.readouterr()
     assert printed.out.startswith("/data: 0 ledgers and 7 logs deleted, 0 logs compacted, 0 B given back")

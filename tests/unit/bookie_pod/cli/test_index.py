@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +67,9 @@ def test_rebuild_and_wait_for_the_end(
 
     port = served.admin.integrity
     port.rebuilds = [ended(RebuildOutcome.DONE), RUNNING]
-    monkeypatch.setattr(index.time, "sleep", lambda seconds: port.rebuilds.__setitem__(1, ended(outcome)))
+    monkeypatch.setattr(
+        index, "time", SimpleNamespace(sleep=lambda seconds: port.rebuilds.__setitem__(1, ended(outcome)))
+    )
     assert run(["index", "rebuild", "--directory", "/data/a", "--no-locations", "--accept-damage"]) == code
     assert port.rebuild_requests == [RebuildRequest(("/data/a/current",), False, True, True)]
     assert outcome.value in capsys.readouterr().out
@@ -85,7 +88,7 @@ def test_an_interruption_stops_it(served: ServedAdmin, capsys: Capture, monkeypa
             raise KeyboardInterrupt
         port.rebuilds = [ended(RebuildOutcome.STOPPED)]
 
-    monkeypatch.setattr(index.time, "sleep", sleep)
+    monkeypatch.setattr(index, "time", SimpleNamespace(sleep=sleep))
     assert run(["index", "rebuild", "--json"]) == CommandExit.INTERRUPTED
     assert looks == [True, False], "stopped, and waited for"
     assert json.loads(capsys.readouterr().out)[0]["outcome"] == "stopped"

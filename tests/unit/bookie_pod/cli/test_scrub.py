@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_run_and_wait_for_the_end(
         states.append(port.scrub.running)
         port.scrub = replace(port.scrub, parts=(next(looks),), running=len(states) == 1)
 
-    monkeypatch.setattr(scrub.time, "sleep", sleep)
+    monkeypatch.setattr(scrub, "time", SimpleNamespace(sleep=sleep))
     assert run(["scrub", "run", "--watch", "--json"]) == code
     assert states == [False, True]  # asked before it began, and while it went on
     assert json.loads(capsys.readouterr().out)["directories"][0]["completedTime"] == 9

@@ -50,11 +50,11 @@ async def test_so_many_lists_of_bookies_a_second(rig: AuditorRig) -> None:
 @pytest.mark.parametrize("which", ["checker", "first_and_last"])
 @pytest.mark.parametrize(
     "limit",
-    [{"auditor_reads_per_second": 15}, {"auditor_read_bytes_per_second": 150_000}],
+    [{"auditor_reads_per_second": 7}, {"auditor_read_bytes_per_second": 150_000}],
     ids=["requests", "bytes"],
 )
 async def test_entries_are_read_at_so_much_a_second(tmp_path: Path, which: str, limit: dict[str, int]) -> None:
-    """Two entries of 10,000 bytes from each of three bookies, of two ledgers: twelve reads."""
+    """Two entries of 10,000 bytes from each of three bookies, of two ledgers: six requests."""
     async with ReplicationCluster(tmp_path, model=True) as cluster:
         await cluster.add(*"abc")
         async with cluster.client() as client:

@@ -26,6 +26,7 @@ from tests.unit.bookie_pod.server.http.admin.conftest import served as served  #
 
 PARAMETERS = {
     "ledger_id": ["5", "6", "x"],
+    "decommission": ["1700000000000", "x"],
     "print_metadata": ["true", "false"],
     "decode_meta": ["true", "false"],
     "page": ["1", "0"],
