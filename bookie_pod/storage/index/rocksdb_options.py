@@ -8,17 +8,17 @@ Source: reference on-disk formats, section 8.4.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, ChecksumType, DBCompressionType, DBRecoveryMode, Options
 
 MIB = 1 << 20
 KIB = 1 << 10
 WAL_BUFFER_BYTES = 8 * MIB
-_NO_SETTER = str(Path(__file__).with_name("rocksdb"))
+_NO_SETTER = posixpath.join(posixpath.dirname(__file__), "rocksdb")
 """The folder of a file with what the binding has no setter for."""
 
 

@@ -115,17 +115,17 @@ async def test_more_held_than_there_is_ends_who_is_stuck(callers: Callers, monke
     assert callers.memory.total == 0
 
 
-async def test_receivers_are_ended_by_halves_the_greediest_first(callers: Callers) -> None:
+async def test_all_receivers_but_some_are_ended_the_greediest_first(callers: Callers) -> None:
     calls = await served(callers, *["greedy"] * 5, "modest")
     for each in calls:
         each.call.receives = True
     assert callers.receivers == 6
-    assert callers.cut_receivers() == 3
+    assert callers.cut_receivers(3) == 3
     await asyncio.sleep(0)
     assert not calls[-1].call.was_cut
     assert sum(each.call.was_cut for each in calls) == 3
     await ended(calls)
-    assert callers.cut_receivers() == 0
+    assert callers.cut_receivers(0) == 0
 
 
 async def test_a_small_holder_is_left_alone_by_one_who_waits(callers: Callers) -> None:
