@@ -1,6 +1,7 @@
 """An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; so does a
-rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for; and a
-replacement that stalls while more bookies are asked for, which its copies could go to, or fewer.
+rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for, or that
+stalls over a lost bookie while more bookies are asked for; and a replacement that stalls while more bookies are asked
+for, which its copies could go to, or fewer.
 
 Only one operation runs at a time. So what cannot go on without the other ends in good order, as soon as that would
 begin, and is begun again afterwards by the wish that began it.
@@ -10,6 +11,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
@@ -40,7 +42,10 @@ def needs(world: World, desired: Desired) -> Needs:
         return Needs()
     if operation.type is OperationType.REPLACE:
         return scale_up.needs_to_begin(world, desired) if operation.stalled else Needs()
-    return repair.needs_to_begin(world, desired) if operation.type in _YIELDING else Needs()
+    if operation.type not in _YIELDING:
+        return Needs()
+    found = repair.needs_to_begin(world, desired)
+    return replace(found, proofs=scale_up.needs_to_begin(world, desired).proofs) if operation.stalled else found
 
 
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
@@ -58,7 +63,9 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
         return _end_rollout(world, operation, f"{withdrawn.operation.bookie} is taken away first")
     wanted = repair.begin(world, desired)
     wanted = wanted if isinstance(wanted, Record) else tasks.replacement(world, desired)
-    if not isinstance(wanted, Record) or wanted.operation.bookie == operation.bookie:
+    if not isinstance(wanted, Record):
+        return _for_a_spare(world, desired, operation, waiting)
+    if wanted.operation.bookie == operation.bookie:
         return None
     lost = wanted.operation.bookie
     if operation.type is OperationType.ROLLOUT:
@@ -66,6 +73,15 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
     if operation.step in _LIVE and waiting.stalled:
         return decommission.given_back(world, desired, operation, f"{lost} is replaced first")
     return None
+
+
+def _for_a_spare(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
+    """Copies of a lost bookie may have nowhere to go before there are more bookies."""
+    if operation.type is not OperationType.ROLLOUT or not waiting.stalled:
+        return None
+    if not repair_gates.lost_bookies(world, desired) or not isinstance(scale_up.begin(world, desired), Record):
+        return None
+    return _end_rollout(world, operation, "bookies are added first, since one is lost")
 
 
 def _end_rollout(world: World, operation: Operation, why: str) -> Decision:
