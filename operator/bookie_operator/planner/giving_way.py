@@ -1,7 +1,7 @@
 """An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; so does a
 rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for, or that
-stalls over a lost bookie while more bookies are asked for; and a replacement that stalls while more bookies are asked
-for, which its copies could go to, or fewer.
+stalls over a bookie that is lost, or soon will be, while more bookies are asked for; and a replacement that stalls
+while more bookies are asked for, which its copies could go to, or fewer.
 
 Only one operation runs at a time. So what cannot go on without the other ends in good order, as soon as that would
 begin, and is begun again afterwards by the wish that began it.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import gates, operations
+from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
@@ -76,12 +76,15 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
 
 
 def _for_a_spare(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
-    """Copies of a lost bookie may have nowhere to go before there are more bookies."""
+    """What a bookie stores that is lost, or soon will be, may have nowhere to go before there are more bookies."""
     if operation.type is not OperationType.ROLLOUT or not waiting.stalled:
         return None
-    if not repair_gates.lost_bookies(world, desired) or not isinstance(scale_up.begin(world, desired), Record):
+    claims_stay = gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
+    if claims_stay is None and not repair_gates.lost_bookies(world, desired):
         return None
-    return _end_rollout(world, operation, "bookies are added first, since one is lost")
+    if not isinstance(scale_up.begin(world, desired), Record):
+        return None
+    return _end_rollout(world, operation, "bookies are added first, for what is lost or soon will be")
 
 
 def _end_rollout(world: World, operation: Operation, why: str) -> Decision:

@@ -58,8 +58,12 @@ events = st.lists(
 
 def heed(sim: Simulation) -> None:
     """What messages ask for beside changes of `spec`: cordoned nodes come back; and a bookie whose claim somebody
-    deleted is drained while it runs, stopped, and replaced."""
+    deleted is drained while it runs, stopped, and replaced; and claims of a bookie that is gone, which no ledger names,
+    are deleted."""
     sim.kubernetes.cordoned.clear()
+    for name in {one.bookie for one in sim.kubernetes.claims.values()} - sim.kubernetes.pods.keys():
+        if not sim.bookkeeper.naming(sim.desired().bookie_id(name)):
+            sim.kubernetes.delete_claims(name)
     for name in {one.bookie for one in sim.kubernetes.claims.values() if one.deleting and one.bookie in _running(sim)}:
         bookie_id = sim.desired().bookie_id(name)
         with contextlib.suppress(Refused):
