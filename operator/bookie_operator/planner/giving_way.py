@@ -1,7 +1,6 @@
 """An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; so does a
-rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for, or that
-stalls over a bookie that is lost, or soon will be, while more bookies are asked for; and a replacement that stalls
-while more bookies are asked for, which its copies could go to, or fewer.
+rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for; and a
+replacement that stalls while more bookies are asked for, which its copies could go to, or fewer.
 
 Only one operation runs at a time. So what cannot go on without the other ends in good order, as soon as that would
 begin, and is begun again afterwards by the wish that began it.
@@ -11,11 +10,10 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import gates, operations, view
+from bookie_operator.planner import gates, operations
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
@@ -42,10 +40,7 @@ def needs(world: World, desired: Desired) -> Needs:
         return Needs()
     if operation.type is OperationType.REPLACE:
         return scale_up.needs_to_begin(world, desired) if operation.stalled else Needs()
-    if operation.type not in _YIELDING:
-        return Needs()
-    found = repair.needs_to_begin(world, desired)
-    return replace(found, proofs=scale_up.needs_to_begin(world, desired).proofs) if operation.stalled else found
+    return repair.needs_to_begin(world, desired) if operation.type in _YIELDING else Needs()
 
 
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
@@ -63,9 +58,7 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
         return _end_rollout(world, operation, f"{withdrawn.operation.bookie} is taken away first")
     wanted = repair.begin(world, desired)
     wanted = wanted if isinstance(wanted, Record) else tasks.replacement(world, desired)
-    if not isinstance(wanted, Record):
-        return _for_a_spare(world, desired, operation, waiting)
-    if wanted.operation.bookie == operation.bookie:
+    if not isinstance(wanted, Record) or wanted.operation.bookie == operation.bookie:
         return None
     lost = wanted.operation.bookie
     if operation.type is OperationType.ROLLOUT:
@@ -73,18 +66,6 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
     if operation.step in _LIVE and waiting.stalled:
         return decommission.given_back(world, desired, operation, f"{lost} is replaced first")
     return None
-
-
-def _for_a_spare(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
-    """What a bookie stores that is lost, or soon will be, may have nowhere to go before there are more bookies."""
-    if operation.type is not OperationType.ROLLOUT or not waiting.stalled:
-        return None
-    claims_stay = gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
-    if claims_stay is None and not repair_gates.lost_bookies(world, desired):
-        return None
-    if not isinstance(scale_up.begin(world, desired), Record):
-        return None
-    return _end_rollout(world, operation, "bookies are added first, for what is lost or soon will be")
 
 
 def _end_rollout(world: World, operation: Operation, why: str) -> Decision:

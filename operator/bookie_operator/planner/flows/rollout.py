@@ -40,7 +40,6 @@ from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import repair_gates
 from bookie_operator.planner.flows import rollout_end as end
 from bookie_operator.planner.flows import rollout_state as state
 from bookie_operator.planner.flows import rollout_steps as steps
@@ -92,14 +91,8 @@ def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *,
 
 
 def mend(world: World, desired: Desired) -> Decision | None:
-    """Broken pods of a template that is not desired any more: they serve nobody, so nothing has to be asked for. No
-    template brings back what a bookie has lost."""
-    lost = repair_gates.lost_bookies(world, desired)
-    broken = [
-        pod
-        for pod in state.outdated(world, desired)
-        if pod.fault and pod.name not in lost and state.down(world, desired, pod)
-    ]
+    """Broken pods of a template that is not desired any more: they serve nobody, so nothing has to be asked for."""
+    broken = [pod for pod in state.outdated(world, desired) if pod.fault and state.down(world, desired, pod)]
     if not broken or world.cluster.spec.update.strategy is UpdateStrategy.MANUAL:
         return None
     who = ", ".join(pod.name for pod in broken)

@@ -21,7 +21,7 @@ from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.flows import repair_gates
 from tests.support.operator_sim import NeverAtRest, Simulation, resting
 from tests.support.operator_sim.bookkeeper import Refused
-from tests.support.operator_sim.mishaps import UNHEALED, Mishap, delete_claim, lose_volume, scale_far, upgrade, widen
+from tests.support.operator_sim.mishaps import UNHEALED, Mishap, delete_claim, scale_far, upgrade, widen
 
 HEEDED_AFTER, MOST_PASSES = 100, 700
 GIVES_WAY_FOR_EVER = (
@@ -33,13 +33,6 @@ GIVES_WAY_FOR_EVER = (
     (delete_claim, 5, 1, ""),
 )
 """Bookies that are broken, and one of them not asked for any more: a rollout gave way to it, and came first again."""
-NOWHERE_TO_GO = (
-    (widen, 11, 33, "between"),
-    (upgrade, 10, 22, "before"),
-    (scale_far, 8, 5, ""),
-    (lose_volume, 3, 11, "between"),
-)
-"""A bookie is lost in a rollout, and its copies have nowhere to go: more bookies waited for the rollout's end."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 Event = tuple[Mishap, int, int, str]
@@ -152,7 +145,6 @@ def some_way_leads_on(happens: list[Event]) -> None:
 @settings(max_examples=40, deadline=None, phases=PHASES, derandomize=True)
 @given(events)
 @example(list(GIVES_WAY_FOR_EVER))
-@example(list(NOWHERE_TO_GO))
 def test_some_change_leads_on(happens: list[Event]) -> None:
     """The same worlds each time."""
     some_way_leads_on(happens)
