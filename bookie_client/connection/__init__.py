@@ -1,1 +1,13 @@
-"""Connections to bookies: wire dialects, one pipelined connection per bookie, the pool."""
+"""Connections to bookies: wire dialects, one pipelined connection per bookie, the pool.
+
+dialect.Dialect              v2 or v3: bytes in, `Answer` out; one frame serves all replicas of an add (`added_v3`:
+                             answers to adds, many at a glance)
+pool.ChannelPool             channels to bookies; its `connector` is the network, which a simulation replaces (only
+                             the event loop's clock is looked at)
+operations.BookieOperations  single requests, awaited: fence, LAC, long poll, batch read, force, space, list of
+                             entries; ranges have batch reads without a task (`connection.batch_request`)
+incoming, receive_buffer     what a connection receives: bytes, frames, answers, each for the request that waits; the
+                             memory that the network writes into
+health.BookieHealth          preferences: who failed, is slow or quarantined; expected read time; never a refusal
+handshake                    START_TLS and authentication before the first request
+"""

@@ -10,4 +10,7 @@ auth           authentication messages, and what an authentication plug-in imple
 packed_entries the entries in the answer to a batch read, taken apart by the reader
 availability   the answer of GET_LIST_OF_ENTRIES_OF_LEDGER
 bookkeeper.proto, bookkeeper_pb2, generate   the messages of version 3
+
+The hot decoders give the entry's own ids (storage goes by those) and answer with the envelope's. Flags are those of
+the binary protocol; `DEFERRED_SYNC` (0x10000) lies beyond its 16 bits.
 """

@@ -1,7 +1,8 @@
-"""The page of the architecture: the modules, classes and functions that it names are there."""
+"""What the page of the architecture and the docstrings of packages name exists: modules, classes and functions."""
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 
@@ -13,11 +14,21 @@ PACKAGES = ("bookie_pod", "bookie_client", "bookie_protocol", "operator", "pyspa
 PAGE = ROOT / "docs" / "architecture.md"
 _NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)`")
 _DEFINED = re.compile(r"^\s*(?:async def|def|class)\s+(\w+)|^\s*(?:self\.)?(\w+)\s*(?::[^=\n]+)?=", re.MULTILINE)
-_OF_OTHERS = {"google.rpc.ErrorInfo.reason"}
+_OF_OTHERS = re.compile(r"google\.rpc\..*|spec\..*|.*\.(conf|proto|py)")
 
 
 def names(text: str) -> set[str]:
-    return set(_NAME.findall(text)) - _OF_OTHERS
+    return {name for name in _NAME.findall(text) if not _OF_OTHERS.fullmatch(name)}
+
+
+def texts() -> dict[str, str]:
+    """The page, and the docstring of each package, by path."""
+    found = {"docs/architecture.md": PAGE.read_text(encoding="utf-8")}
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("__init__.py")):
+            docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+            found[file.relative_to(ROOT).as_posix()] = docstring or ""
+    return found
 
 
 @cache
@@ -49,9 +60,9 @@ def exists(name: str) -> bool:
     return any(attribute in word for text in defining for word in _DEFINED.findall(text))
 
 
-@pytest.mark.parametrize("name", sorted(names(PAGE.read_text(encoding="utf-8"))))
-def test_what_is_named_exists(name: str) -> None:
-    assert exists(name), f"docs/architecture.md names {name}, which is nowhere"
+@pytest.mark.parametrize(("where", "text"), [(where, text) for where, text in texts().items() if names(text)])
+def test_what_is_named_exists(where: str, text: str) -> None:
+    assert not [name for name in sorted(names(text)) if not exists(name)], f"{where} names what is nowhere"
 
 
 @pytest.mark.parametrize(
@@ -62,4 +73,5 @@ def test_what_is_not_there_is_noticed(name: str) -> None:
 
 
 def test_names_are_found() -> None:
-    assert {"reading.reader.EntryReader", "writing.explicit_lac"} <= names(PAGE.read_text(encoding="utf-8"))
+    found = set().union(*map(names, texts().values()))
+    assert {"bookie_protocol.lasting", "replication.closing"} <= found

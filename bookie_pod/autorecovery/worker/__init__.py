@@ -7,4 +7,26 @@ fragment_repair.py  which bookies are filled again, and which are replaced
 backoff.py          how long a ledger that failed is left alone
 locks.py            locks that are given back whatever happens
 progress.py         what people are shown
+
+- A lock is held from the first look until the mark is gone or the waiting is over: the grace of an open ledger, the
+  back-off of one that failed. Waiting ledgers take no place among those at work. A lock that nobody was told of (a
+  cancelled call, a lost answer) is removed in the background.
+- A bookie that is registered nowhere is replaced only if the mark names it; what went a moment ago is the auditor's
+  business. What a bookie itself denies or gives damaged is restored whoever the mark names. A mark may go when
+  nothing of that kind is left and the bookies that it names could be seen.
+- What a check found some seconds ago is looked at again before its fragment is copied: copies of a bookie that is
+  back stay where they are.
+- New copies are named in the session that holds the ledger's lock or not at all, and listed once more when they are
+  named; if some were collected meanwhile the exchange is taken back. A target that is gone when it is named is
+  marked: its audit may have come before. So it is for whoever copies: workers, drains, `recover`, the Spark job.
+- Denials of a bookie that is known to have lost entries end no ledger (`replication.closing`, the one way to close a
+  ledger for healing).
+- A mark that stands already is renewed where its ledger is locked, so that it outlives the round of a worker that
+  looked too early. A bookie counts as audited only if no ledger was skipped for it.
+- Copying has one throttle and one budget of bytes for all ledgers of a process. Placement keys of the configuration
+  count here, in the gateway and in commands (`bookie_pod.client_placement`).
+- In a bookie nothing of this ends the bookie, and a complaint leaves `/healthz` at 200; in a process of its own it is
+  503. A session that does not come back although new ones can be had ends that process with the exit code of an
+  expired one.
+- docs/auto-recovery.md tells operators about it.
 """
