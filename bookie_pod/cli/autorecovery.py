@@ -31,6 +31,6 @@ def autorecovery(file: str | None, assignments: tuple[str, ...], **flags: Any) -
 
     logs.configure(config.log.format, config.log.level)
 
-    from bookie_pod.node.auto_recovery_process import serve_auto_recovery
+    from bookie_pod.node.processes.auto_recovery import serve_auto_recovery
 
     return serve_auto_recovery(config)

@@ -142,7 +142,7 @@ class Connection:
         if placement.policy != "local":
             return placement
         # The configuration is that of a bookie: the one that the policy means.
-        from bookie_pod.node.bookie_id import derive_bookie_id
+        from bookie_pod.node.identity.bookie_id import derive_bookie_id
         from bookie_pod.node.options import address_options
 
         local = derive_bookie_id(address_options(config, config.network.bookie_port))

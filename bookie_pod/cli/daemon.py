@@ -15,14 +15,14 @@ def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any
 
     @functools.wraps(command)
     def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Any:
-        from bookie_pod.node.descriptors import raise_descriptor_limit
+        from bookie_pod.node.processes.descriptors import raise_descriptor_limit
         from bookie_protocol.errors import PodkeeperError
 
         raise_descriptor_limit()
         try:
             return command(*arguments, **options)
         except PodkeeperError as error:
-            from bookie_pod.node.termination_log import tell_kubernetes
+            from bookie_pod.node.processes.termination_log import tell_kubernetes
 
             tell_kubernetes(" ".join(str(error).split()))
             raise

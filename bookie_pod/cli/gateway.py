@@ -36,6 +36,6 @@ def gateway(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int
 
     logs.configure(config.log.format, config.log.level)
 
-    from bookie_pod.node.gateway_process import serve_gateway
+    from bookie_pod.node.processes.gateway import serve_gateway
 
     return serve_gateway(config)

@@ -66,7 +66,7 @@ def metadata_service(
     """
     quiet_grpc()
     from bookie_pod import logs
-    from bookie_pod.node.metadata_process import MetadataProcessOptions, serve_metadata
+    from bookie_pod.node.processes.metadata_service import MetadataProcessOptions, serve_metadata
 
     logs.configure(log_format, log_level)
     probes = None if no_http else http_port

@@ -37,7 +37,7 @@ def serve(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
     logs.configure(config.log.format, config.log.level)
     _log_start(config)
 
-    from bookie_pod.node.run import serve as run_node
+    from bookie_pod.node.processes.bookie import serve as run_node
 
     return run_node(config)
 

@@ -47,7 +47,7 @@ def _own_uri() -> str:
 
 def _own_id() -> str:
     from bookie_pod.config.load import load_config
-    from bookie_pod.node.bookie_id import derive_bookie_id
+    from bookie_pod.node.identity.bookie_id import derive_bookie_id
     from bookie_pod.node.options import address_options
 
     config = load_config(os.environ.get("BOOKIE_CONF"))
@@ -175,7 +175,7 @@ def _instance(given: Given) -> Iterator[Words]:
 def _updateledgers(given: Given) -> Iterator[Words]:
     """To the id that the host's name makes, or its address, from the other one."""
     from bookie_pod.config.load import load_config
-    from bookie_pod.node.bookie_id import derive_bookie_id
+    from bookie_pod.node.identity.bookie_id import derive_bookie_id
     from bookie_pod.node.options import address_options
 
     if given.bookieId not in ("hostname", "ip"):

@@ -12,7 +12,7 @@ from bookie_pod.cli.exit_codes import CommandExit
 from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
-    from bookie_pod.node.standalone import StandaloneCluster
+    from bookie_pod.node.standalone.cluster import StandaloneCluster
 
 METADATA_PORT: Final = 3180
 GRPC_PORT: Final = 3182
@@ -72,8 +72,8 @@ def standalone(
     from bookie_pod.cli.ports import check_ports
     from bookie_pod.cli.progress import Bar
     from bookie_pod.cli.signals import end_with
-    from bookie_pod.node.standalone import StandaloneCluster
-    from bookie_pod.node.supervision import keep_running
+    from bookie_pod.node.standalone.cluster import StandaloneCluster
+    from bookie_pod.node.standalone.supervision import keep_running
 
     logs.configure("console", "warning")
     check_ports("--metadata-port", [metadata_port] if zookeeper is None else [])

@@ -10,7 +10,7 @@ import click
 from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
-    from bookie_pod.node.trial import TrialReport
+    from bookie_pod.node.standalone.trial import TrialReport
 
 FAILED = 1
 
@@ -48,7 +48,7 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     from bookie_pod import logs
     from bookie_pod.cli.signals import end_with_sigterm
     from bookie_pod.cli.trial_view import TrialProgress, report_table
-    from bookie_pod.node.trial import TrialOptions, run_trial
+    from bookie_pod.node.standalone.trial import TrialOptions, run_trial
 
     logs.configure("console", "warning")
     console = Console()

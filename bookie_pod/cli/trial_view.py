@@ -7,7 +7,7 @@ from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
 from rich.table import Table
 
 from bookie_pod.cli.progress import Shown, bars
-from bookie_pod.node.trial import ACK_QUORUM, ENSEMBLE, WRITE_QUORUM, TrialReport
+from bookie_pod.node.standalone.trial import ACK_QUORUM, ENSEMBLE, WRITE_QUORUM, TrialReport
 
 _MB = 1_000_000
 _REPORT_BYTES = 1 << 20

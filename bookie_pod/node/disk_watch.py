@@ -11,9 +11,9 @@ from collections.abc import Callable
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.node import options
-from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files

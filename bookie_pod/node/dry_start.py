@@ -14,9 +14,9 @@ from bookie_pod.client_options import client_options
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
-from bookie_pod.node.bookie_id import derive_bookie_id
+from bookie_pod.node.identity.bookie_id import derive_bookie_id
+from bookie_pod.node.identity.ownership import check_distinct
 from bookie_pod.node.metadata import read_credentials
-from bookie_pod.node.ownership import check_distinct
 from bookie_pod.node.start_errors import required_metadata_uri
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.http.tls import server_context

@@ -13,12 +13,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.background import BackgroundTasks
-from bookie_pod.node.bookie_id import BookieAddressOptions
-from bookie_pod.node.identity import service_info
-from bookie_pod.node.leaving import Leaving
+from bookie_pod.node.identity.bookie_id import BookieAddressOptions
+from bookie_pod.node.identity.leaving import Leaving
+from bookie_pod.node.identity.published import service_info
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.registration import RegistrationManager
 from bookie_protocol.metadata_service.interface import MetadataService
 

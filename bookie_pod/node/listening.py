@@ -17,7 +17,7 @@ import structlog
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.node import options
-from bookie_pod.node.bookie_id import derive_host
+from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed

@@ -9,10 +9,10 @@ import os
 from dataclasses import replace
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.bookie_id import BookieAddressOptions
-from bookie_pod.node.cookies import CURRENT_FOLDER, BookieDirectories
-from bookie_pod.node.descriptors import connections_beside_files
+from bookie_pod.node.identity.bookie_id import BookieAddressOptions
+from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
 from bookie_pod.node.mode import ModeOptions
+from bookie_pod.node.processes.descriptors import connections_beside_files
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions

@@ -20,9 +20,9 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.auto_recovery import start_auto_recovery
-from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.live_status import LiveStatus
-from bookie_pod.node.memory import guard_memory
+from bookie_pod.node.processes.background import BackgroundTasks
+from bookie_pod.node.processes.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http

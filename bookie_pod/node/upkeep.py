@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.gc.collection import GarbageCollection, make_collection
 from bookie_pod.node.gc.copies_elsewhere import CopiesElsewhere
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.pressure import Lanes, under_pressure
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal

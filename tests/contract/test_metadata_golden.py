@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.node.cookies import parse_cookie
+from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService

@@ -15,7 +15,7 @@ from bookie_operator.crds.validation import parse_spec, validate
 from bookie_operator.plugin import migration, strangers
 from bookie_operator.plugin.main import cli
 from bookie_pod.cli.main import cli as bookie
-from bookie_pod.node import rename
+from bookie_pod.node.identity import rename
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
 from tests.support.command_lines import resolve

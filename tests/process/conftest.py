@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.node import standalone
+from bookie_pod.node.standalone import cluster as standalone
 from tests.support.collected_bookie import CollectedBookie
 from tests.support.metadata_process import MetadataProcess
 from tests.support.warm import start_bookie

@@ -19,7 +19,7 @@ from bookie_pod.autorecovery.auditor.status import CheckStatus
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from tests.support import warm
 from tests.support.hanging import hang
 from tests.support.http_answers import ask

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
 from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_pod.storage.engines.names import KNOWN_ENGINES, short_name
 from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bookie_client import Client, ClientOptions
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
 
 pytestmark = pytest.mark.usefixtures("warm_bookies")

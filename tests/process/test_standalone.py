@@ -17,7 +17,7 @@ import pytest
 from bookie_client import Client
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
 from bookie_pod.autorecovery.decommission.store import FINISHED
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.standalone_command import BOOKIE, StandaloneCommand
@@ -135,7 +135,7 @@ async def test_a_bookie_that_cannot_start_is_told_with_its_own_words(tmp_path):
 ORPHANS = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 
 async def main():
     async with StandaloneCluster(Path(sys.argv[1]), 2) as cluster:

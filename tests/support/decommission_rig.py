@@ -12,7 +12,7 @@ from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
-from bookie_pod.node.leaving import is_under_way
+from bookie_pod.node.identity.leaving import is_under_way
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieUnavailable,

@@ -35,8 +35,8 @@ BOOKIE = "bookie_pod.cli.main:main"
 _IMPORTED = (
     "bookie_pod.cli.main",
     "bookie_pod.config.load",
-    "bookie_pod.node.run",
-    "bookie_pod.node.auto_recovery_process",
+    "bookie_pod.node.processes.bookie",
+    "bookie_pod.node.processes.auto_recovery",
     "bookie_client",
     "bookie_protocol.metadata_service.embedded.server",
     "bookie_protocol.metadata_service.zookeeper.driver",
@@ -143,7 +143,7 @@ async def start(program: str, arguments: Sequence[str]) -> WarmChild:
 
 
 async def start_bookie(configuration: Path, output: Path) -> WarmChild:
-    """Stands for the `start_child` of `bookie_pod.node.standalone`."""
+    """Stands for the `start_child` of `bookie_pod.node.standalone.cluster`."""
     with output.open("ab") as file:
         return WarmChild(WarmProcess(BOOKIE, ["serve", "--config", str(configuration)], stdout=file, stderr=file))
 

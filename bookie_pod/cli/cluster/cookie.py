@@ -125,7 +125,7 @@ def generate(
     path: str,
 ) -> None:
     """Write the cookie that BOOKIE would have with these directories to FILE. Changes nothing in the cluster."""
-    from bookie_pod.node.cookies import BookieDirectories, Cookie, format_cookie
+    from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, format_cookie
 
     _check_id(bookie_id)
 
@@ -146,7 +146,7 @@ def _none(bookie_id: str) -> NotThere:
 
 def _read(path: str, bookie_id: str) -> bytes:
     """The cookie in a file, which must be this bookie's."""
-    from bookie_pod.node.cookies import parse_cookie
+    from bookie_pod.node.identity.cookies import parse_cookie
 
     _check_id(bookie_id)
     data = Path(path).read_bytes()

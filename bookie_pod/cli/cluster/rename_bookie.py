@@ -17,7 +17,7 @@ from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import is_valid_bookie_id
 
 if TYPE_CHECKING:
-    from bookie_pod.node.rename import Found
+    from bookie_pod.node.identity.rename import Found
 
 _TELL_S = 10.0
 
@@ -77,7 +77,7 @@ def rename_bookie(
 
 
 async def _looked(cluster: Cluster, old: str, new: str) -> Found:
-    from bookie_pod.node.rename import Rename
+    from bookie_pod.node.identity.rename import Rename
 
     return await Rename(cluster.service, old, new).look()
 
@@ -85,7 +85,7 @@ async def _looked(cluster: Cluster, old: str, new: str) -> Found:
 async def _carried_out(cluster: Cluster, old: str, new: str, rate: int, limit: int | None) -> Found:
     import asyncio
 
-    from bookie_pod.node.rename import Rename
+    from bookie_pod.node.identity.rename import Rename
 
     loop = asyncio.get_running_loop()
     told = loop.time()

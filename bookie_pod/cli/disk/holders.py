@@ -1,6 +1,6 @@
 """Who uses the directories of a bookie now.
 
-- A bookie, and a command that changes its files, owns each folder (`node.ownership`).
+- A bookie, and a command that changes its files, owns each folder (`node.identity.ownership`).
 - RocksDB locks each database with a lock of the kernel, so every process on the machine that has one open is found.
 - Bookies of other makes own no folder: a process that has files open below them is found if it shares this process's
   view of the machine (`/proc`). `DIRTY` stays behind when a bookie did not stop cleanly.
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from bookie_pod.node.ownership import hold_directories
+from bookie_pod.node.identity.ownership import hold_directories
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_protocol.errors import BadRequest

@@ -78,7 +78,7 @@ def lastmark(place: Place, as_json: bool) -> None:
 @on_disk(live=True)
 def cookie(place: Place, as_json: bool) -> int:
     """Print the cookie of the directories, and where it differs."""
-    from bookie_pod.node.cookies import COOKIE_FILE, parse_cookie
+    from bookie_pod.node.identity.cookies import COOKIE_FILE, parse_cookie
 
     first: bytes | None = None
     code = CommandExit.OK

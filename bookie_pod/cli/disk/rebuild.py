@@ -97,7 +97,7 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
     service before it takes the first entry of one that it does not know. Deleted ledgers may come back; garbage
     collection deletes them again. (Apache: rebuild-db-ledgers-index)
     """
-    from bookie_pod.node.earlier_life import EarlierLife
+    from bookie_pod.node.identity.earlier_life import EarlierLife
     from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers
     from bookie_pod.storage.conversion.swap import finish
     from bookie_pod.storage.inspect.space import pairs

@@ -24,7 +24,7 @@ def rename_bookie(place: Place, old: str, new: str) -> int:
     before every directory was looked at.
     """
     from bookie_pod.cli.disk.holders import hold
-    from bookie_pod.node.cookies import COOKIE_FILE, format_cookie, parse_cookie
+    from bookie_pod.node.identity.cookies import COOKIE_FILE, format_cookie, parse_cookie
 
     if not is_valid_bookie_id(new):
         raise InvalidConfiguration(f"{new!r} is no bookie id")

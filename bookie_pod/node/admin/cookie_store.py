@@ -10,7 +10,7 @@ Threads: event loop.
 
 from __future__ import annotations
 
-from bookie_pod.node.cookies import parse_cookie
+from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_protocol.errors import (
     BadRequest,
     InvalidCookie,

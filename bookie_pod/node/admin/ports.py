@@ -25,9 +25,9 @@ from bookie_pod.node.admin.sanity import SanityTest
 from bookie_pod.node.admin.settings import Settings
 from bookie_pod.node.admin.this_bookie import BookieParts, ThisBookie
 from bookie_pod.node.gc.collection import GarbageCollection
-from bookie_pod.node.identity import check_cookies
+from bookie_pod.node.identity.leaving import is_under_way
+from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.node.integrity.service import Integrity
-from bookie_pod.node.leaving import is_under_way
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.http.admin.ports import AdminPorts

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
-from bookie_pod.node.bookie_id import BookieAddressOptions, candidate_bookie_ids
-from bookie_pod.node.cookie_check import (
+from bookie_pod.node.identity.bookie_id import BookieAddressOptions, candidate_bookie_ids
+from bookie_pod.node.identity.cookie_check import (
     DirectoryState,
     StoredCookie,
     read_directory,
     read_stored_cookies,
     stamp_directories,
 )
-from bookie_pod.node.cookies import Cookie, format_cookie
+from bookie_pod.node.identity.cookies import Cookie, format_cookie
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound, MetadataVersionConflict
 from bookie_protocol.metadata_service.interface import MetadataService

@@ -16,11 +16,10 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubInstruments
 from bookie_pod.node import options
-from bookie_pod.node.background import BackgroundTasks
-from bookie_pod.node.bookie_id import BookieAddressOptions
-from bookie_pod.node.earlier_life import EarlierLife
 from bookie_pod.node.gc.metadata import LoopGcMetadata
-from bookie_pod.node.identity import check_cookies
+from bookie_pod.node.identity.bookie_id import BookieAddressOptions
+from bookie_pod.node.identity.earlier_life import EarlierLife
+from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.node.integrity.full_check import DataIntegrityCheck
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
@@ -28,6 +27,7 @@ from bookie_pod.node.integrity.preboot import forget_marks, newest_ledger, run_p
 from bookie_pod.node.integrity.rebuilding import make_rebuilder
 from bookie_pod.node.integrity.repair import ScrubRepair
 from bookie_pod.node.integrity.scrubbing import AfterPass, make_scrubber
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from tests.support.small_bookie import SMALL_BOOKIE
 
 KEYS = {**SMALL_BOOKIE, "autoRecoveryDaemonEnabled": "false"}

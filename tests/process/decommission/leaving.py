@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.support import warm

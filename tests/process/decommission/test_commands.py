@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from bookie_client import Client
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from tests.process.decommission.leaving import (
     GOING,
     PASSWORD,

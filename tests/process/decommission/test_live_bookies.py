@@ -7,7 +7,7 @@ import asyncio
 import json
 
 from bookie_client import Client, ClientOptions
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.subscription import Subscription

@@ -13,7 +13,7 @@ import pytest
 from bookie_client import Client
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.plugin import migrate
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.process.decommission.conftest import KEYS
 from tests.process.decommission.leaving import check_all, write

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from bookie_client import Client
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from tests.process.decommission.leaving import GOING, check_all, check_gone, until_mode, write
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client import Client
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.process.decommission.leaving import GOING, check_all, run, write
 from tests.support import warm

@@ -7,7 +7,7 @@ import json
 import signal
 
 from bookie_client import Client
-from bookie_pod.node.standalone import StandaloneCluster
+from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.process.decommission.leaving import (
     GOING,

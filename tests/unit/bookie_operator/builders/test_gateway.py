@@ -13,7 +13,7 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.crds.validation import validate
 from bookie_pod.config.load import read_config
-from bookie_pod.node.gateway_process import STOP_SECONDS, GatewayProcess
+from bookie_pod.node.processes.gateway import STOP_SECONDS, GatewayProcess
 from bookie_protocol.errors import InvalidConfiguration
 from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
 from tests.unit.bookie_operator.builders.test_config import environment

@@ -15,7 +15,7 @@ import pytest
 from bookie_pod import logs
 from bookie_pod.cli.main import run
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node import termination_log
+from bookie_pod.node.processes import termination_log
 from bookie_protocol.errors import ExitCode, InvalidCookie, JournalDamaged, RegistrationFailed
 
 
@@ -36,9 +36,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise calls[0]
         return int(calls[0])
 
-    module = ModuleType("bookie_pod.node.run")
+    module = ModuleType("bookie_pod.node.processes.bookie")
     module.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bookie_pod.node.run", module)
+    monkeypatch.setitem(sys.modules, "bookie_pod.node.processes.bookie", module)
     return calls
 
 

@@ -196,7 +196,7 @@ def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path
 def test_whoami_of_a_registered_bookie(
     uri: str, configured: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bookie_pod.node import whoami as whoami_module
+    from bookie_pod.node.identity import whoami as whoami_module
     from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 
     init(uri, capsys)

@@ -11,7 +11,7 @@ import pytest
 
 from bookie_pod.cli.main import cli, run
 from bookie_pod.cli.shell import REFUSED, TRANSLATIONS
-from bookie_pod.node.bookie_id import SystemNetwork
+from bookie_pod.node.identity.bookie_id import SystemNetwork
 
 CONFIGURATION = "metadataServiceUri=zk+null://zk1:2181/prod/ledgers\nbookieId=b1\nbookiePort=3181\n"
 URI = "zk+null://zk1:2181/prod/ledgers"

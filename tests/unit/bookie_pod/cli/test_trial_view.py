@@ -5,7 +5,7 @@ from array import array
 from rich.console import Console
 
 from bookie_pod.cli.trial_view import TrialProgress, report_table
-from bookie_pod.node.trial import TrialReport
+from bookie_pod.node.standalone.trial import TrialReport
 
 
 def shown(renderable):

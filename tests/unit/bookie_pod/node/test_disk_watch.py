@@ -15,9 +15,9 @@ from bookie_pod.config.load import load_config
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.parts import StorageSide, open_storage_side
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_pod.storage.engines.interface import FLUSH_TRIES
 from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE

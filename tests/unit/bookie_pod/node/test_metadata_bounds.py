@@ -15,7 +15,7 @@ import pytest
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor, Share
-from bookie_pod.node.metadata_process import MAX_REQUEST_BYTES, serving_bounds
+from bookie_pod.node.processes.metadata_service import MAX_REQUEST_BYTES, serving_bounds
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits

@@ -12,8 +12,8 @@ import pytest
 from bookie_pod.config.load import load_config
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import side_services
-from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.live_status import LiveStatus
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.side_services import SideServices
 from bookie_protocol.errors import InvalidConfiguration
 

@@ -16,9 +16,9 @@ import pytest
 from bookie_pod.cli.disk import empty
 from bookie_pod.cli.exit_codes import exit_code_of
 from bookie_pod.cli.main import run
-from bookie_pod.node.cookie_check import read_directory
-from bookie_pod.node.earlier_life import EarlierLife
-from bookie_pod.node.ownership import DirectoryInUse, hold_directories
+from bookie_pod.node.identity.cookie_check import read_directory
+from bookie_pod.node.identity.earlier_life import EarlierLife
+from bookie_pod.node.identity.ownership import DirectoryInUse, hold_directories
 from bookie_pod.storage.conversion import swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.main import run
-from bookie_pod.node import rename
-from bookie_pod.node.cookies import COOKIE_FILE, Cookie, format_cookie, parse_cookie
-from bookie_pod.node.ownership import hold_directories
+from bookie_pod.node.identity import rename
+from bookie_pod.node.identity.cookies import COOKIE_FILE, Cookie, format_cookie, parse_cookie
+from bookie_pod.node.identity.ownership import hold_directories
 from tests.support.stored_disks import golden_disk
 
 NEW = "new-0:3181"

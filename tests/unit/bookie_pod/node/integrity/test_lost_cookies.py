@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.node.cookie_check import DirectoryState, StoredCookie
-from bookie_pod.node.cookies import BookieDirectories, Cookie
+from bookie_pod.node.identity.cookie_check import DirectoryState, StoredCookie
+from bookie_pod.node.identity.cookies import BookieDirectories, Cookie
 from bookie_pod.node.integrity.lost_cookies import lost
 from bookie_protocol.errors import InvalidCookie
 

@@ -1,0 +1,158 @@
+"""`bookie metadata-service`: the embedded metadata store as a process of its own, from start to exit code.
+
+    1. HTTP probes: alive, not ready
+    2. the store is opened; one process owns a directory
+    3. it is served: ready
+    4. SIGTERM or SIGINT: no more requests, the store is closed
+
+Invariants
+- Sessions outlive this process: each gets its full time-out once more after the next start.
+- It makes no cluster: whoever wants one creates it (`bookie cluster init`).
+- What clients make it hold is governed: `client_memory_mb` for requests and answers under way, half as much for
+  watches.
+- A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
+
+Threads: the main thread runs the event loop; the store has a thread of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from bookie_pod.callers import Callers
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.processes.memory import guard_memory
+from bookie_pod.node.processes.until_signal import run_until_signal
+from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.http.start import start_http
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
+from bookie_protocol.lasting import lasting_task
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer, ServingBounds
+
+ROLLOVER_S: Final = 60
+CALLS: Final = 1024
+"""Operations that run at a time; gRPC refuses more."""
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Four times what a ZooKeeper takes."""
+_MB: Final = 1024 * 1024
+LOCK_FILE: Final = "LOCK"
+"""RocksDB's; an error that names it tells of another owner."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataProcessOptions:
+    """`http_port` None: no probes. A port that is 0 is any free one. `client_memory_mb`: what clients may make it hold;
+    `max_sessions`: theirs, of all of them."""
+
+    data: Path
+    host: str
+    port: int
+    http_host: str
+    http_port: int | None
+    client_memory_mb: int
+    max_sessions: int
+
+
+class MetadataProcess:
+    """`NodeStatus` of the process, and its order of starting and stopping."""
+
+    def __init__(self, options: MetadataProcessOptions) -> None:
+        self._options = options
+        self._registry = Registry(ROLLOVER_S)
+        self._registry.add_collector(ProcessCollector())
+        self._phase = "starting"
+        self._serves = False
+        self._owner: EmbeddedOwner | None = None
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `StartupError`, also when the store failed."""
+        async with AsyncExitStack() as undo:
+            try:
+                owner = await self._start(undo)
+                raise ServerStartFailed(await owner.wait_broken())
+            finally:
+                self._serves, self._phase = False, "stopping"
+                _log.info("metadata service stops")
+
+    async def _start(self, undo: AsyncExitStack) -> EmbeddedOwner:
+        options = self._options
+        config = HttpConfig(
+            server_enabled=False,
+            stats_enable=options.http_port is not None,
+            stats_address=options.http_host,
+            stats_port=options.http_port or 0,
+        )
+        memory = MemoryGovernor(options.client_memory_mb * _MB)
+        http = await start_http(config, self, self._registry, has_bookie=False, memory=memory)
+        if http is not None:
+            undo.push_async_callback(http.stop)
+        self._phase = "opening the store"
+        owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
+        undo.push_async_callback(owner.close)
+        callers = Callers(memory)
+        server = EmbeddedMetadataServer(
+            owner, options.host, options.port, serving_bounds(callers, options.max_sessions)
+        )
+        await server.start()
+        undo.push_async_callback(server.stop)
+        undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
+        self._serves, self._phase = True, "serving"
+        _log.info(
+            "metadata service serves",
+            uri=server.uri(),
+            http_port=http.port if http is not None else None,
+            data=str(options.data),
+        )
+        return owner
+
+    # --- NodeStatus -------------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        return NodeState(self._serves, False, self._phase == "stopping", False)
+
+    def unhealthy_reason(self) -> str | None:
+        return None if self._owner is None else self._owner.broken
+
+    def complaint(self) -> str | None:
+        return None
+
+    def unready_reason(self) -> str | None:
+        return None if self._serves else self._phase
+
+
+def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
+    """For a server whose clients have so many sessions at most."""
+    calls = max_sessions + CALLS  # each session has a stream of events
+    return ServingBounds(
+        interceptors=(GovernedCalls(callers, MAX_REQUEST_BYTES, only=MAX_REQUEST_BYTES, holds_answers=True),),
+        options=(("grpc.max_receive_message_length", MAX_REQUEST_BYTES), *bounds(calls)),
+        calls=calls,
+    )
+
+
+async def _open(data: Path, limits: OwnerLimits) -> EmbeddedOwner:
+    try:
+        return await EmbeddedOwner.open(str(data), limits)
+    except MetadataUnavailable as error:
+        if LOCK_FILE in str(error):
+            raise ServerStartFailed(
+                f"another process owns the metadata store in {data}: stop that one, or use another directory"
+            ) from error
+        raise ServerStartFailed(str(error)) from error
+
+
+def serve_metadata(options: MetadataProcessOptions) -> int:
+    """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
+    return run_until_signal(lambda: MetadataProcess(options).run())

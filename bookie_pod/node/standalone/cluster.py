@@ -1,0 +1,228 @@
+"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its
+own.
+
+Invariants
+- "Ready" is what clients see (`bookie_ready`); a cluster of which a part does not get there leaves nothing running.
+- Only processes started here are ever signalled (`bookie_process`).
+- Ports that this cluster chooses are nobody else's until it is stopped (`port_reservation`).
+- A bookie's identity is its name, not its port: the same directory can be started again on other ports.
+- A bookie that was decommissioned is left out for as long as its directory is there: it would refuse to start, and
+  nothing needs it. The others start without it. Once the directory is removed, its name is a new bookie's.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from bookie_pod.config.memory import SMALLEST_DEFAULT_MB, default_memory_budget_mb
+from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
+from bookie_pod.node.identity.leaving import has_left
+from bookie_pod.node.standalone.bookie_process import BookieProcess, log_of, start_child
+from bookie_pod.node.standalone.bookie_ready import LOOPBACK, wait_ready
+from bookie_pod.node.standalone.port_reservation import ReservedPorts
+from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.metadata_service.embedded.local import connect_local
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+START_SECONDS: Final = 60.0
+SESSION_SECONDS: Final = 4.0
+"""Time-out of metadata sessions: so long a killed bookie counts as registered, and its successor waits."""
+
+
+class StandaloneCluster:
+    """Metadata service and bookies in `directory`; an async context manager.
+
+    `keys` are added to every bookie's configuration (keys of bk_server.conf). `metadata_uri`: a metadata service that
+    runs already; by default an embedded one at `metadata_port`. `grpc_port`, `http_port`: those of the first bookie,
+    the others have the next ones; None: it serves none. A port that is 0 is any free one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 3,
+        keys: Mapping[str, str] | None = None,
+        *,
+        metadata_uri: str | None = None,
+        metadata_port: int = 0,
+        grpc_port: int | None = None,
+        http_port: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.bookies: dict[str, BookieProcess] = {}
+        self.left_out: tuple[str, ...] = ()
+        """Names of the bookies that `start` did not start, because they were decommissioned."""
+        self.metadata: MetadataService
+        self._count = bookies
+        self._keys = dict(keys or {})
+        self._uri = metadata_uri or ""
+        self._metadata_port = metadata_port
+        self._ports = ReservedPorts(LOOPBACK)
+        self._first_ports = {"grpc": grpc_port, "http": http_port}
+        self._undo = AsyncExitStack()
+        self._owner: EmbeddedOwner | None = None
+
+    @property
+    def metadata_service_uri(self) -> str:
+        """What other processes on this machine set as `metadataServiceUri`."""
+        return self._uri
+
+    async def start(self, timeout: float = START_SECONDS) -> None:
+        """Start everything and wait until it is ready.
+
+        Bookies that were decommissioned are left out. Raises `ServerStartFailed` when a bookie ends or is not ready
+        within `timeout` seconds, or none is left to start; nothing is left running.
+        """
+        try:
+            await self._start_metadata()
+            names = await self._names()
+            await asyncio.gather(*map(self._spawn, names))
+            await asyncio.gather(*(wait_ready(self.metadata, self.bookies[name], timeout) for name in names))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def start_bookie(self, bookie_id: str, timeout: float = START_SECONDS) -> BookieProcess:
+        """Start one bookie, new or with the directory of one that ended, and wait until it is ready."""
+        bookie = await self._spawn(bookie_id)
+        try:
+            await wait_ready(self.metadata, bookie, timeout)
+        except BaseException:
+            await bookie.kill()
+            raise
+        return bookie
+
+    async def was_decommissioned(self, bookie_id: str) -> bool:
+        """Whether this bookie left the cluster for good and its directory is still there. False also if nobody can
+        tell."""
+        cookies = list((self.directory / bookie_id).glob(f"*/{CURRENT_FOLDER}/{COOKIE_FILE}"))
+        if not cookies:
+            return False
+        stamped_at = datetime.fromtimestamp(min(cookie.stat().st_mtime for cookie in cookies), UTC)
+        return await has_left(self.metadata, bookie_id, stamped_at)
+
+    async def wait_broken(self) -> str:
+        """Until the metadata service of this cluster can do nothing any more, which may be never; why."""
+        if self._owner is None:
+            never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            return await never
+        return await self._owner.wait_broken()
+
+    async def stop(self) -> None:
+        """Stop all bookies, then the metadata service. Calling it again is fine."""
+        await asyncio.gather(*(bookie.stop() for bookie in self.bookies.values()))
+        await self._undo.aclose()
+        self._ports.close()
+
+    async def __aenter__(self) -> StandaloneCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _names(self) -> list[str]:
+        """The bookies to be started; sets `left_out`."""
+        names = [f"bookie-{number}" for number in range(1, self._count + 1)]
+        self.left_out = tuple([name for name in names if await self.was_decommissioned(name)])
+        if len(self.left_out) == self._count:
+            raise ServerStartFailed(
+                f"all bookies in {self.directory} were decommissioned: ask for more bookies than {self._count}, or"
+                " remove the directories of those that are to be new ones"
+            )
+        return [name for name in names if name not in self.left_out]
+
+    async def _start_metadata(self) -> None:
+        if self._uri:
+            self.metadata = await open_metadata_service(self._uri, timeout=SESSION_SECONDS)
+            self._undo.push_async_callback(self.metadata.close)
+        else:
+            await self._start_embedded()
+        if not await self.metadata.cluster.exists():
+            await self.metadata.cluster.initialize()
+
+    async def _start_embedded(self) -> None:
+        folder = self.directory / "metadata"
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = self._owner = await EmbeddedOwner.open(str(folder))
+        self._undo.push_async_callback(owner.close)
+        server = EmbeddedMetadataServer(owner, LOOPBACK, self._metadata_port)
+        await server.start()
+        self._undo.push_async_callback(server.stop)
+        self.metadata = await connect_local(owner, SESSION_SECONDS)
+        self._undo.push_async_callback(self.metadata.close)
+        self._uri = server.uri()
+        self._undo.callback(self._forget_uri)
+
+    def _forget_uri(self) -> None:
+        self._uri = ""
+
+    async def _spawn(self, bookie_id: str) -> BookieProcess:
+        directory = self.directory / bookie_id
+        directory.mkdir(parents=True, exist_ok=True)
+        if (before := self.bookies.get(bookie_id)) is not None:
+            self._ports.give_back(before.port)
+        port, grpc, http = self._ports.take(), self._port("grpc", bookie_id), self._port("http", bookie_id)
+        configuration = directory / "bookie.conf"
+        keys = self._configuration(bookie_id, port) | _server_keys(grpc, http) | self._keys
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        process = await start_child(configuration, log_of(directory))
+        bookie = self.bookies[bookie_id] = BookieProcess(bookie_id, directory, port, process, grpc, http)
+        return bookie
+
+    def _configuration(self, bookie_id: str, port: int) -> dict[str, str]:
+        directory = self.directory / bookie_id
+        interfaces = [name for _, name in socket.if_nameindex()]
+        return {
+            "bookieId": bookie_id,
+            "bookiePort": str(port),
+            "advertisedAddress": LOOPBACK,
+            "allowLoopback": "true",
+            "listeningInterface": "lo" if "lo" in interfaces else "lo0",
+            "metadataServiceUri": self._uri,
+            "zkTimeout": str(round(SESSION_SECONDS * 1000)),
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+            "memoryBudgetMb": str(max(SMALLEST_DEFAULT_MB, default_memory_budget_mb() // self._count)),
+        }
+
+    def _port(self, kind: str, bookie_id: str) -> int | None:
+        """The port of a bookie's gRPC or HTTP server: the same for as long as this cluster lives, because people
+        know it."""
+        first = self._first_ports[kind]
+        if first is None:
+            return None
+        if first:
+            return first + int(bookie_id.rpartition("-")[2]) - 1
+        before = self.bookies.get(bookie_id)
+        known = None if before is None else before.grpc_port if kind == "grpc" else before.http_port
+        return known or self._ports.take()
+
+
+def _server_keys(grpc_port: int | None, http_port: int | None) -> dict[str, str]:
+    keys = {
+        "grpcServerEnabled": str(grpc_port is not None).lower(),
+        "httpServerEnabled": str(http_port is not None).lower(),
+        "prometheusStatsHttpEnable": "false",
+    }
+    if grpc_port is not None:
+        keys |= {"grpcServerPort": str(grpc_port), "grpcServerHost": LOOPBACK}
+    if http_port is not None:
+        keys |= {"httpServerPort": str(http_port), "httpServerHost": LOOPBACK}
+    return keys

@@ -1,0 +1,33 @@
+"""The soft limit of open files follows the hard one."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from bookie_pod.node.processes.descriptors import FILES, MOST, connections_beside_files, raise_descriptor_limit
+
+
+@pytest.fixture
+def hard() -> Iterator[int]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield limits[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_it_becomes_the_hard_one(hard: int) -> None:
+    wanted = MOST if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    for _ in range(2):
+        assert raise_descriptor_limit() == wanted
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
+
+
+def test_files_keep_half_of_few_descriptors_and_enough_of_many(hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    assert connections_beside_files() == 512
+    raise_descriptor_limit()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert limit - connections_beside_files() == min(limit // 2, FILES)

@@ -1,0 +1,140 @@
+"""When memory is given back, and that the platform's trim really does it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.node.processes import memory as memory_module
+from bookie_pod.node.processes.memory import WORTH_BYTES, give_back_memory, guard_memory, resident_bytes, trimmer
+from tests.support.until import until
+
+MB = 1 << 20
+
+
+class Process:
+    """A process that grows as told; each check reads the next state."""
+
+    def __init__(self, *states: tuple[int, int]) -> None:
+        self._states: Iterator[tuple[int, int]] = iter(states)
+        self.mark = self.resident = 0
+        self.trims: list[int] = []
+        self.over = asyncio.Event()
+
+    def activity(self) -> int:
+        state = next(self._states, None)
+        if state is None:
+            self.mark += 1
+            self.over.set()
+        else:
+            self.mark, self.resident = state
+        return self.mark
+
+    def trim(self) -> None:
+        self.trims.append(self.resident)
+        self.resident = 0
+
+    async def run(self) -> list[int]:
+        task = asyncio.create_task(give_back_memory(self.activity, self.trim, lambda: self.resident, interval=0))
+        await asyncio.wait_for(self.over.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return self.trims
+
+
+async def test_nothing_is_trimmed_while_adds_arrive() -> None:
+    assert await Process((0, 0), (1, WORTH_BYTES), (2, 2 * WORTH_BYTES)).run() == []
+
+
+async def test_an_idle_process_that_has_grown_is_trimmed_once() -> None:
+    grown = WORTH_BYTES
+    assert await Process((0, 0), (1, grown), (1, grown), (1, 0), (1, 0)).run() == [grown]
+
+
+async def test_little_growth_is_left_alone() -> None:
+    small = WORTH_BYTES - 1
+    assert await Process((0, 0), (1, small), (1, small)).run() == []
+
+
+async def test_it_ends_where_the_platform_cannot_trim() -> None:
+    await asyncio.wait_for(give_back_memory(lambda: 0, None), 10)
+
+
+def test_freed_memory_leaves_the_process() -> None:
+    trim = trimmer()
+    if trim is None:
+        pytest.fail("this platform's C library has no malloc_trim, which Linux's has")
+    entries = [bytes(4096) for _ in range(30_000)]
+    keep = bytes(4096)  # lies above them, so the heap cannot shrink from its end
+    grown = resident_bytes()
+    del entries
+    trim()
+    assert resident_bytes() < grown - 60_000_000
+    assert len(keep) == 4096
+
+
+class Receiving:
+    """As `Callers`: calls into which messages come, of at most a megabyte."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryGovernor(8 * MB)
+        self.receivers = 8
+
+    def cut_receivers(self, keep: int) -> int:
+        cut, self.receivers = self.receivers - keep, keep
+        return cut
+
+
+@pytest.mark.parametrize(
+    ("at_rest", "growth", "held", "left"),
+    [(20, 4, 0, 8), (20, 10, 0, 1), (20, 16, 0, 0), (20, 10, 9, 8), (50, 0, 0, 8)],
+    ids=["within bounds", "as many as there is room for", "all of them", "it is known who holds it", "not of late"],
+)
+async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, growth: int, held: int, left: int) -> None:
+    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+
+    def resident() -> int:
+        look = next(looks)
+        if look == 20:
+            over.set()
+        if look == 3:
+            callers.memory.held = held * MB
+        return (at_rest + (growth if look > 2 else 0)) * MB
+
+    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.wait_for(over.wait(), 10)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert callers.receivers == left
+
+
+async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trim at the peak brought nothing: it was all in use then."""
+    monkeypatch.setattr(memory_module, "TRIM_AGAIN_S", 0.01)
+    trims: list[int] = []
+    state = {"resident": 10 * MB, "in use": 10 * MB}
+    trimmed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def trim() -> None:
+        trims.append(state["resident"])
+        state["resident"] = state["in use"]
+        loop.call_soon_threadsafe(trimmed.set)
+
+    guard = guard_memory(Receiving(), 16 * MB, trim, lambda: state["resident"], interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.sleep(0.005)
+    state["resident"] = state["in use"] = 90 * MB
+    await asyncio.wait_for(trimmed.wait(), 10)
+    state["in use"] = 12 * MB
+    await until(lambda: state["resident"] == 12 * MB)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert len(trims) >= 2
