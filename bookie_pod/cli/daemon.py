@@ -22,7 +22,7 @@ def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any
         try:
             return command(*arguments, **options)
         except PodkeeperError as error:
-            from bookie_pod.node.processes.termination_log import tell_kubernetes
+            from bookie_pod.node.processes.until_signal import tell_kubernetes
 
             tell_kubernetes(" ".join(str(error).split()))
             raise

@@ -45,24 +45,21 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.identity.earlier_life import older_ledgers
-from bookie_pod.node.identity.ownership import check_distinct, hold_directories
+from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.joining import join_cluster
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.metadata import open_metadata
-from bookie_pod.node.mode import BookieMode
-from bookie_pod.node.mode_start import open_mode
-from bookie_pod.node.own_connector import own_connector
-from bookie_pod.node.partitions import check_partitions
+from bookie_pod.node.mode import BookieMode, open_mode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.processes.background import BackgroundTasks, collect_cycles
 from bookie_pod.node.processes.memory import give_back_memory, trimmer
 from bookie_pod.node.processes.watch import Step, Watch
 from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.node.registration import RegistrationManager
-from bookie_pod.node.side_services import SideServices
+from bookie_pod.node.side_services import SideServices, own_connector
 from bookie_pod.node.start_errors import as_no_cluster, as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep

@@ -13,23 +13,40 @@ Invariants
 
 Threads: event loop only.
 
+With `persistBookieStatusEnabled` the file `BOOKIE_STATUS` tells the next start whether the bookie was read-only,
+and by whose word:
+
+    1,READ_ONLY,1718000000000,true      version, mode, ms since the epoch, set by an operator
+
+One line in the `current` folder of every ledger directory. The newest file wins; one that cannot be understood does
+not count. The old form without the fourth field stands for an operator's. `StatusFiles` may be used by any thread.
+
 Source: reference bookie behaviour, section 5; on-disk formats, section 11.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from bookie_pod.node.status_file import BookieStatus
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node import options
+from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.storage.disks import DiskVerdict
+from bookie_pod.storage.files import Files
 from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, StorageFault
 
 _log = structlog.get_logger(__name__)
+STATUS_FILE: Final = "BOOKIE_STATUS"
+_VERSION: Final = "1"
+_MODES: Final = {"READ_WRITE": False, "READ_ONLY": True}
 
 
 class Registrar(Protocol):
@@ -215,3 +232,95 @@ class BookieMode:
         except MetadataUnavailable as error:
             # The registration goes on trying by itself; the gate has changed already.
             _log.warning("mode not announced yet", read_only=read_only, reason=str(error))
+
+
+class BookieStatus(NamedTuple):
+    """What one file says."""
+
+    read_only: bool
+    since_ms: int
+    manual: bool
+
+    def to_line(self) -> bytes:
+        mode = "READ_ONLY" if self.read_only else "READ_WRITE"
+        return f"{_VERSION},{mode},{self.since_ms},{str(self.manual).lower()}\n".encode()
+
+
+def parse_status(data: bytes) -> BookieStatus | None:
+    """The status in a file's bytes; None if they are none."""
+    try:
+        fields = data.decode("ascii").splitlines()[0].split(",")
+        if fields[0].strip() != _VERSION or len(fields) not in (3, 4):
+            return None
+        manual = len(fields) == 3 or {"true": True, "false": False}[fields[3].strip().lower()]
+        return BookieStatus(_MODES[fields[1].strip()], int(fields[2]), manual)
+    except (ValueError, KeyError, IndexError):
+        return None
+
+
+class StatusFiles:
+    """The status files of one bookie."""
+
+    def __init__(
+        self,
+        files: Files,
+        folders: Sequence[str],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._files = files
+        self._paths = [os.path.join(folder, STATUS_FILE) for folder in folders]
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+
+    def read(self) -> BookieStatus | None:
+        """The newest status; None if there is none."""
+        found = [status for path in self._paths if (status := self._read_one(path)) is not None]
+        return max(found, key=lambda status: status.since_ms, default=None)
+
+    def _read_one(self, path: str) -> BookieStatus | None:
+        try:
+            data = self._files.read_bytes(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _log.warning("status file cannot be read", path=path, error=str(error))
+            return None
+        status = parse_status(data)
+        if status is None:
+            _log.warning("status file is ignored: it cannot be understood", path=path)
+        return status
+
+    def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
+        """Write to every directory that takes it. `mode`: whether it is read-only, and by an operator's word; asked
+        when no other write is under way, so that the last one has the last word."""
+        with self._lock:
+            read_only, manual = mode()
+            line = BookieStatus(read_only, self._now_ms(), manual).to_line()
+            for path in self._paths:
+                try:
+                    self._files.write_bytes_atomic(path, line)
+                except OSError as error:
+                    _log.warning("status file cannot be written", path=path, error=str(error))
+
+
+def open_mode(
+    config: BookieConfig,
+    files: Files,
+    admission: WriteAdmission,
+    run: Callable[[Awaitable[None]], None],
+    on_failure: Callable[[BaseException], None],
+    request_flush: Callable[[], None],
+) -> BookieMode:
+    """Event loop; reads a small file."""
+    status = None
+    if config.disks.persist_status:
+        status = StatusFiles(files, options.current_folders(config.directories.ledger))
+    return BookieMode(
+        options.mode_options(config),
+        admission,
+        run,
+        on_failure,
+        remembered=status.read() if status is not None else None,
+        store=status,
+        request_flush=request_flush,
+    )

@@ -22,7 +22,7 @@ from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
-from bookie_pod.node.pressure import under_pressure
+from bookie_pod.node.upkeep import under_pressure
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.authentication import server_authentication
 from bookie_pod.server.tcp.batch_class import BatchPace

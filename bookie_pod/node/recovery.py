@@ -1,32 +1,53 @@
 """The start-up step between opening the storage and serving: replay every journal, flush, move the marks.
 
-Invariant: the marks move only after the storage is flushed. If the disks are full the bookie serves what it holds,
-read-only until it is flushed, the marks stay, and a next start replays the same records again; any other failure ends
-the start.
+Invariants
+- The marks move only after the storage is flushed. If the disks are full the bookie serves what it holds,
+  read-only until it is flushed, the marks stay, and a next start replays the same records again; any other failure ends
+  the start.
+- Replaying the same records again changes nothing: entries are put anew, the index ends up at the newer copy.
+- A record of a ledger whose key neither a journal nor the storage knows is skipped: the ledger was deleted.
+- A ledger that was deleted begins anew at the record of its deletion: nothing from before comes back.
+- A key that contradicts the one that is known concerns its ledger alone: what follows with the other key is left out,
+  and the ledger is in limbo, so that nothing is denied until it was healed.
+- Fences are not checked.
+- On a full disk what is replayed stays in memory, as far as that reaches.
 
-Threads: the start-up thread.
+Threads: the start-up thread; the event loop serves nobody meanwhile.
 
 Source: reference on-disk formats, sections 2.7 and 14.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
-from bookie_pod.node.replay import SHORT, ReplayIntoStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import (
+    BadRequest,
+    NoWritableDirectory,
+    PodkeeperError,
+    ResourcesShort,
+    StorageFault,
+    Unauthorized,
+)
 
 _log = structlog.get_logger(__name__)
 
 PROGRESS_INTERVAL_S = 2.0
+SHORT: Final = (NoWritableDirectory, ResourcesShort)
+"""Faults of a flush that no disk is to blame for: what it was to write waits in memory, and in the journals."""
+CANCEL_CHECK_ENTRIES: Final = 256
+"""Between two looks at whether the start was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +115,105 @@ class _Progress:
         if now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S
             _log.info("replaying", journal=self._index, done_bytes=done, total_bytes=total)
+
+
+class ReplayCancelled(StorageFault):
+    """The bookie was told to stop while it replayed; nothing is lost, the marks have not moved."""
+
+
+class ReplayIntoStorage:
+    """The replay's sink."""
+
+    def __init__(self, storage: LedgerStorage, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._storage = storage
+        self._cancelled = cancelled
+        self.journaled_keys: set[int] = set()
+        """Ledgers whose key record was seen: their keys are journaled already."""
+        self.entries = 0
+        self.fences = 0
+        self.explicit_lacs = 0
+        self.skipped = 0
+        self._contradicted: set[int] = set()
+        """Ledgers whose records, as the journal has them now, are of another key than the one that is known."""
+
+    def on_key(self, ledger_id: int, key: bytes) -> None:
+        try:
+            self._storage.set_master_key(ledger_id, key)
+        except (Unauthorized, BadRequest) as error:
+            self._contradict(ledger_id, error)
+            return
+        self._contradicted.discard(ledger_id)
+        self.journaled_keys.add(ledger_id)
+
+    def _contradict(self, ledger_id: int, error: PodkeeperError) -> None:
+        self._contradicted.add(ledger_id)
+        _log.error(
+            "a ledger's key in the journal cannot be its own: what follows with it is left out, and the ledger is in "
+            "limbo until it is healed; journal and ledger directories that do not belong together would show this for "
+            "every ledger",
+            ledger_id=ledger_id,
+            reason=str(error),
+        )
+        record = self._storage.ledger(ledger_id)
+        if record is None:  # it has been here, at least, and what is left out may be a fence
+            record = LedgerRecord(b"", fenced=True)
+        if not record.limbo:
+            self._storage.set_ledger(ledger_id, dataclasses.replace(record, limbo=True))
+
+    def on_deletion(self, ledger_id: int) -> None:
+        self._contradicted.discard(ledger_id)
+        self.journaled_keys.discard(ledger_id)
+        if self._storage.ledger(ledger_id) is not None:
+            self._storage.delete_ledger(ledger_id)
+
+    def _record_of(self, ledger_id: int) -> LedgerRecord | None:
+        """Of a ledger that the records at hand belong to."""
+        return None if ledger_id in self._contradicted else self._storage.ledger(ledger_id)
+
+    def on_fence(self, ledger_id: int) -> None:
+        record = self._record_of(ledger_id)
+        if record is None:
+            self.skipped += 1
+            return
+        self._storage.set_ledger(ledger_id, dataclasses.replace(record, fenced=True))
+        self.fences += 1
+
+    def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None:
+        record = self._record_of(ledger_id)
+        if record is None:
+            self.skipped += 1
+            return
+        self._storage.set_ledger(ledger_id, dataclasses.replace(record, explicit_lac=packet))
+        self.explicit_lacs += 1
+
+    def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        if self._record_of(ledger_id) is None:
+            self.skipped += 1
+            return
+        self._storage.active_entries(ledger_id)[entry_id] = entry
+        self.entries += 1
+        if not self.entries % CANCEL_CHECK_ENTRIES and self._cancelled():
+            raise ReplayCancelled("replay was interrupted")
+        if self._storage.account(ledger_id, len(entry), 1):
+            self._flush(ledger_id)
+
+    def _flush(self, ledger_id: int) -> None:
+        try:
+            self._storage.flush()
+        except SHORT as error:
+            if self._storage.is_full(ledger_id):
+                raise StorageFault(
+                    f"the journals hold more than memory takes, and it cannot be flushed: {error}; free some room on"
+                    " the ledger disks and start again"
+                ) from error
+
+    def log_summary(self, journals: int) -> None:
+        _log.info(
+            "journals replayed",
+            journals=journals,
+            entries=self.entries,
+            ledgers=len(self.journaled_keys),
+            fences=self.fences,
+            explicit_lacs=self.explicit_lacs,
+            skipped=self.skipped,
+        )

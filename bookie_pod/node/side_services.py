@@ -2,13 +2,24 @@
 
 Each starts in the background, and is stopped in its turn, whether it has started by then or not.
 
+Invariants
+- The gateway reaches this bookie without the kernel between, others over TCP (`own_connector`). It goes by the
+  published address, as connecting over TCP would, so it is never another bookie that is reached. With TLS it is TCP
+  throughout, because the handshake needs a socket.
+- Auto-recovery shares the bookie's metadata service and event loop, and reaches bookies, this one among them, by
+  connections of its own, as any client does.
+- It never ends the bookie that it runs in: what does not work is begun again, and told by the probes, logs and
+  metrics.
+- It is stopped before the bookie leaves the metadata service, so that locks and the vote are given back.
+
 Threads: event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import importlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,19 +30,20 @@ from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.auto_recovery import start_auto_recovery
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.processes.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
+from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.files import storage_fault, storage_fault_of_library
-from bookie_protocol.errors import PodkeeperError, ResourcesShort
+from bookie_protocol.errors import MetadataError, PodkeeperError, ResourcesShort
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
 
@@ -41,6 +53,7 @@ T = TypeVar("T")
 
 ROOM_RETRY_S: Final = 5.0
 """Between two attempts to start what lacks descriptors or memory, in seconds."""
+RETRY_S: Final = 5.0
 
 
 class SideServices:
@@ -155,3 +168,53 @@ async def _stop_started(starting: asyncio.Task[object]) -> None:
         server = await starting
         if server is not None:
             await server.stop()  # type: ignore[attr-defined]
+
+
+def own_connector(
+    config: BookieConfig, listener: TcpListener, published: Callable[[], tuple[str, int] | None]
+) -> Connector:
+    """`published`: host and port of this bookie as other clients find them; None while it is not registered."""
+    # Here, because the client takes a while to load, and a bookie without a gateway needs none.
+    from bookie_client.connection.network import tcp_connector
+    from bookie_pod.client_options import tls_options
+
+    if tls_options(config.tls) is not None:
+        return tcp_connector
+
+    async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> object:
+        if (host, port) == published():
+            return listener.connect(factory)
+        return await tcp_connector(factory, host, port)
+
+    return connect
+
+
+async def start_auto_recovery(
+    config: BookieConfig,
+    metadata: MetadataService,
+    registry: Registry,
+    bookie_id: str,
+    run: Callable[[Awaitable[None]], None],
+) -> RunningAutoRecovery | None:
+    """None if the configuration asks for none. What it needs takes a while to load. `run` gets its watching."""
+    if not config.auto_recovery.daemon_enabled:
+        return None
+    await asyncio.to_thread(importlib.import_module, "bookie_pod.autorecovery.start")
+    from bookie_pod.autorecovery.start import start
+
+    while True:
+        try:
+            running = await start(config, metadata, registry, bookie_id, embedded=True)
+        except MetadataError as error:
+            _log.warning("auto-recovery cannot start yet", reason=str(error))
+            await asyncio.sleep(RETRY_S)
+            continue
+        run(_watch(running))
+        return running
+
+
+async def _watch(running: RunningAutoRecovery) -> None:
+    """The session is the bookie's: what becomes of it the registration decides."""
+    while True:
+        await running.watch()
+        await asyncio.sleep(1.0)

@@ -1,28 +1,41 @@
 """The blocking steps that bring a bookie's storage up: opened, filled from the journals, checked.
 
-A stop during one of them waits for it (a replay ends early): nothing is closed under its feet.
+Invariants
+- A cancelled start ends only after the step that runs has: the step uses what would be closed. A long step asks
+  `cancelled` now and then and ends early; as long as it asks it makes progress.
+- With `localConsistencyCheckOnStartup` a row that does not lead to its entry ends the start. An entry without a row
+  does not: that is also what a ledger leaves that was removed from this bookie and came back; it is told in the log.
 
-Threads: event loop; the steps run on threads of their own.
+Threads: event loop; the steps, and `cancelled`, which they ask, run on threads of their own.
+
+Source: reference bookie behaviour, section 8.2; reference on-disk formats, section 14.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.blocking_steps import BlockingSteps
-from bookie_pod.node.consistency_check import check_consistency
 from bookie_pod.node.integrity.rebuilding import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import ReplayedJournals, replay_journals
-from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.integrity.consistency import ConsistencyCheck, ConsistencyReport, FindingKind
+from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_pod.storage.reserve import give_up_reserves
+from bookie_protocol.errors import StorageFault
 
+_log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
+MAX_LOGGED = 20
 
 
 class StorageStart:
@@ -87,3 +100,60 @@ class StorageStart:
             return await self._steps.run(phase, work)
         finally:
             self._tells = False
+
+
+class BlockingSteps:
+    """The steps of one start."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self.asked = 0
+        """How often a step asked whether to go on."""
+
+    def cancelled(self) -> bool:
+        """Whether the start was given up. Any thread."""
+        self.asked += 1
+        return self._cancelled.is_set()
+
+    async def run(self, phase: str, work: Callable[[], _T]) -> _T:
+        """Run one step; returns and raises what it does."""
+        running = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._cancelled.set()
+            await asyncio.wait([running])
+            if not running.cancelled() and (error := running.exception()) is not None:
+                _log.info("start cancelled", phase=phase, reason=str(error))
+            raise
+
+
+class CheckCancelled(StorageFault):
+    """The bookie was told to stop while it checked."""
+
+
+def check_consistency(storage: LedgerStorage, cancelled: Callable[[], bool] = lambda: False) -> ConsistencyReport:
+    """Check everything. `StorageFault` with one line if something is damaged."""
+    check = ConsistencyCheck(scrubbed(storage), max_findings=MAX_LOGGED)
+    while check.step():
+        if cancelled():
+            raise CheckCancelled("the consistency check was interrupted")
+    report = check.report
+    for finding in report.findings:
+        _log.error("storage is inconsistent", kind=finding.kind.value, detail=finding.detail)
+    _log.info(
+        "storage checked",
+        ledgers=report.ledgers,
+        rows=report.rows,
+        entries=report.entries,
+        damages=report.damages,
+        unindexed=report.unindexed,
+    )
+    if report.damages:
+        first = next((found for found in report.findings if found.kind is not FindingKind.NO_ROW), None)
+        raise StorageFault(
+            f"localConsistencyCheckOnStartup found {report.damages} damages, such as: "
+            f"{first.detail if first else 'see the log'}; see `bookie disk check`, and `bookie disk rebuild-locations` "
+            "or let the cluster repair this bookie and start it with localConsistencyCheckOnStartup=false"
+        )
+    return report

@@ -2,6 +2,7 @@
 
 Invariants
 - Nothing of it runs before the bookie is registered, and all of it has ended before the storage is closed.
+- It gives way while clients wait for the disks (`under_pressure`, which any thread may ask).
 
 Threads: event loop.
 """
@@ -9,6 +10,7 @@ Threads: event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
@@ -17,12 +19,17 @@ from bookie_pod.node.gc.collection import GarbageCollection, make_collection
 from bookie_pod.node.gc.copies_elsewhere import CopiesElsewhere
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
-from bookie_pod.node.pressure import Lanes, under_pressure
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
 from bookie_protocol.metadata_service.interface import MetadataService
+
+PRESSURE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes waiting for one journal's sync from which on what can wait gives way."""
+PRESSURE_READ_S: Final = 0.02
+"""Seconds from which on a read that is still under way makes it give way: longer than one takes on a disk that has
+nothing else to do, rotating ones included."""
 
 
 class Upkeep:
@@ -93,3 +100,20 @@ async def make_upkeep(
         )
     )
     return Upkeep(collection, integrity, elsewhere)
+
+
+class Lanes(Protocol):
+    """Threads that read for clients which do not want to wait."""
+
+    @property
+    def waited_s(self) -> float:
+        """For how long the slowest read has been under way, in seconds."""
+        ...
+
+
+def under_pressure(journals: Sequence[Journal], lanes: Sequence[Lanes]) -> Callable[[], bool]:
+    """Tells whether clients wait for the disks: their adds for a sync, or their reads."""
+    return lambda: (
+        any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)
+        or any(each.waited_s > PRESSURE_READ_S for each in lanes)
+    )

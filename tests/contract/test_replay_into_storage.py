@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from tests.support.memtable_engine import Checkpoints, MemTableBookie, memtable_options
 from tests.support.storage_engine import KEY, MemoryBookie, entry, small_options

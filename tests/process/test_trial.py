@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bookie_pod.node.standalone.sample_file import write_sample_log
-from bookie_pod.node.standalone.trial import TrialOptions, run_trial
+from bookie_pod.node.standalone.trial import TrialOptions, run_trial, write_sample_log
 from tests.support.until import until
 
 SIZE = 3 * 2_000_001  # several windows

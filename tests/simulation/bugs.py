@@ -35,7 +35,7 @@ from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.writer import WriteHandle
 from bookie_pod.ledgers.state import LedgerState
-from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_protocol.errors import (
     BookieUnavailable,
     LedgerStateUnknown,

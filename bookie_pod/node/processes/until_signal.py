@@ -3,7 +3,10 @@
 SIGTERM and SIGINT end it in an orderly way, in its own time; a second one ends the process at once. Afterwards signals
 are handled as before. A thread or a task of the process that ended, or makes no progress, ends it too (`watch`).
 
-Threads: the main thread runs the event loop.
+Why it ended is told where Kubernetes shows it, in the file of a container's `terminationMessagePath`: the one line that
+standard error gets too. Nothing is created: the file is there only in a container, and Kubernetes made it.
+
+Threads: the main thread runs the event loop; `tell_kubernetes` is for any.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +23,6 @@ from typing import Any, Final, NoReturn
 import structlog
 import uvloop
 
-from bookie_pod.node.processes.termination_log import tell_kubernetes
 from bookie_pod.node.processes.watch import PartEnded, Watch
 from bookie_protocol.errors import ExitCode, PodkeeperError, StartupError
 
@@ -28,6 +31,9 @@ _log = structlog.get_logger(__name__)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 ABORT_S: Final = 10.0
 """How long a process that failed tidies up, in seconds."""
+PATH: Final = "/dev/termination-log"
+MAX_BYTES: Final = 4096
+"""What Kubernetes shows of it."""
 
 
 @contextmanager
@@ -100,3 +106,20 @@ def leave(error: PodkeeperError) -> NoReturn:
         sys.stdout.flush()
     tell_kubernetes(line)
     os._exit(error.exit_code if isinstance(error, StartupError) else ExitCode.BOOKIE_EXCEPTION)
+
+
+def tell_kubernetes(line: str, path: str | None = None) -> None:
+    """Replace the content of the file, if it is there and may be written."""
+    data = line.encode("utf-8", "replace")[: MAX_BYTES - 1] + b"\n"
+    try:
+        file = os.open(path or PATH, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return  # no container
+    try:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            os.ftruncate(file, 0)
+            os.write(file, data)
+    except OSError:
+        pass  # standard error has it
+    finally:
+        os.close(file)

@@ -1,21 +1,27 @@
-"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its
-own.
+"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its own.
 
 Invariants
 - "Ready" is what clients see (`bookie_ready`); a cluster of which a part does not get there leaves nothing running.
 - Only processes started here are ever signalled (`bookie_process`).
-- Ports that this cluster chooses are nobody else's until it is stopped (`port_reservation`).
+- Ports that this cluster chooses are nobody else's until it is stopped (`ReservedPorts`).
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
 - A bookie that was decommissioned is left out for as long as its directory is there: it would refuse to start, and
   nothing needs it. The others start without it. Once the directory is removed, its name is a new bookie's.
 
 Threads: event loop only.
+
+A reserved port is bound here, and nobody listens on it: nobody else gets it, neither a process that looks for a free
+port nor an outgoing connection, and connecting to it is refused. On Linux a process that is told of it can listen
+there all the same, because both sides set SO_REUSEADDR; so it stays reserved for as long as this process wants,
+restarts of the other included. Elsewhere that does not hold, and the port is given up at once: what remains is that
+the system gives a port that it gave a moment ago to nobody else for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -28,7 +34,6 @@ from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
 from bookie_pod.node.identity.leaving import has_left
 from bookie_pod.node.standalone.bookie_process import BookieProcess, log_of, start_child
 from bookie_pod.node.standalone.bookie_ready import LOOPBACK, wait_ready
-from bookie_pod.node.standalone.port_reservation import ReservedPorts
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -39,6 +44,7 @@ from bookie_protocol.metadata_service.uri import open_metadata_service
 START_SECONDS: Final = 60.0
 SESSION_SECONDS: Final = 4.0
 """Time-out of metadata sessions: so long a killed bookie counts as registered, and its successor waits."""
+_CAN_BE_SHARED = sys.platform == "linux"
 
 
 class StandaloneCluster:
@@ -226,3 +232,42 @@ def _server_keys(grpc_port: int | None, http_port: int | None) -> dict[str, str]
     if http_port is not None:
         keys |= {"httpServerPort": str(http_port), "httpServerHost": LOOPBACK}
     return keys
+
+
+class ReservedPorts:
+    """`close` it."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._held: dict[int, socket.socket] = {}
+        self._given: set[int] = set()
+
+    def take(self) -> int:
+        """A port that nobody has, and that was not given before. Raises `OSError` when there is none."""
+        while True:
+            holder = socket.socket()
+            try:
+                holder.bind((self._host, 0))
+                # After the bind, so that this bind itself shares a port with nobody.
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                port: int = holder.getsockname()[1]
+            except OSError:
+                holder.close()
+                raise
+            if not _CAN_BE_SHARED or port in self._given:
+                holder.close()
+            else:
+                self._held[port] = holder
+            if port not in self._given:
+                self._given.add(port)
+                return port
+
+    def give_back(self, port: int) -> None:
+        """Whoever wants it may have it; it is not given again here."""
+        if (holder := self._held.pop(port, None)) is not None:
+            holder.close()
+
+    def close(self) -> None:
+        """Give all of them back. Calling it again is fine."""
+        for port in list(self._held):
+            self.give_back(port)

@@ -1,8 +1,8 @@
 """Before a bookie takes the first entry of a ledger that is older than itself: is that ledger still written?
 
-A bookie may have the id of one that is gone (`node.identity.earlier_life`). Who sends it an entry of a ledger that it does not
-hold, and that was there before it, may be a writer that never heard that its ledger was closed: without the one that is
-gone nobody here remembers the fence. The metadata service knows.
+A bookie may have the id of one that is gone (`node.identity.earlier_life`). Who sends it an entry of a ledger that it
+does not hold, and that was there before it, may be a writer that never heard that its ledger was closed: without the
+one that is gone nobody here remembers the fence. The metadata service knows.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
     being recovered, closed, gone  an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add

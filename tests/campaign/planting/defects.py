@@ -28,7 +28,7 @@ def _acknowledge_before_sync() -> None:
 
 
 def _skip_a_fence_at_replay() -> None:
-    from bookie_pod.node.replay import ReplayIntoStorage
+    from bookie_pod.node.recovery import ReplayIntoStorage
 
     ReplayIntoStorage.on_fence = lambda self, ledger_id: None  # type: ignore[method-assign]
 

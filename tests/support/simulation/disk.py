@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import IDS, RecordKind, kind_of, tail_of_special_record
 

@@ -11,8 +11,8 @@ from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.node.registration import RegistrationManager
-from bookie_pod.node.replay import ReplayIntoStorage
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.context import ServerContext, TcpOptions
 from bookie_pod.server.tcp.handlers import RequestHandlers

@@ -15,7 +15,7 @@ import pytest
 from bookie_pod import logs
 from bookie_pod.cli.main import run
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.processes import termination_log
+from bookie_pod.node.processes import until_signal as termination_log
 from bookie_protocol.errors import ExitCode, InvalidCookie, JournalDamaged, RegistrationFailed
 
 

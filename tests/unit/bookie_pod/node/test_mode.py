@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.node.mode import BookieMode, ModeOptions
-from bookie_pod.node.status_file import BookieStatus
+from bookie_pod.node.mode import BookieMode, BookieStatus, ModeOptions
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import MetadataUnavailable, NoWritableDirectory, PodkeeperError
 

@@ -12,7 +12,7 @@ from bookie_client.connection.network import tcp_connector
 from bookie_client.connection.request import FramedRequest
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import TlsConfig
-from bookie_pod.node.own_connector import own_connector
+from bookie_pod.node.side_services import own_connector
 from bookie_pod.server.tcp.connection import Connection
 from bookie_protocol.errors import BookieUnavailable, Unauthorized
 from bookie_protocol.keys import master_key

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.config.sections.journal import DirectoriesConfig
-from bookie_pod.node.partitions import check_partitions
+from bookie_pod.node.identity.ownership import check_partitions
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import InvalidConfiguration

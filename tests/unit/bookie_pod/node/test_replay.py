@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie_pod.node.recovery import ReplayedJournals, replay_journals
-from bookie_pod.node.replay import CANCEL_CHECK_ENTRIES, ReplayCancelled, ReplayIntoStorage
+from bookie_pod.node.recovery import (
+    CANCEL_CHECK_ENTRIES,
+    ReplayCancelled,
+    ReplayedJournals,
+    ReplayIntoStorage,
+    replay_journals,
+)
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.index.ledger_data import LedgerRecord

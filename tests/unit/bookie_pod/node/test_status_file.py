@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.node.status_file import BookieStatus, StatusFiles, parse_status
+from bookie_pod.node.mode import BookieStatus, StatusFiles, parse_status
 from tests.support.memory_files import MemoryFiles
 
 FOLDERS = ["/a/current", "/b/current"]

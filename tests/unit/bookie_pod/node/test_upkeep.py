@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookie_pod.node.pressure import PRESSURE_BYTES, PRESSURE_READ_S, under_pressure
+from bookie_pod.node.upkeep import PRESSURE_BYTES, PRESSURE_READ_S, under_pressure
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.storage.journal import Journal
 from tests.support.journal_rig import JournalRig, an_add

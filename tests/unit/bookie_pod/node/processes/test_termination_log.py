@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.node.processes.termination_log import MAX_BYTES, tell_kubernetes
+from bookie_pod.node.processes.until_signal import MAX_BYTES, tell_kubernetes
 
 
 def test_the_line_replaces_what_was_there(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from bookie_pod.node.standalone.port_reservation import ReservedPorts
+from bookie_pod.node.standalone.cluster import ReservedPorts
 
 LOOPBACK = "127.0.0.1"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port cannot be listened on")

@@ -1,6 +1,6 @@
 """The generated log."""
 
-from bookie_pod.node.standalone.sample_file import write_sample_log
+from bookie_pod.node.standalone.trial import write_sample_log
 
 
 def test_it_has_the_size_asked_for_and_is_the_same_every_time(tmp_path):

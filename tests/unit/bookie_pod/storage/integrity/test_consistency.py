@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
-from bookie_pod.node.consistency_check import check_consistency
+from bookie_pod.node.storage_start import check_consistency
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import LocationRun
