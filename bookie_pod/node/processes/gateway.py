@@ -1,9 +1,4 @@
-"""`bookie gateway`: the gateway as a process of its own, from start to exit code.
-
-    1. HTTP probes: alive, not ready
-    2. metadata service; the cluster must exist
-    3. gRPC: health, reflection, `LedgerService`
-    4. SIGTERM or SIGINT: no new calls, ledgers that are being written are closed, connections closed
+"""`bookie gateway`: the gateway as a process of its own, which serves health, reflection and `LedgerService` over gRPC.
 
 Beside a bookie it has an interpreter, and so a processor, to itself: both do more than together in one process.
 
@@ -11,18 +6,16 @@ Invariants
 - It is a client of the cluster like any other, and reaches every bookie over its port.
 - Its readiness is its own: whether the metadata service is there. No bookie's state is part of it.
 - If its session cannot be renewed, it ends, so that whatever supervises it starts it anew (`session_renewal`).
-- Nothing here needs the directories of a bookie, and HTTP serves probes and metrics only.
+- HTTP serves probes and metrics only. At its end it takes no new calls, and closes ledgers that are being written.
 
 Threads: the main thread runs the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,72 +23,50 @@ from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.processes.background import collect_cycles
 from bookie_pod.node.processes.memory import guard_memory
+from bookie_pod.node.processes.service import ClusterProcess
 from bookie_pod.node.processes.session_renewal import watch_session
 from bookie_pod.node.processes.until_signal import run_until_signal
-from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.server.grpc.server import GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
+from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
-from bookie_pod.server.status import NodeState
-from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
+from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.lasting import lasting_task
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
 
-STOP_SECONDS: Final = 20.0
-
 _log = structlog.get_logger(__name__)
 
 
-class GatewayProcess:
-    """`NodeStatus` of the process, and its order of starting and stopping."""
+class GatewayProcess(ClusterProcess):
+    """The gateway, its port, and its order of starting."""
+
+    name = "gateway"
 
     def __init__(self, config: BookieConfig) -> None:
         """`InvalidConfiguration`: the configuration asks for no gateway."""
         _check(config)
-        self._config = config
-        self._registry = Registry(config.metrics.latency_rollover_seconds)
-        if config.metrics.expose_jvm_metrics:
-            self._registry.add_collector(ProcessCollector())
-        self._undo = AsyncExitStack()
-        self._phase = "starting"
-        self._metadata: MetadataService | None = None
-        self._serves = False
-        self.grpc_port = 0
+        super().__init__(config)
+        self._memory = MemoryGovernor(config.client_memory_bytes)
+        self._server: GrpcServer | None = None
+
+    @property
+    def grpc_port(self) -> int:
         """The port that is listened on, once it serves."""
+        return 0 if self._server is None else self._server.port
 
-    async def run(self) -> None:
-        """Until cancelled, or until the session cannot be renewed. Raises `StartupError`."""
-        try:
-            with as_start_errors(self._config):
-                metadata = await self._start()
-            await watch_session(self._config, metadata)
-        finally:
-            self._serves, self._phase = False, "stopping"
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._undo.aclose()
-            _log.info("gateway stopped")
+    async def _start_http(self) -> HttpServer | None:
+        return await start_http(
+            self._config.http, self, self._registry, has_bookie=False, admin=False, memory=self._memory
+        )
 
-    async def _start(self) -> MetadataService:
-        config = self._config
-        uri = required_metadata_uri(config)
-        memory = MemoryGovernor(config.client_memory_bytes)
-        http = await start_http(config.http, self, self._registry, has_bookie=False, admin=False, memory=memory)
-        if http is not None:
-            self._undo.push_async_callback(http.stop)
-        self._phase = "connecting to the metadata service"
-        self._metadata = metadata = await open_metadata(config.metadata, uri)
-        self._undo.push_async_callback(metadata.close)
-        if not await metadata.cluster.exists():
-            raise ServerStartFailed(f"there is no cluster at {uri}: create it with `bookie cluster init`")
+    async def _start_in(self, metadata: MetadataService) -> None:
+        config, memory = self._config, self._memory
 
         async def gateway() -> Sequence[Gateway]:
             return await start_gateway(config, metadata, self._registry, memory, _over_tcp)
@@ -107,32 +78,14 @@ class GatewayProcess:
         guard = guard_memory(callers, config.memory.budget_bytes)
         for task in (lasting_task(collect_cycles(), "collection of cycles"), lasting_task(guard, "guard of memory")):
             self._undo.callback(task.cancel)
-        self._serves, self._phase, self.grpc_port = True, "serving", server.port
-        server.refresh()
-        _log.info("gateway serves", port=server.port, http_port=None if http is None else http.port)
-        return metadata
+        self._server = server
 
-    # --- NodeStatus -------------------------------------------------------------------------------------------
-
-    def state(self) -> NodeState:
-        return NodeState(
-            self._serves,
-            read_only=False,
-            shutting_down=self._phase == "stopping",
-            available_for_high_priority_writes=False,
-        )
-
-    def unhealthy_reason(self) -> str | None:
-        return None
-
-    def complaint(self) -> str | None:
-        return None
-
-    def unready_reason(self) -> str | None:
-        if not self._serves or self._metadata is None:
-            return self._phase
-        state = self._metadata.session.state
-        return None if state is SessionState.CONNECTED else f"the session with the metadata service is {state.value}"
+    async def _serve(self) -> None:
+        assert self._server is not None
+        assert self._metadata is not None
+        self._server.refresh()
+        _log.info("gateway serves", port=self._server.port)
+        await watch_session(self._config, self._metadata)
 
 
 def _check(config: BookieConfig) -> None:

@@ -1,9 +1,4 @@
-"""`bookie metadata-service`: the embedded metadata store as a process of its own, from start to exit code.
-
-    1. HTTP probes: alive, not ready
-    2. the store is opened; one process owns a directory
-    3. it is served: ready
-    4. SIGTERM or SIGINT: no more requests, the store is closed
+"""`bookie metadata-service`: the embedded metadata store as a process of its own; one process owns a directory.
 
 Invariants
 - Sessions outlive this process: each gets its full time-out once more after the next start.
@@ -17,7 +12,6 @@ Threads: the main thread runs the event loop; the store has a thread of its own.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,13 +21,11 @@ import structlog
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.processes.memory import guard_memory
+from bookie_pod.node.processes.service import ServiceProcess
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
 from bookie_pod.server.http.start import start_http
-from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
@@ -65,28 +57,18 @@ class MetadataProcessOptions:
     max_sessions: int
 
 
-class MetadataProcess:
-    """`NodeStatus` of the process, and its order of starting and stopping."""
+class MetadataProcess(ServiceProcess):
+    """The store, its server, and their order of starting."""
+
+    name = "metadata service"
+    stop_s = None  # a store that is not closed may lose what it took
 
     def __init__(self, options: MetadataProcessOptions) -> None:
+        super().__init__(ROLLOVER_S)
         self._options = options
-        self._registry = Registry(ROLLOVER_S)
-        self._registry.add_collector(ProcessCollector())
-        self._phase = "starting"
-        self._serves = False
         self._owner: EmbeddedOwner | None = None
 
-    async def run(self) -> None:
-        """Until cancelled. Raises `StartupError`, also when the store failed."""
-        async with AsyncExitStack() as undo:
-            try:
-                owner = await self._start(undo)
-                raise ServerStartFailed(await owner.wait_broken())
-            finally:
-                self._serves, self._phase = False, "stopping"
-                _log.info("metadata service stops")
-
-    async def _start(self, undo: AsyncExitStack) -> EmbeddedOwner:
+    async def _start(self) -> None:
         options = self._options
         config = HttpConfig(
             server_enabled=False,
@@ -95,41 +77,30 @@ class MetadataProcess:
             stats_port=options.http_port or 0,
         )
         memory = MemoryGovernor(options.client_memory_mb * _MB)
-        http = await start_http(config, self, self._registry, has_bookie=False, memory=memory)
-        if http is not None:
-            undo.push_async_callback(http.stop)
+        http = self._stops(await start_http(config, self, self._registry, has_bookie=False, memory=memory))
         self._phase = "opening the store"
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
-        undo.push_async_callback(owner.close)
+        self._undo.push_async_callback(owner.close)
         callers = Callers(memory)
         server = EmbeddedMetadataServer(
             owner, options.host, options.port, serving_bounds(callers, options.max_sessions)
         )
         await server.start()
-        undo.push_async_callback(server.stop)
-        undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
-        self._serves, self._phase = True, "serving"
+        self._undo.push_async_callback(server.stop)
+        self._undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
         _log.info(
             "metadata service serves",
             uri=server.uri(),
             http_port=http.port if http is not None else None,
             data=str(options.data),
         )
-        return owner
 
-    # --- NodeStatus -------------------------------------------------------------------------------------------
-
-    def state(self) -> NodeState:
-        return NodeState(self._serves, False, self._phase == "stopping", False)
+    async def _serve(self) -> None:
+        assert self._owner is not None
+        raise ServerStartFailed(await self._owner.wait_broken())
 
     def unhealthy_reason(self) -> str | None:
         return None if self._owner is None else self._owner.broken
-
-    def complaint(self) -> str | None:
-        return None
-
-    def unready_reason(self) -> str | None:
-        return None if self._serves else self._phase
 
 
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:

@@ -94,7 +94,7 @@ async def test_it_ends_when_others_get_a_session_and_it_does_not(monkeypatch: py
     opened = Service()
     process = process_with(monkeypatch, Service(), opened)
     with pytest.raises(SessionNotRenewed, match="for 61 s, although it takes new connections") as caught:
-        await process._watch()
+        await process._serve()
     assert caught.value.exit_code is ExitCode.METADATA_SESSION_EXPIRED
     assert opened.closed
 
@@ -104,7 +104,7 @@ async def test_it_ends_when_nobody_begins_a_part_again(monkeypatch: pytest.Monke
     process = process_with(monkeypatch, Service(SessionState.CONNECTED), None)
     process._running.gone = "the auditor is dead: it was cancelled"  # type: ignore[union-attr]
     with pytest.raises(PartEnded, match="the auditor is dead"):
-        await process._watch()
+        await process._serve()
 
 
 @pytest.mark.parametrize("case", ["nobody gets one", "it came back meanwhile"])
@@ -113,7 +113,7 @@ async def test_else_it_waits(monkeypatch: pytest.MonkeyPatch, case: str) -> None
     process = process_with(monkeypatch, mine, None if case == "nobody gets one" else Service())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await process._watch()
+            await process._serve()
 
 
 async def test_from_start_to_stop(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""Processes beside the bookies: gateway, auto-recovery and metadata service start, answer probes and stop alike.
+
+    1. HTTP probes: alive, not ready
+    2. what the process needs: the metadata service with its cluster, or its own store
+    3. what it serves: ready
+    4. SIGTERM or SIGINT: what was started is stopped, the last first
+
+Nothing here needs the directories of a bookie.
+
+Threads: the main thread runs the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+import structlog
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.metadata import open_metadata
+from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+
+STOP_S: Final = 20.0
+"""How long the parts of a process may take to stop, in seconds."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ServiceProcess(ABC):
+    """`NodeStatus` of the process, and its order of starting and stopping."""
+
+    name: str
+    """As the log has it."""
+    stop_s: float | None = STOP_S
+
+    def __init__(self, latency_rollover_s: int, *, process_metrics: bool = True) -> None:
+        self._registry = Registry(latency_rollover_s)
+        if process_metrics:
+            self._registry.add_collector(ProcessCollector())
+        self._undo = AsyncExitStack()
+        self._phase = "starting"
+        self._serves = False
+
+    async def run(self) -> None:
+        """Until cancelled, or until a part of it fails. Raises `StartupError`."""
+        try:
+            await self._start()
+            self._serves, self._phase = True, "serving"
+            await self._serve()
+        finally:
+            self._serves, self._phase = False, "stopping"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.stop_s):
+                    await self._undo.aclose()
+            _log.info(f"{self.name} stopped")
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Start what serves, and have it stopped by `_undo`."""
+
+    @abstractmethod
+    async def _serve(self) -> None:
+        """Watch what was started, until it fails."""
+
+    def _stops(self, server: HttpServer | None) -> HttpServer | None:
+        if server is not None:
+            self._undo.push_async_callback(server.stop)
+        return server
+
+    # --- NodeStatus -------------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        return NodeState(
+            self._serves,
+            read_only=False,
+            shutting_down=self._phase == "stopping",
+            available_for_high_priority_writes=False,
+        )
+
+    def unhealthy_reason(self) -> str | None:
+        return None
+
+    def complaint(self) -> str | None:
+        return None
+
+    def unready_reason(self) -> str | None:
+        return None if self._serves else self._phase
+
+
+class ClusterProcess(ServiceProcess):
+    """A process that is a client of a cluster: ready while its session with the metadata service stands."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        super().__init__(config.metrics.latency_rollover_seconds, process_metrics=config.metrics.expose_jvm_metrics)
+        self._config = config
+        self._metadata: MetadataService | None = None
+
+    async def _start(self) -> None:
+        with as_start_errors(self._config):
+            uri = required_metadata_uri(self._config)
+            self._stops(await self._start_http())
+            self._phase = "connecting to the metadata service"
+            self._metadata = metadata = await open_metadata(self._config.metadata, uri)
+            self._undo.push_async_callback(metadata.close)
+            if not await metadata.cluster.exists():
+                raise ServerStartFailed(f"there is no cluster at {uri}: create it with `bookie cluster init`")
+            await self._start_in(metadata)
+
+    @abstractmethod
+    async def _start_http(self) -> HttpServer | None:
+        """None: the configuration asks for no HTTP."""
+
+    @abstractmethod
+    async def _start_in(self, metadata: MetadataService) -> None:
+        """Start what serves this cluster."""
+
+    def unready_reason(self) -> str | None:
+        if not self._serves or self._metadata is None:
+            return self._phase
+        state = self._metadata.session.state
+        return None if state is SessionState.CONNECTED else f"the session with the metadata service is {state.value}"
