@@ -68,11 +68,28 @@ class _Layout(NamedTuple):
     tail: bytes
 
 
-AddShape = tuple[
-    int, int, int, Callable[..., tuple[Any, ...]], int, int, bytes, int, bytes, bytes, Callable[[int], RunShape]
-]
-"""Mask, expected, head size, unpack, body offset, body end offset, tail, flags, response part 1, response part 2, what
-gives the shape of runs of such frames of a length; see `decode_add_request` for how they are used."""
+class AddShape(NamedTuple):
+    """What tells the adds of one shape, and where their parts lie; `decode_add_request` uses it. Loops unpack it whole:
+    a field by its name costs more than all of them together."""
+
+    mask: int
+    expected: int
+    """What the first `head` bytes are, as a number, but for those that `mask` leaves out."""
+    head: int
+    unpack: Callable[..., tuple[Any, ...]]
+    """Transaction, ledger and entry as they are on the wire, key, ledger id, entry id, LAC."""
+    body_at: int
+    body_end: int
+    tail: bytes
+    """What follows the body."""
+    flags: int
+    response_before: bytes
+    response_between: bytes
+    """The answer but for the three numbers on the wire: before the transaction, and between it and the ledger."""
+    run_shape: Callable[[int], RunShape]
+    """Of runs of such frames, by the length of one."""
+
+
 _add_shapes: dict[int, AddShape] = {}
 _add_families: dict[_Layout, _AddFamily] = {}
 _recent_families: deque[_AddFamily] = deque(maxlen=3)
@@ -107,7 +124,7 @@ def _has_no_runs(_: int) -> RunShape:
     raise AssertionError("no frame has this shape")
 
 
-NO_SHAPE: Final[AddShape] = (0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"", _has_no_runs)
+NO_SHAPE: Final = AddShape(0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"", _has_no_runs)
 """Fits no frame, since nothing masked with 0 is 1."""
 
 
@@ -149,8 +166,8 @@ def _remember_add(size: int, shape: AddShape) -> None:
 
 
 def _fits_add(shape: AddShape, buffer: bytes, start: int, end: int) -> bool:
-    mask, expected, head, _, _, body_end, tail, *_ = shape
-    return int.from_bytes(buffer[start : start + head]) & mask == expected and buffer[start + body_end : end] == tail
+    head = int.from_bytes(buffer[start : start + shape.head])
+    return head & shape.mask == shape.expected and buffer[start + shape.body_end : end] == shape.tail
 
 
 class _AddFamily:
@@ -195,7 +212,7 @@ class _AddFamily:
             return None
         expected = int.from_bytes(b"".join((self._before, field_length, self._middle, body_length)))
         body_end = size - len(layout.tail)
-        return (
+        return AddShape(
             self._mask,
             expected,
             self._head,

@@ -78,8 +78,8 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         shape = add_shape(length)
                         if shape is not None:
                             shape_length = length
-                            mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = shape[:10]
-                            run_shape = shape[10]
+                            mask, expected, head, unpack, body_at, tail_at, tail = shape[:7]
+                            shape_flags, part1, part2, run_shape = shape[7:]
                 if is_add:
                     state = states.get(ledger_id, cold_state)
                     if state.hot_key == key and not flags & DEFERRED_SYNC and 0 <= entry_id <= max_entry_id:
