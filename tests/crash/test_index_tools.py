@@ -13,17 +13,17 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.conversion.convert import conversion
-from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers, OfflineLocations, OfflineRebuild
-from bookie_pod.storage.conversion.swap import finish
 from bookie_pod.storage.engines.detection import SWAP_FILE
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.convert import conversion
+from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
+from bookie_pod.storage.index_rebuild.offline import OfflineLedgers, OfflineLocations, OfflineRebuild
+from bookie_pod.storage.index_rebuild.swap import finish
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
-from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_pod.storage.journal.format import header_bytes, key_record
 from bookie_protocol.errors import WrongStorageEngine

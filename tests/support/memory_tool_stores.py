@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
-from bookie_pod.storage.conversion.swap import remove_tree
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
+from bookie_pod.storage.index_rebuild.swap import remove_tree
 from tests.support.memory_faults import Operation
 from tests.support.memory_files import MemoryFiles
 from tests.support.memory_store import MemoryStores

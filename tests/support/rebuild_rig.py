@@ -9,11 +9,10 @@ from typing import Any
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.location_rows import KEY, VALUE
+from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.placing import finish_online_rebuilds
+from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.rebuild.directory import DirectoryRebuild, RebuildParts
-from bookie_pod.storage.rebuild.hold import CollectionHold
-from bookie_pod.storage.rebuild.placing import finish_online_rebuilds
-from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
 from tests.support.gc_rig import GcRig
 from tests.support.memory_files import MemoryFiles
 from tests.support.memory_tool_stores import MemoryToolStores

@@ -31,8 +31,8 @@ def convert(place: Place, engine: str, unclean: bool, as_json: bool) -> None:
     the change is finished by `bookie disk finish`. (Apache: convert-to-db-storage, convert-to-interleaved-storage)
     """
     from bookie_pod.cli.progress import Bar
-    from bookie_pod.storage.conversion.convert import conversion
-    from bookie_pod.storage.conversion.swap import finish
+    from bookie_pod.storage.index_rebuild.convert import conversion
+    from bookie_pod.storage.index_rebuild.swap import finish
     from bookie_pod.storage.inspect.layout import IndexKind
 
     need_ledgers(place)
@@ -74,7 +74,7 @@ def _done(engine: str, as_json: bool, report: dict[str, object]) -> None:
 @on_disk()
 def finish(place: Place) -> None:
     """Finish the change of an index that was interrupted."""
-    from bookie_pod.storage.conversion.swap import finish as finish_swap
+    from bookie_pod.storage.index_rebuild.swap import finish as finish_swap
 
     need_ledgers(place)
     with place.to_change(unclean=True) as stores:

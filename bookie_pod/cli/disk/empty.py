@@ -49,7 +49,7 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
 def _empty(place: Place, folders: Sequence[str]) -> int:
     """Remove what is in the folders. Until all of it is gone each holds a mark, which no start passes: one that was
     ended in between leaves nothing that a bookie would take for its own."""
-    from bookie_pod.storage.conversion.swap import remove_tree
+    from bookie_pod.storage.index_rebuild.swap import remove_tree
     from bookie_pod.storage.inspect.layout import FORMAT_MARK
 
     files = place.files

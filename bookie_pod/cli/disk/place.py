@@ -45,10 +45,10 @@ class Place:
 
     @contextmanager
     def to_change(self, *, unclean: bool) -> Iterator[Any]:
-        """Keeps bookies away; gives databases that can be written (`storage.conversion.swap.DiskStores`)."""
+        """Keeps bookies away; gives databases that can be written (`storage.index_rebuild.swap.DiskStores`)."""
         from bookie_pod.cli.disk.holders import hold, refuse_if_dirty
-        from bookie_pod.storage.conversion.swap import DiskStores
         from bookie_pod.storage.index.store import StoreKind
+        from bookie_pod.storage.index_rebuild.swap import DiskStores
 
         stores = DiskStores(self.files)
         locked = any(

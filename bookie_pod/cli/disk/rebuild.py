@@ -30,8 +30,8 @@ def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
     The old ones stay as backups. No new one is put in place before all are built. Where a log is damaged, rows of the
     old index whose entries are still there are kept. (Apache: rebuild-db-ledger-locations-index)
     """
-    from bookie_pod.storage.conversion.rebuild_offline import OfflineLocations
-    from bookie_pod.storage.conversion.swap import finish
+    from bookie_pod.storage.index_rebuild.offline import OfflineLocations
+    from bookie_pod.storage.index_rebuild.swap import finish
     from bookie_pod.storage.inspect.space import pairs
 
     need_ledgers(place)
@@ -98,8 +98,8 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
     collection deletes them again. (Apache: rebuild-db-ledgers-index)
     """
     from bookie_pod.node.identity.earlier_life import EarlierLife
-    from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers
-    from bookie_pod.storage.conversion.swap import finish
+    from bookie_pod.storage.index_rebuild.offline import OfflineLedgers
+    from bookie_pod.storage.index_rebuild.swap import finish
     from bookie_pod.storage.inspect.space import pairs
 
     need_ledgers(place)

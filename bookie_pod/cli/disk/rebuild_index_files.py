@@ -17,8 +17,8 @@ from bookie_pod.cli.passwords import PASSWORD_VARIABLE, password_option, read_pa
 from bookie_protocol.errors import BadRequest, NotThere
 
 if TYPE_CHECKING:
-    from bookie_pod.storage.conversion.swap import DiskStores
-    from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesReport
+    from bookie_pod.storage.index_rebuild.index_files import IndexFilesReport
+    from bookie_pod.storage.index_rebuild.swap import DiskStores
 
 
 @disk.command("rebuild-index-files")
@@ -45,11 +45,11 @@ def rebuild_index_files(
     Key and fence come from the old file. Where its header is gone, the ledger is fenced, and its key is made from the
     password, if one is given. (Apache: regenerate-interleaved-storage-index-file)
     """
-    from bookie_pod.storage.conversion.swap import backup_suffix
     from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+    from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
+    from bookie_pod.storage.index_rebuild.swap import backup_suffix
     from bookie_pod.storage.inspect.index import FileIndex
     from bookie_pod.storage.inspect.logs import StoredLogs
-    from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
 
     need_ledgers(place)
     if bool(ledgers) == missing:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.server.http.admin.ports import DataCheckState
+from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
-from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
 
 
 class IntegrityView:

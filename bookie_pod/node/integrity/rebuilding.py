@@ -11,7 +11,6 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.index_rebuild import IndexRebuildInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.storage.conversion.swap import DiskStores
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.engines.names import is_db
@@ -19,10 +18,10 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.rocksdb_store import RocksStores
-from bookie_pod.storage.rebuild.directory import DirectoryRebuild, RebuildParts
-from bookie_pod.storage.rebuild.hold import CollectionHold
-from bookie_pod.storage.rebuild.placing import finish_online_rebuilds
-from bookie_pod.storage.rebuild.rebuilder import IndexRebuilder
+from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.placing import finish_online_rebuilds
+from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
+from bookie_pod.storage.index_rebuild.swap import DiskStores
 
 
 def make_rebuilder(

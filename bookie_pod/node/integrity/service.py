@@ -31,8 +31,8 @@ from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
+from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
 from bookie_pod.storage.integrity.scrub import Scrubber
-from bookie_pod.storage.rebuild.rebuilder import IndexRebuilder
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from bookie_protocol.errors import StorageFault, WrongStorageEngine
 _STAMP_KEY = b"\xff" * 16
 
 SWAP_FILE = "index-swap.json"
-"""In an index folder: a tool is putting a new index in the place of the old one (see `storage.conversion.swap`)."""
+"""In an index folder: a tool is putting a new index in the place of the old one (see `storage.index_rebuild.swap`)."""
 
 
 def check_engine(

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bookie_pod.storage.conversion.swap import remove_tree
 from bookie_pod.storage.disks import FULL_FILE, DiskMonitor, DiskOptions, DiskVerdict, disk_space, fullest_share
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index_rebuild.swap import remove_tree
 from bookie_protocol.errors import StorageFault
 from tests.support.memory_files import MemoryFiles
 

@@ -19,9 +19,9 @@ from bookie_pod.cli.main import run
 from bookie_pod.node.identity.cookie_check import read_directory
 from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.node.identity.ownership import DirectoryInUse, hold_directories
-from bookie_pod.storage.conversion import swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index_rebuild import swap
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_protocol.errors import BadRequest, InvalidCookie
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID

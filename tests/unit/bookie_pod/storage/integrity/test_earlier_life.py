@@ -9,11 +9,11 @@ import pytest
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
+from bookie_pod.storage.index_rebuild.locations import LocationRebuild, put_all
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
-from bookie_pod.storage.integrity.rebuild import LocationRebuild, put_all
-from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from tests.support.gc_rig import GcRig

@@ -32,12 +32,12 @@ from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index_rebuild.placing import NewDatabase
+from bookie_pod.storage.index_rebuild.rebuilder import RebuildPhase, RebuildState
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders
-from bookie_pod.storage.rebuild.placing import NewDatabase
-from bookie_pod.storage.rebuild.state import RebuildPhase, RebuildState
 from bookie_protocol.errors import JournalDamaged
 from bookie_protocol.keys import is_unknown_key, master_key
 

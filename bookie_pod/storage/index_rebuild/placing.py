@@ -1,6 +1,6 @@
 """Putting a database that was built beside a running bookie's into its place.
 
-The renames are written down first, as those of the tools are (`storage.conversion.swap`), but a start of the bookie
+The renames are written down first, as those of the tools are (`storage.index_rebuild.swap`), but a start of the bookie
 finishes them by itself: what they were decided on was complete. So a crash leaves the old database or the new one.
 
 Invariants
@@ -19,10 +19,18 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.conversion.build_folder import BUILD_FOLDER, open_new, remove_build_folder
-from bookie_pod.storage.conversion.swap import ToolStores, finish, free_backup_suffix, interrupted, swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
+from bookie_pod.storage.index_rebuild.swap import (
+    BUILD_FOLDER,
+    ToolStores,
+    finish,
+    free_backup_suffix,
+    interrupted,
+    open_new,
+    remove_build_folder,
+    swap,
+)
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)

@@ -9,15 +9,13 @@ import pytest
 
 from bookie_pod.metrics.index_rebuild import IndexRebuildInstruments
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.storage.conversion.swap import DiskStores
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import KEY
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.rebuild.directory import DirectoryRebuild, RebuildParts
-from bookie_pod.storage.rebuild.hold import CollectionHold
-from bookie_pod.storage.rebuild.rebuilder import IndexRebuilder
-from bookie_pod.storage.rebuild.state import RebuildOutcome, RebuildRequest
+from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder, RebuildOutcome, RebuildRequest
+from bookie_pod.storage.index_rebuild.swap import DiskStores
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, Refused
 from tests.support.gc_rig import DictatedMetadata
 from tests.support.rebuild_rig import RebuildRig

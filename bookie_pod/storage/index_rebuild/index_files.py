@@ -34,7 +34,7 @@ from bookie_pod.storage.index.index_file import (
 )
 from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.integrity.rebuild import STEP_ENTRIES, oldest_first
+from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, oldest_first
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OPEN_FILES: Final = 64

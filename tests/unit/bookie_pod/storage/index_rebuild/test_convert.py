@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
-from bookie_pod.storage.conversion.convert import ConversionReport, conversion
-from bookie_pod.storage.conversion.swap import DiskStores
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.convert import ConversionReport, conversion
+from bookie_pod.storage.index_rebuild.swap import DiskStores
 from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine

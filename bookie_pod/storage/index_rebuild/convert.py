@@ -1,7 +1,7 @@
 """Converting the index of a stopped bookie between databases (DbLedgerStorage) and index files (Sorted, Interleaved).
 
 Entry logs and journals stay as they are: both sides point into the same logs. The new index is built beside the old
-one, compared with it row by row, and then swapped in (`conversion.swap`); the old one stays as a backup.
+one, compared with it row by row, and then swapped in (`swap`); the old one stays as a backup.
 
 Only with one ledger directory: DbLedgerStorage numbers the logs of each directory by themselves and ties every ledger
 to one of them, the others number all logs together and put a ledger's entries into any.
@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bookie_pod.storage.conversion.index_files import write_index_file
-from bookie_pod.storage.conversion.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
 from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import relative_folder
@@ -30,6 +28,8 @@ from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.location_rows import KEY, LocationRun
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.index_file_writer import write_index_file
+from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault

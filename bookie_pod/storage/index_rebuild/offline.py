@@ -12,18 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from bookie_pod.storage.conversion.build_folder import BUILD_FOLDER, open_new, remove_build_folder
-from bookie_pod.storage.conversion.swap import ToolStores, free_backup_suffix, swap
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuild, LedgerRebuildReport
+from bookie_pod.storage.index_rebuild.locations import LocationRebuild, RebuildReport, put_all
+from bookie_pod.storage.index_rebuild.swap import (
+    BUILD_FOLDER,
+    ToolStores,
+    free_backup_suffix,
+    open_new,
+    remove_build_folder,
+    swap,
+)
 from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.inspect.logs import StoredLogs
-from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, put_all
-from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuild, LedgerRebuildReport
 from bookie_pod.storage.journal.survey import read_folders
 from bookie_protocol.errors import ResourcesShort, StorageFault
 

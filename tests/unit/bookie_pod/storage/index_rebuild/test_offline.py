@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
-from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers, OfflineLocations
-from bookie_pod.storage.conversion.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, split_location
 from bookie_pod.storage.files_posix import PosixFiles
@@ -17,13 +15,15 @@ from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild, IndexFilesReport
+from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuildReport
+from bookie_pod.storage.index_rebuild.locations import RebuildReport, oldest_first
+from bookie_pod.storage.index_rebuild.offline import OfflineLedgers, OfflineLocations
+from bookie_pod.storage.index_rebuild.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
-from bookie_pod.storage.integrity.rebuild import RebuildReport, oldest_first
-from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild, IndexFilesReport
-from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuildReport
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk

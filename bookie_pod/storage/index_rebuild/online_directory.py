@@ -3,33 +3,37 @@
 Invariants
 - From before the first look until the end, what the index does not name is unknown, not absent (`doubt`); entries and
   ledgers that it names are served all the while.
-- Garbage collection leaves the entry logs alone for as long.
+- Garbage collection leaves the entry logs alone for as long (`CollectionHold`): a log whose rows are missing looks
+  empty. Ledgers are deleted all the same; the space comes back afterwards.
 - Whatever ends a rebuild before `adopt` leaves the databases in use as they are.
 
-Threads: that of the rebuild.
+Threads: that of the rebuild; `held` any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from bookie_pod.storage.conversion.swap import ToolStores
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.online_ledgers import LedgersRebuild
+from bookie_pod.storage.index_rebuild.online_locations import LocationsRebuild
+from bookie_pod.storage.index_rebuild.placing import NewDatabase
+from bookie_pod.storage.index_rebuild.rebuilder import RebuildPhase, RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.swap import ToolStores
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.rebuild.hold import CollectionHold
-from bookie_pod.storage.rebuild.ledgers import LedgersRebuild
-from bookie_pod.storage.rebuild.locations import LocationsRebuild
-from bookie_pod.storage.rebuild.placing import NewDatabase
-from bookie_pod.storage.rebuild.state import RebuildPhase, RebuildRequest, RebuildState
 from bookie_protocol.errors import StorageFault
 
 DOUBT: Final = "its index is being rebuilt"
+REASON: Final = "the index is being rebuilt"
+CHECK_S: Final = 0.05
+"""Between two looks at whether a pass has ended, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,55 @@ class DirectoryRebuild:
             if new.backup:
                 self.state.backups.append(new.backup)
             new.discard()
+
+
+class HeldCollector(Protocol):
+    """What is asked of a `GarbageCollector`."""
+
+    excluded: Callable[[], Mapping[int, str]]
+
+    @property
+    def is_idle(self) -> bool: ...
+
+
+class CollectionHold:
+    """The hold on one collector. Made after everybody else has told it what to spare."""
+
+    def __init__(self, collector: HeldCollector, logs: EntryLogger) -> None:
+        self._collector = collector
+        self._others = collector.excluded
+        self._all = _AllLogs(logs)
+        self._on = False
+        collector.excluded = self.held
+
+    def held(self) -> Mapping[int, str]:
+        """The logs that are neither compacted nor removed, and why."""
+        return self._all if self._on else self._others()
+
+    def take(self, pace: ScrubPace) -> None:
+        """From now on no log is compacted or removed; returns when a pass that had begun has ended. `ScrubStopped`."""
+        self._on = True
+        while not self._collector.is_idle:
+            pace.wait(CHECK_S)
+
+    def release(self) -> None:
+        self._on = False
+
+
+class _AllLogs(Mapping[int, str]):
+    """Every log that there is or will be."""
+
+    def __init__(self, logs: EntryLogger) -> None:
+        self._logs = logs
+
+    def __contains__(self, log_id: object) -> bool:
+        return True
+
+    def __getitem__(self, log_id: int) -> str:
+        return REASON
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._logs.log_ids())
+
+    def __len__(self) -> int:
+        return len(self._logs.log_ids())

@@ -10,8 +10,10 @@ Invariants
 - Before the file is there nothing of the old index was touched. After it, every rename is done, in order, each durable
   before the next; one whose target exists was done before the crash.
 - The old index stays, under its backup name.
+- What lies in the folder in which a database is built does not count: whoever finds it may remove it, unless
+  `index-swap.json` names it.
 
-Threads: one; no bookie may run, but for the one whose own closed database is swapped (`storage.rebuild`).
+Threads: one; no bookie may run, but for the one whose own closed database is swapped (`placing`).
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from bookie_pod.storage.engines.detection import SWAP_FILE
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
 from bookie_protocol.errors import StorageFault
 
 VERSION: Final = 1
 Move = tuple[str, str]
 """Names below the index folder: from, to."""
+BUILD_FOLDER: Final = f"rebuilt{BUILDING_SUFFIX}"
+_STAMP: Final = b"\xff" * 16
 
 
 class IndexFolders(Protocol):
@@ -155,3 +160,33 @@ def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Se
         raise StorageFault(
             f"cannot put the new index of {index_folder} in its place: {error}; the same command finishes it later"
         ) from error
+
+
+def open_new(files: Files, stores: ToolStores, index_folder: str, kind: StoreKind) -> OrderedStore:
+    """An empty database that counts as written (see `engines.detection`). `StorageFault`."""
+    remove_build_folder(files, stores, index_folder)
+    path = f"{index_folder}/{BUILD_FOLDER}/{kind.value}"
+    try:
+        files.makedirs(f"{index_folder}/{BUILD_FOLDER}")
+    except OSError as error:
+        raise StorageFault(f"cannot make {path}: {error}") from error
+    store = stores.open(path, kind)
+    try:
+        batch = store.batch()
+        batch.delete(_STAMP)
+        batch.commit()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def remove_build_folder(files: Files, stores: ToolStores, index_folder: str) -> None:
+    """Remove what was built; no error if there is nothing. `StorageFault`."""
+    folder = f"{index_folder}/{BUILD_FOLDER}"
+    try:
+        for kind in StoreKind:
+            stores.remove(f"{folder}/{kind.value}")
+        stores.remove(folder)
+    except OSError as error:
+        raise StorageFault(f"cannot remove {folder}: {error}") from error
