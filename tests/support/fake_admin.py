@@ -9,7 +9,7 @@ from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryProcessSt
 from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata

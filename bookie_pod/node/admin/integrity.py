@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.server.http.admin.ports import DataCheckState
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
 
 

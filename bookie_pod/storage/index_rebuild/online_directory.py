@@ -25,7 +25,7 @@ from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.online_ledgers import LedgersRebuild
 from bookie_pod.storage.index_rebuild.online_locations import LocationsRebuild
 from bookie_pod.storage.index_rebuild.placing import NewDatabase
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildPhase, RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
 from bookie_pod.storage.index_rebuild.swap import ToolStores
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.errors import StorageFault

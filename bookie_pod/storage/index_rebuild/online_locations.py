@@ -32,7 +32,7 @@ from bookie_pod.storage.index.locations import YIELD_SECONDS
 from bookie_pod.storage.index.twin import Twin
 from bookie_pod.storage.index_rebuild.locations import LocationRebuild
 from bookie_pod.storage.index_rebuild.placing import NewDatabase
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildPhase, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildState
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.errors import ResourcesShort, StorageFault
 

@@ -6,8 +6,7 @@ Invariants
 - A fault of one directory ends its rebuild; the others are tried all the same.
 - The event loop is never waited for but by `OnLoop`, and never held up.
 
-Threads: `index-rebuild`, one for each request; everything public may be called by any thread. What it does in one
-directory (`RebuildState`) that thread writes; any may read single fields.
+Threads: `index-rebuild`, one for each request; everything public may be called by any thread.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -24,6 +22,7 @@ import structlog
 from bookie_pod.storage.gc.throttle import Throttle
 from bookie_pod.storage.index_rebuild.online_directory import DirectoryRebuild
 from bookie_pod.storage.index_rebuild.online_locations import LogsDamaged
+from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace, ScrubStopped
 from bookie_protocol.errors import BadRequest, PodkeeperError, Refused
 
@@ -162,87 +161,3 @@ class IndexRebuilder:
             ledgers_restored=state.ledgers_restored,
             seconds=round(milliseconds / 1000, 3),
         )
-
-
-class RebuildPhase(Enum):
-    """What goes on; the value stands in the admin API."""
-
-    WAITING = "waiting"
-    """Nothing, or another directory is done first."""
-    COLLECTION = "waiting for garbage collection"
-    """A pass that has begun ends at the next entry log; none begins until the rebuild has ended."""
-    LEDGERS = "ledgers"
-    """Looking for ledgers that the ledger index lacks."""
-    LOGS = "entry logs"
-    """Reading entry logs."""
-    ROWS = "old rows"
-    """Looking at the rows of the old index that no entry log confirmed."""
-    SWAP = "putting in place"
-
-
-class RebuildOutcome(Enum):
-    """How the last rebuild of a directory ended."""
-
-    NONE = "none"
-    """There was none since the bookie was started."""
-    RUNNING = "running"
-    DONE = "done"
-    STOPPED = "stopped"
-    """By request, or because the bookie stopped: the old index is used."""
-    DAMAGED = "damaged"
-    """Entry logs are damaged, and that was not accepted: the old index is used."""
-    FAILED = "failed"
-    """The old index is used, if `detail` does not say otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildRequest:
-    """What is wanted."""
-
-    folders: tuple[str, ...] = ()
-    """`current` folders of the ledger directories; empty: all."""
-    locations: bool = True
-    ledgers: bool = True
-    accept_damage: bool = False
-    """Use the new location index although entry logs are damaged."""
-
-
-@dataclass(slots=True)
-class RebuildState:
-    """One directory. Counts are those of the rebuild that runs or ran last; times are ms since the epoch, 0: never."""
-
-    folder: str
-    phase: RebuildPhase = RebuildPhase.WAITING
-    outcome: RebuildOutcome = RebuildOutcome.NONE
-    detail: str = ""
-    """Why it failed, was refused or was stopped."""
-    started_ms: int = 0
-    ended_ms: int = 0
-    bytes_done: int = 0
-    """Of entry logs."""
-    bytes_total: int = 0
-    logs: int = 0
-    entries: int = 0
-    """Entries of known ledgers that the logs hold, copies included."""
-    unknown_ledger_entries: int = 0
-    """Entries of ledgers that are not known: they were deleted."""
-    rows_changed: int = 0
-    """Rows that the old index lacked or had otherwise."""
-    rows_salvaged: int = 0
-    """Rows that only the old index had, and that lead to their entries."""
-    rows_dangling: int = 0
-    """Rows that lead nowhere and were kept: reads of these entries fail, as before, and do not deny them."""
-    ledgers: int = 0
-    """Ledgers in the new ledger index."""
-    ledgers_restored: int = 0
-    """Of these, ledgers that the old one lacked; they are fenced."""
-    ledgers_without_key: int = 0
-    """Of these, ledgers whose master key neither a journal nor the metadata service knows."""
-    damages: list[str] = field(default_factory=list)
-    """Damaged entry logs, the first ones."""
-    journal_damages: list[str] = field(default_factory=list)
-    """Damaged journals, the first ones: keys in them may be missing."""
-    unreadable: str = ""
-    """Why the old location index could not be read to its end."""
-    backups: list[str] = field(default_factory=list)
-    """Paths of the old databases."""

@@ -11,7 +11,7 @@ from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.errors import BadRequest
 
 PhaseName = Literal[

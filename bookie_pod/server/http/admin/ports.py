@@ -15,7 +15,7 @@ from bookie_pod.server.http.admin.decommission_port import DecommissionPort
 from bookie_pod.server.http.admin.facts_port import FactsPort
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import Forecast, GcState, LogReport
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 

@@ -10,7 +10,7 @@ import pytest
 
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.main import run
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
 from tests.support.served_admin import ServedAdmin
 
 Capture = pytest.CaptureFixture[str]

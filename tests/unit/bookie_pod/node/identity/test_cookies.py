@@ -17,7 +17,7 @@ from bookie_pod.node.identity.cookies import (
 )
 from bookie_protocol.errors import InvalidCookie
 
-GOLDEN = Path(__file__).parents[3] / "golden"
+GOLDEN = Path(__file__).parents[4] / "golden"
 EXAMPLE = b"""5
 bookieHost: "10.0.0.1:3181"
 journalDir: "/data/j1,/data/j2"

@@ -12,7 +12,7 @@ import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node.identity.cookies import Cookie, format_cookie
-from bookie_pod.node.processes import auto_recovery as auto_recovery_process
+from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.processes import session_renewal
 from bookie_pod.node.processes.auto_recovery import AutoRecoveryProcess, name_of_process
 from bookie_pod.node.processes.session_renewal import SessionNotRenewed
@@ -124,7 +124,7 @@ async def test_from_start_to_stop(tmp_path: Path) -> None:
         config = load_config(environ={}, overrides={**QUIET, "metadataServiceUri": server.uri()})
         with pytest.raises(ServerStartFailed, match="there is no cluster at embedded://"):
             await AutoRecoveryProcess(config).run()
-        service = await auto_recovery_process.open_metadata(config.metadata, server.uri())
+        service = await open_metadata(config.metadata, server.uri())
         await service.cluster.initialize()
         process = AutoRecoveryProcess(config)
         assert process.unready_reason() == "starting"
@@ -160,7 +160,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[MetadataService, int]]:
     }
     config = load_config(environ={}, overrides=keys)
     try:
-        service = await auto_recovery_process.open_metadata(config.metadata, server.uri())
+        service = await open_metadata(config.metadata, server.uri())
         await service.cluster.initialize()
         process = AutoRecoveryProcess(config)
         running = asyncio.create_task(process.run())

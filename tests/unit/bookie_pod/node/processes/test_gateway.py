@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.processes import gateway as gateway_process
 from bookie_pod.node.processes.gateway import GatewayProcess
 from bookie_pod.node.processes.session_renewal import SessionNotRenewed
@@ -54,7 +55,7 @@ async def metadata_service(folder: Path) -> AsyncIterator[Rig]:
     }
     config = load_config(environ={}, overrides=keys)
     try:
-        metadata = await gateway_process.open_metadata(config.metadata, server.uri())
+        metadata = await open_metadata(config.metadata, server.uri())
         yield Rig(server, metadata, config)
         await metadata.close()
     finally:

@@ -14,7 +14,8 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import KEY
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
-from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder, RebuildOutcome, RebuildRequest
+from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
+from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildRequest
 from bookie_pod.storage.index_rebuild.swap import DiskStores
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, Refused
 from tests.support.gc_rig import DictatedMetadata

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bookie_pod.storage.index_rebuild.rebuilder import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
 from bookie_protocol.errors import Refused
 from tests.unit.bookie_pod.server.http.admin.conftest import Served
 
