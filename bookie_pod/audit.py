@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 def request_id(given: str | None) -> str:
-    """That of the client if it is one, else a new one."""
+    """The id of the client's request if it sent one, else a new one."""
     return given if given is not None and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
@@ -124,7 +124,7 @@ def changing(role: Role, what: str, **of: object) -> Iterator[None]:
 
 
 class Audit:
-    """Of one port: `via` is `http` or `grpc`."""
+    """The audit trail of one port: `via` is `http` or `grpc`."""
 
     def __init__(self, via: str, registry: Registry, path: str | None = None) -> None:
         """`path`: of a log of its own. `InvalidConfiguration`: it cannot be written."""

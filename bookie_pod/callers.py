@@ -28,7 +28,7 @@ TAKES_S: Final = 0.1
 
 
 class Callers:
-    """Of one process."""
+    """The callers of one process."""
 
     def __init__(self, memory: MemoryGovernor) -> None:
         self.memory = memory

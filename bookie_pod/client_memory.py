@@ -44,7 +44,7 @@ LONG_S: Final = 10.0
 
 
 class MemoryGovernor:
-    """Of the process."""
+    """The governor of the process."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -65,8 +65,8 @@ class MemoryGovernor:
         self._urging: asyncio.TimerHandle | None = None
 
     def share(self, cut_off: Callable[[], None], recount: Callable[[], None] = lambda: None) -> Share:
-        """That of a new client; `cut_off` ends it. `recount` is called when memory is short, and holds what is held
-        then: that something was taken may not have been told."""
+        """Make the share of a new client; `cut_off` ends it. `recount` is called when memory is short, and holds
+        what is held then: that something was taken may not have been told."""
         share = Share(self, cut_off, recount)
         self._shares.add(share)
         return share

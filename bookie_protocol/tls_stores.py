@@ -235,7 +235,7 @@ def _unprotected(der: bytes, utf16: bytes) -> bytes:
 
 
 def _length(der: bytes, at: int) -> int:
-    """Of the element at `at`: bytes of its content."""
+    """The bytes of the content of the element at `at`."""
     first = der[at + 1]
     return first if first < 0x80 else int.from_bytes(der[at + 2 : at + 2 + (first & 0x7F)], "big")
 

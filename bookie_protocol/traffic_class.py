@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class TrafficClass(StrEnum):
-    """Of the reads of one client."""
+    """The class of the reads of one client."""
 
     ONLINE = "online"
     """Somebody waits for them. What every client is that says nothing."""

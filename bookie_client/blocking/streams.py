@@ -55,7 +55,7 @@ class BlockingStreams:
         return self._thread.run(self._streams.manifest, name)
 
     def settings(self, name: str) -> StreamSettings:
-        """Those of a stream, which takes one read however long its list is."""
+        """The settings of a stream, which take one read however long its list is."""
         return self._thread.run(self._streams.settings, name)
 
     def names(self) -> frozenset[str]:

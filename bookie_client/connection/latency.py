@@ -27,7 +27,7 @@ _MOST_DOUBLINGS: Final = 10
 
 
 class LatencyEstimate:
-    """Of one kind of request to one bookie. Times are seconds of the event loop's clock."""
+    """What one kind of request to one bookie is expected to take. Times are seconds of the event loop's clock."""
 
     __slots__ = ("_deviation", "_doublings", "_measured_until", "mean")
 
@@ -68,7 +68,7 @@ class LatencyEstimate:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutPolicy:
-    """Of time-outs that adapt, in seconds."""
+    """Bounds of time-outs that adapt, in seconds."""
 
     fixed: float
     least: float

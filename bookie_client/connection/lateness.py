@@ -30,7 +30,7 @@ class _Kind(Enum):
 
 
 class Lateness:
-    """Of one connection. `clock`: the event loop's."""
+    """The adapting time-outs of one connection. `clock`: the event loop's."""
 
     def __init__(
         self, options: ClientOptions, ticker: Ticker, record: BookieRecord, clock: Callable[[], float]

@@ -22,7 +22,7 @@ class SameKey(list[BookieRequest]):
 
 
 class Outstanding(dict[bytes, BookieRequest | SameKey]):
-    """Of one connection."""
+    """The requests of one connection that have no answer yet."""
 
     def put(self, key: bytes, request: BookieRequest) -> None:
         """It waits from now on."""
@@ -49,8 +49,8 @@ class Outstanding(dict[bytes, BookieRequest | SameKey]):
         return request
 
     def due(self, now: int, later: Callable[[BookieRequest], int]) -> list[tuple[bytes, BookieRequest]]:
-        """Those to be given up by now, with their keys: one at most of each. `later`: ticks behind its deadline that a
-        request has."""
+        """The requests to be given up by now, with their keys: one at most of each. `later`: ticks behind its
+        deadline that a request has."""
         firsts = ((key, _due_first(waiting)) for key, waiting in self.items())
         return [(key, request) for key, request in firsts if request.deadline + later(request) <= now]
 

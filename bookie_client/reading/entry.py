@@ -121,11 +121,11 @@ class EntryBatch(Sequence[LedgerEntry]):
 
 
 def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
-    """Of all payloads; of a batch in its answer without looking at each."""
+    """The bytes of all payloads; of a batch in its answer without looking at each."""
     return entries.nbytes if isinstance(entries, EntryBatch) else sum([len(entry.payload) for entry in entries])
 
 
 def payloads_of(entries: Sequence[LedgerEntry]) -> Sequence[bytes | memoryview]:
-    """Of a batch from `LedgerReader.batches`, as a rule without an object for each entry: views, which keep the
-    bookie's answer alive, or bytes. For whoever looks at payloads once or copies them elsewhere."""
+    """The payloads of a batch from `LedgerReader.batches`, as a rule without an object for each entry: views, which
+    keep the bookie's answer alive, or bytes. For whoever looks at payloads once or copies them elsewhere."""
     return entries.payloads() if isinstance(entries, EntryBatch) else [entry.payload for entry in entries]

@@ -96,6 +96,6 @@ def _is_sound(run: memoryview, size: int, ledger_id: int, first: int, step: int)
 
 @lru_cache(maxsize=1024)
 def _crc32c_of_sound_strings(count: int, size: int) -> int:
-    """Of any `count` strings of `size` bytes, each with its own CRC32C behind it; computed from zeros."""
+    """The CRC32C of any `count` strings of `size` bytes, each with its own CRC32C behind it; computed from zeros."""
     string = bytes(size)
     return int(google_crc32c.value((string + google_crc32c.value(string).to_bytes(_CHECKSUM_SIZE, "little")) * count))

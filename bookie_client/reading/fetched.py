@@ -18,8 +18,8 @@ class Fetched(NamedTuple):
 
 
 def interleaved(columns: Sequence[Fetched], count: int) -> Fetched:
-    """Of `count` entries, what came of those at each place modulo the number of columns, put together: up to the first
-    that is missing."""
+    """Put together what came of `count` entries at each place modulo the number of columns: up to the first that is
+    missing."""
     if len(columns) == 1:
         return columns[0]
     step = len(columns)

@@ -28,7 +28,7 @@ NOWHERE = Origin()
 
 
 class Origins:
-    """Of one handle."""
+    """The origins of the entries that one handle reads."""
 
     def __init__(self) -> None:
         self._served: dict[int, Origin] = {}

@@ -99,7 +99,7 @@ class ReadLimits:
         return max(1, min(self.batch_entries, fits))
 
     def frame_bytes(self, count: int) -> int:
-        """Of the answer to a batch read of so many entries, at most."""
+        """The size of the answer to a batch read of so many entries, at most."""
         return max(1, self.largest_batch - count * (ENTRY_COST - FRAME_COST))
 
 

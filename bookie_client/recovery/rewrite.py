@@ -49,7 +49,7 @@ class _Rewrites(AddState):
 
 
 class Rewriter:
-    """Of one recovery; `close` it. `start`: the LAC that fencing found."""
+    """Stores the entries of one recovery again; `close` it. `start`: the LAC that fencing found."""
 
     def __init__(self, parts: RecoveryParts, start: int) -> None:
         self._parts = parts

@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def nbytes(self) -> int:
-        """Of the entries that were found."""
+        """The bytes of the entries that were found."""
         return sum(map(len, self.found.values()))
 
 

@@ -64,7 +64,7 @@ async def check_still_targets(client: Client, leaving: Leaving, bookies: Collect
 
 
 async def unregistered(client: Client, bookies: Collection[str]) -> frozenset[str]:
-    """Those of these bookies that are registered nowhere, asked now. Raises `MetadataUnavailable`."""
+    """The bookies that are registered nowhere, asked now. Raises `MetadataUnavailable`."""
     registrations = Registrations(client.bookies, client.metadata_service.bookies)
     found = {bookie: await registrations.of(bookie, asked_now=True) for bookie in sorted(bookies)}
     return frozenset(bookie for bookie, where in found.items() if where is Registration.NOWHERE)

@@ -100,7 +100,7 @@ class StreamCursors:
             await self._records.delete(_record(name, cursor_id))
 
     async def delete_all(self, name: str) -> None:
-        """Of a stream that is being deleted; those of a later one of its name are left alone."""
+        """Delete the cursors of a stream that is being deleted; those of a later one of its name are left alone."""
         for each in await self._ids(name):
             while True:  # as often as a move that began before is quicker
                 with suppress(MetadataVersionConflict):

@@ -61,7 +61,7 @@ class StreamLedgers:
         check_stays(await self.client.metadata(ledger_id))
 
     async def of_others(self, name: str, ledger_ids: Iterable[int]) -> set[int]:
-        """Those of these ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""
+        """The ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""
 
         async def owner(ledger_id: int) -> bytes | None:
             with suppress(NoSuchLedger, MetadataDamaged):
@@ -73,7 +73,7 @@ class StreamLedgers:
         return {each for each, named in zip(ids, owners, strict=True) if named not in (None, name.encode())}
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
-        """Those that do not exist are fine. Raises `MetadataUnavailable`."""
+        """Delete these ledgers; those that do not exist are fine. Raises `MetadataUnavailable`."""
         await together([partial(self.client.delete, each) for each in ledger_ids])
 
 

@@ -200,7 +200,7 @@ class Manifest:
         return {ledger.ledger_id: index for index, ledger in enumerate(self.ledgers)}
 
     def _noted_ordinal(self, position: StreamPosition) -> int:
-        """Of a position whose ledger is not listed."""
+        """The ordinal of a position whose ledger is not listed."""
         if position.ledger_id == START.ledger_id:
             return position.entry_id
         for landmark in self.landmarks:

@@ -97,7 +97,7 @@ class Streams:
         return (await self._store.read(name)).manifest
 
     async def settings(self, name: str) -> StreamSettings:
-        """Those of a stream, which takes one read however long its list is."""
+        """The settings of a stream, which take one read however long its list is."""
         return (await self._store.head(name)).settings
 
     async def names(self) -> frozenset[str]:
@@ -287,7 +287,7 @@ class Streams:
         await self._store.update_by(name, decide)
 
     async def _shared(self, name: str, ledger_ids: Collection[int]) -> set[int]:
-        """Those that another stream lists, too."""
+        """The ledgers that another stream lists, too."""
         return {each for each, names in (await self._store.listing(ledger_ids)).items() if names != {name}}
 
     async def _tidy(self, manifest: Manifest, at_most: int) -> None:

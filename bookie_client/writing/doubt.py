@@ -35,8 +35,8 @@ _log = get_logger(__name__)
 
 
 class Doubt:
-    """Of one writer. `seen_open`: so many connections had the pool made when the ledger was known to be open. `pause`:
-    seconds until a metadata service that does not answer is asked again."""
+    """What one writer cannot be sure of. `seen_open`: so many connections had the pool made when the ledger was
+    known to be open. `pause`: seconds until a metadata service that does not answer is asked again."""
 
     def __init__(self, pool: ChannelPool, look: Look, seen_open: int, pause: float) -> None:
         self.settled = seen_open

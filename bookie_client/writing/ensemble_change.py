@@ -146,7 +146,7 @@ _log = get_logger(__name__)
 
 
 class ChangeRunner:
-    """Of one pipeline. `longest_pause`: seconds between changes at most."""
+    """Makes the ensemble changes of one pipeline. `longest_pause`: seconds between changes at most."""
 
     def __init__(self, state: AddState, change: EnsembleChange, longest_pause: float) -> None:
         self._state = state

@@ -66,7 +66,7 @@ Waiter = asyncio.Future[int] | AddBatch
 
 
 class AddIntake:
-    """Of one pipeline, which is the `answers` of all adds."""
+    """Takes the adds of one pipeline, which is the `answers` of all of them."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ BULK_BYTES: Final = 256 * 1024
 
 
 class Outbox:
-    """Of one pipeline. What is put clears `idle`. `after` is called behind each flush that sent something, `broke` when
-    one has a defect."""
+    """The outbox of one pipeline. What is put clears `idle`. `after` is called behind each flush that sent
+    something, `broke` when one has a defect."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ Stored = Versioned[LedgerMetadata]
 
 
 class OwnEntries:
-    """Of one writer's handle. `written` gives the metadata as the writer stored them last."""
+    """Reads the entries of one writer's handle. `written` gives the metadata as the writer stored them last."""
 
     def __init__(self, context: ClientContext, written: Callable[[], Stored], digest: DigestManager) -> None:
         self._context = context

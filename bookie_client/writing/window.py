@@ -35,7 +35,7 @@ class Window:
 
     @classmethod
     def of(cls, options: ClientOptions) -> Window:
-        """That of a writer."""
+        """The window that these options give a writer."""
         return cls(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
 
     def try_acquire(self, nbytes: int, entries: int = 1) -> bool:

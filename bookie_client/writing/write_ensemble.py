@@ -28,8 +28,8 @@ Positions = dict[int, str]
 
 
 class WriteEnsemble:
-    """Of one writer handle. `bookies`: the ensemble as the metadata service holds it, by position. `max_changes`: how
-    many changes may be stored; None: no limit."""
+    """The ensemble of one writer's handle. `bookies`: the ensemble as the metadata service holds it, by position.
+    `max_changes`: how many changes may be stored; None: no limit."""
 
     def __init__(self, quorums: Quorums, bookies: tuple[str, ...], max_changes: int | None) -> None:
         self.bookies = bookies

@@ -159,7 +159,7 @@ def read_token(path: str) -> str:
 
 
 def client_tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:
-    """Of `--ca-file` and `--cert-file`. `InvalidConfiguration` for a file that cannot be used."""
+    """The context that `--ca-file` and `--cert-file` ask for. `InvalidConfiguration` for a file that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:

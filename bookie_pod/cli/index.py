@@ -95,7 +95,7 @@ def _watch(api: BookieApi) -> list[dict[str, Any]]:
 
 
 def _code(found: list[dict[str, Any]]) -> int:
-    """Of several that went wrong the first of: could not tell, damaged, stopped."""
+    """The exit code: of several that went wrong the first of could not tell, damaged, stopped."""
     codes = {_CODES.get(each["outcome"], CommandExit.COULD_NOT_TELL) for each in found}
     return min(codes - {CommandExit.OK}, default=CommandExit.OK)
 

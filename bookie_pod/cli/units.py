@@ -18,7 +18,7 @@ def size_text(nbytes: int) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """Of ms since 1970: `2026-03-01 12:00:00 UTC`."""
+    """Format ms since 1970: `2026-03-01 12:00:00 UTC`."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

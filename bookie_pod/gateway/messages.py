@@ -49,7 +49,7 @@ def creation(request: messages.CreateRequest) -> NewLedger:
 
 
 def given_bytes(new: NewLedger) -> int:
-    """Of password and custom metadata."""
+    """The bytes of password and custom metadata."""
     return len(new.password) + sum(len(name) + len(value) for name, value in new.custom_metadata.items())
 
 

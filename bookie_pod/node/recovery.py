@@ -167,7 +167,7 @@ class ReplayIntoStorage:
             self._storage.delete_ledger(ledger_id)
 
     def _record_of(self, ledger_id: int) -> LedgerRecord | None:
-        """Of a ledger that the records at hand belong to."""
+        """The record of a ledger that the journal's records at hand belong to."""
         return None if ledger_id in self._contradicted else self._storage.ledger(ledger_id)
 
     def on_fence(self, ledger_id: int) -> None:

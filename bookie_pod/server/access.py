@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
 
 class Access:
-    """Of one port. `token_key`: of its file with tokens, for messages."""
+    """Who may do what on one port. `token_key`: of its file with tokens, for messages."""
 
     def __init__(self, rules: AccessConfig, token_key: str, tokens: Tokens | None, *, certificates: bool) -> None:
         """`certificates`: nobody is served who does not show one."""
@@ -127,6 +127,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _own_roles(subject: Subject) -> frozenset[Role]:
-    """Of a certificate that names one of ours where the reference's certificates have their role."""
+    """The roles of a certificate that names one of ours where the reference's certificates have their role."""
     role = role_of(subject)
     return roles_named(role) if role is not None and role in ROLE_NAMES else frozenset()

@@ -174,7 +174,7 @@ class DiskMonitor:
         return verdict
 
     def _usages(self) -> dict[str, DiskUsage]:
-        """Of every directory that has not failed."""
+        """The usage of every directory that has not failed."""
         usages: dict[str, DiskUsage] = {}
         for directory in self._states:
             if directory in self.failed:

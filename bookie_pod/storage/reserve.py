@@ -30,7 +30,7 @@ _PART_OF_DISK: Final = 64
 
 
 class StartReserves:
-    """Those of some folders."""
+    """The reserves of some folders."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of entries 0 to `entries` - 1."""
+    """The counts of entries 0 to `entries` - 1."""
 
     entries: int
     nbytes: int

@@ -226,7 +226,7 @@ class _AddFamily:
         )
 
     def run_shape(self, size: int) -> RunShape:
-        """That of runs of frames of `size` bytes, for which there is a `shape`."""
+        """The shape of runs of frames of `size` bytes, for which there is a `shape`."""
         known = _run_shapes.get((self._layout, size))
         if known is None:
             if len(_run_shapes) >= MAX_RUN_SHAPES:

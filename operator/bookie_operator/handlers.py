@@ -137,7 +137,7 @@ def operator_registry(
 
 
 def _session(info: kopf.ConnectionInfo, watches: Watches) -> kopf.AiohttpSession:
-    """That asks for metadata alone where these are enough. It is kopf's to close."""
+    """A session that asks for metadata alone where these are enough. It is kopf's to close."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
@@ -155,8 +155,8 @@ def _session(info: kopf.ConnectionInfo, watches: Watches) -> kopf.AiohttpSession
 
 
 async def _metadata_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Of watches. A list is read in pages that nobody keeps, and an empty one of metadata has `null` in the place of
-    its items, which ends kopf's watchers."""
+    """Have watches bring metadata only. A list is read in pages that nobody keeps, and an empty one of metadata has
+    `null` in the place of its items, which ends kopf's watchers."""
     plural = request.url.path.rpartition("/")[2]
     if request.method == "GET" and request.url.query.get("watch") and plural in _PLURALS and plural != _WHOLE:
         request.headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"

@@ -19,7 +19,7 @@ _LABELS: Final = ("namespace", "job", "kind")
 
 
 class JobMetrics:
-    """Of all BookieJobs; those that are gone are forgotten (`forget`)."""
+    """The metrics of all BookieJobs; those that are gone are forgotten (`forget`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.kept = Gauge("podkeeper_operator_jobs", "BookieJobs that this process keeps", registry=registry)

@@ -151,7 +151,7 @@ async def remaining(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> list
 
 
 def own_namespace() -> str:
-    """Of the pod; empty outside of Kubernetes."""
+    """The namespace of the pod; empty outside of Kubernetes."""
     if found := os.environ.get("POD_NAMESPACE", ""):
         return found
     try:

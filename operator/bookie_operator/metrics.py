@@ -20,7 +20,7 @@ _BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
 class OperatorMetrics:
-    """Of one process. Clusters that are gone are forgotten (`forget`)."""
+    """The metrics of one process. Clusters that are gone are forgotten (`forget`)."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._registry = registry or CollectorRegistry()

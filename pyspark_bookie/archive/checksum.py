@@ -58,7 +58,7 @@ class Counter:
         return self._entries
 
     def counts(self) -> Counts:
-        """Of all so far."""
+        """The counts of all entries so far."""
         return Counts(self._entries, self._nbytes, self._payload_crc, self._lengths_crc)
 
     def _count(self, lengths: Any, payload: bytes) -> None:

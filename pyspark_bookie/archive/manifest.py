@@ -82,7 +82,7 @@ class LedgerShape:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Of one ledger."""
+    """The manifest of one ledger."""
 
     ledger_id: int
     uuid: str

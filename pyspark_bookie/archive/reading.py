@@ -48,7 +48,7 @@ def manifest_at(files: Files, ledger_id: int, uuid: str | None) -> Manifest | No
 
 
 def archived_ledgers(files: Files) -> dict[int, list[str | None]]:
-    """Of all ledgers in the archive, by id and ascending, the attempts that wrote their manifests; None: the one whose
+    """The attempts that wrote the manifests of each ledger in the archive, by id and ascending; None: the one whose
     name does not tell. A ledger has several when its number was used again."""
     found: defaultdict[int, list[str | None]] = defaultdict(list)
     for listed in files.list(MANIFESTS):

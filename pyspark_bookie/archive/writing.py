@@ -34,8 +34,8 @@ class Written:
 
 
 def schema() -> pa.Schema:
-    """Of all files. `length`: bytes of `value`; `lac`: the last add confirmed that the entry carried. Files of older
-    versions do not have it."""
+    """The schema of all files. `length`: bytes of `value`; `lac`: the last add confirmed that the entry carried.
+    Files of older versions do not have it."""
     import pyarrow as pa
 
     return pa.schema(

@@ -147,7 +147,7 @@ class AccessOptions:
             raise PodkeeperSparkError(OPTION, str(error)) from None
 
     def placement_options(self) -> PlacementOptions:
-        """Of a client in this process. Raises `PodkeeperSparkError` (OPTION)."""
+        """The placement options of a client in this process. Raises `PodkeeperSparkError` (OPTION)."""
         return placement_options(self.placement, self.placement_settings, self.network_location)
 
     def client(self, **defaults: Any) -> BlockingClient:

@@ -34,7 +34,7 @@ def keep_freed_memory() -> bool:
 
 
 def set_thresholds() -> bool:
-    """Of this process, whatever it is."""
+    """Set the thresholds of this process, whatever it is."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)

@@ -97,7 +97,7 @@ def matching(wanted: CustomMetadataPattern) -> Matches:
 
 
 async def of_archived(ledgers: Collection[ArchivedLedger], matches: Matches | None) -> list[ArchivedLedger]:
-    """Those that said of themselves what matches, by the archive's manifests; None: all. Raises as
+    """The ledgers that said of themselves what matches, by the archive's manifests; None: all. Raises as
     `archived.custom_metadata`."""
     if matches is None:
         return list(ledgers)
@@ -193,7 +193,7 @@ async def _listed_now(client: Client, options: SourceOptions) -> list[Chosen]:
 
 
 async def manifests(client: Client, options: SourceOptions) -> list[Manifest]:
-    """Of each selected stream. Raises `NoSuchStream`; a pattern that no name matches selects nothing."""
+    """The manifest of each selected stream. Raises `NoSuchStream`; a pattern that no name matches selects nothing."""
     from bookie_client.streams import Streams
 
     streams = Streams(client)

@@ -109,8 +109,8 @@ async def listed_snapshot(
 
 
 def check_finished(metadata: LedgerMetadata, stream: str | None, listed: StreamLedger) -> None:
-    """That a ledger which is not as it is listed is another one, and not the same that is written again. Raises
-    `LedgerNotClosed`."""
+    """Check that a ledger which is not as it is listed is another one, and not the same that is written again.
+    Raises `LedgerNotClosed`."""
     if listed.entries is not None and not metadata.is_closed:
         raise LedgerNotClosed(
             f"ledger {metadata.ledger_id} is {metadata.state.value}, and {stream} lists it with {listed.entries}"

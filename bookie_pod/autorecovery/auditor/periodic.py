@@ -84,7 +84,7 @@ class PeriodicCheck:
 
     @property
     def progress(self) -> Cursor:
-        """Of the pass that runs."""
+        """The cursor of the pass that runs."""
         return self._sweep.cursor if self._sweep is not None else Cursor()
 
     async def run(self) -> None:

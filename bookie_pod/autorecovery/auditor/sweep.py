@@ -93,7 +93,7 @@ class Sweep:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Of everything looked at so far."""
+        """The counts of everything looked at so far."""
         return self._counts
 
     @property

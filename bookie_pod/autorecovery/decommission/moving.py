@@ -31,7 +31,7 @@ class ClientMover:
     async def move(
         self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
     ) -> str:
-        """Of a ledger that is not closed the last segment is left out: its end is its writer's."""
+        """The last segment of a ledger that is not closed is left out: its end is its writer's."""
         left_out = ""
         for fragment in fragments(metadata.ledger_id, metadata, -1):
             leaving = {at: bookie for bookie in bookies for at in fragment.positions(bookie)}
@@ -52,7 +52,7 @@ class ClientMover:
 
 
 class _Deltas:
-    """Of a progress that grows, what came since."""
+    """Tells what came since the last time, of a progress that grows."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self._tell = tell

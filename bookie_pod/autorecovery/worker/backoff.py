@@ -44,7 +44,7 @@ class Backoff:
         self._failures: OrderedDict[int, Failures] = OrderedDict()
 
     def failures(self, ledger_id: int) -> Failures:
-        """Those since this ledger last succeeded, as far as they are remembered."""
+        """The failures since this ledger last succeeded, as far as they are remembered."""
         return self._failures.get(ledger_id) or Failures(self._counts.get(ledger_id, 0))
 
     def failed(self, ledger_id: int, reason: str = "", lost_entries: tuple[int, ...] = ()) -> float:

@@ -139,7 +139,7 @@ class _Limbo:
 
 
 def forget_marks(files: Files, journal_folders: Sequence[str], ledger_folders: Sequence[str]) -> None:
-    """Of journals that are gone: their marks point to files that nobody has any more. Raises StorageFault."""
+    """Forget the marks of journals that are gone: they point to files that nobody has any more. Raises StorageFault."""
     for index, folder in enumerate(journal_folders):
         try:
             if files.is_dir(folder) and any(name.endswith(SUFFIX) for name in files.listdir(folder)):

@@ -112,7 +112,7 @@ async def guard_memory(
 
 
 class _Trims:
-    """Those of a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
+    """Trims a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
     it is far too large, since what made it so may be given back after a trim."""
 
     def __init__(self, trim: Callable[[], None], resident: int, worth: int) -> None:

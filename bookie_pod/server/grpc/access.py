@@ -87,7 +87,8 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
 
 
 def _address(peer: str) -> str:
-    """Of `ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; what is none of these as it is, which is no address."""
+    """The address in `ipv4:10.0.0.7:4711` or `ipv6:%5B::1%5D:4711`; what is none of these as it is, which is no
+    address."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
 

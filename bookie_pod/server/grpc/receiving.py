@@ -140,7 +140,7 @@ async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer:
 
 
 class _Messages:
-    """Those of one call, in order."""
+    """The messages of one call, in order."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, H
 
 
 def guarded_groups(config: HttpConfig) -> frozenset[Group]:
-    """Of which nothing is served to who shows no token."""
+    """The groups of which nothing is served to who shows no token."""
     if config.auth_token_file is None:
         return frozenset()
     return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})

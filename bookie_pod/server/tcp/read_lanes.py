@@ -89,7 +89,7 @@ class ReadLanes:
             yield thread.name, since
 
     def room(self, ledger_id: int, wanted: int) -> int:
-        """Of so many reads, how many the ledger's lane would take now."""
+        """How many of so many reads the ledger's lane would take now."""
         if not self._pending_max:
             return wanted
         return min(wanted, max(0, self._pending_max - self._pending[ledger_id % len(self._queues)]))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SlowReceiver:
-    """Of one connection; it sets `Connection.drops_answers`."""
+    """Watches one connection; it sets `Connection.drops_answers`."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn

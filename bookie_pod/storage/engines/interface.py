@@ -162,7 +162,7 @@ class LedgerStorage(Protocol):
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
     ) -> Iterator[bytes | Exception]:
-        """Of each of these entries (none is `LAST_ENTRY`), in turn, what `read` gives, or why it raises. `apart`: as
+        """What `read` gives, or why it raises, for each of these entries (none is `LAST_ENTRY`) in turn. `apart`: as
         for `read_apart`, nothing that comes from disk is kept.
 
         They may be looked up together, and what lies together may be read together. Who stops early may have had some

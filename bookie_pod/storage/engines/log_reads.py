@@ -61,7 +61,7 @@ class LogReads:
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], generation: int | None
     ) -> Iterator[bytes | Exception | None]:
-        """Of each entry, in turn: itself, or why it cannot be read; None: the index does not know it.
+        """Each entry in turn, or why it cannot be read; None: the index does not know it.
 
         All are looked up in the index together, and those that lie close to each other are read together. `generation`:
         that of the read cache before memory was looked at; None leaves the cache alone, and reads nothing ahead.

@@ -37,7 +37,7 @@ class EntryCheck(Protocol):
         ...
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
-        """Those of the rows before the first with a problem."""
+        """The rows before the first one with a problem."""
         ...
 
 

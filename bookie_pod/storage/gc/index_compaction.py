@@ -18,7 +18,7 @@ from bookie_pod.storage.gc.storage import CollectedStorage
 
 
 class IndexCompaction:
-    """Of one storage."""
+    """Compacts the index of one storage."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class LedgerCollector:
                 result.kept_in_doubt += 1
 
     def _with_fences_remembered(self, ledger_ids: Sequence[int], result: LedgerCollection) -> Sequence[int]:
-        """Those of them that may be deleted now. To remember one that turns out to stay does no harm."""
+        """The ledgers that may be deleted now. To remember one that turns out to stay does no harm."""
         fenced = {ledger_id for ledger_id in ledger_ids if self._storage.is_fenced(ledger_id)}
         if fenced:
             try:

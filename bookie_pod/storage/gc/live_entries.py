@@ -147,7 +147,7 @@ def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
 
 
 def _living(storage: CollectedStorage, source: Source, run: Run, may_be_earlier_life: MayBeEarlierLife) -> Run:
-    """Those that have to be copied."""
+    """The entries of the run that have to be copied."""
     live = Run(run.ledger_id)
     for entry_id, location, entry in zip(run.entry_ids, run.locations, run.entries, strict=True):
         row = storage.location_of(run.ledger_id, entry_id)

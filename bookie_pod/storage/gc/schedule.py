@@ -60,7 +60,7 @@ class GcTimes:
 
     @classmethod
     def beginning(cls, now_ms: int) -> GcTimes:
-        """Of a collector that has done nothing yet."""
+        """The times of a collector that has done nothing yet."""
         return cls(now_ms, now_ms, last_over_replicated_ms=now_ms, last_index_ms=now_ms)
 
     def done(self, compaction: Compaction, now_ms: int) -> None:

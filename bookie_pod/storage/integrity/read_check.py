@@ -79,7 +79,7 @@ class ReadCheck:
         return problem
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
-        """Those of (entry id, entry, location) before the first with a problem, which is reported."""
+        """The rows (entry id, entry, location) before the first with a problem, which is reported."""
         is_crc32c = ledger_id not in self._others
         for index, (entry_id, entry, location) in enumerate(rows):
             if is_crc32c and _is_sound_crc32c(entry):

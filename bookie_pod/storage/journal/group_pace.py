@@ -34,7 +34,7 @@ MOST_LATE_MS: Final = 4.0
 
 
 class GroupPace:
-    """Of one journal. `stretch`: by what group wait and thresholds are multiplied at present, at least 1."""
+    """The pace of one journal. `stretch`: by what group wait and thresholds are multiplied at present, at least 1."""
 
     def __init__(self, options: JournalOptions) -> None:
         self.stretch = 1.0

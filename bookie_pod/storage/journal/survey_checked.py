@@ -34,7 +34,7 @@ _MAGIC_IN_PADDING = PADDING_HEAD.size
 
 
 class CheckedSurvey:
-    """Of one file whose header announces group checks."""
+    """The survey of one file whose header announces group checks."""
 
     def __init__(self, file: SurveyedFile, header: JournalHeader) -> None:
         self._file = file
@@ -87,7 +87,7 @@ class CheckedSurvey:
         return check.crc == self._crc(start, step.offset)
 
     def _is_plain_padding(self, step: Step) -> bool:
-        """Of a padding whose length no check covers: whether the zeros inside and the alignment agree with it."""
+        """Whether the zeros inside a padding whose length no check covers, and the alignment, agree with it."""
         zeros = step.offset + self._check_length
         return step.end % SECTOR == 0 and self._file.only_zeros_between(zeros, step.end)
 

@@ -62,7 +62,7 @@ _CRC32: Final = struct.Struct(">Q")
 
 
 class UncheckedSurvey:
-    """Of one file whose header announces no group checks."""
+    """The survey of one file whose header announces no group checks."""
 
     def __init__(self, file: SurveyedFile, header: JournalHeader) -> None:
         self._file = file

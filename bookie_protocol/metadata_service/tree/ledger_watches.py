@@ -132,7 +132,8 @@ class LedgerWatches:
                 del self._watched[ledger_id]  # whoever comes now begins anew
 
     async def _see_what_changed(self, ledger_id: int, watched: _Watched) -> None:
-        """Of a ledger that was open. Returns when a watch is wanted; whoever leaves as the last one cancels this."""
+        """See what changed of a ledger that was open. Returns when a watch is wanted; whoever leaves as the last one
+        cancels this."""
         watched.came.clear()
         found = await self._read(ledger_id, None)
         if found is None or not found.value.is_closed:

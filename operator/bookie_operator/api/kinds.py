@@ -38,7 +38,7 @@ class Resource:
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of one object, or of the collection without `name`; without `namespace` that of all namespaces."""
+        """The path of one object, or of the collection without `name`; without `namespace` that of all namespaces."""
         parts = [self.root]
         if self.namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]

@@ -163,7 +163,7 @@ class Kubernetes:
         await self._transport.request(Request("DELETE", resource.path(namespace, name), {}, body))
 
     async def scale(self, namespace: str, name: str, replicas: int, resource_version: str) -> None:
-        """Of a StatefulSet. Conflict: it is not what it was at that resource version."""
+        """Scale a StatefulSet. Conflict: it is not what it was at that resource version."""
         body = {
             "apiVersion": "autoscaling/v1",
             "kind": "Scale",

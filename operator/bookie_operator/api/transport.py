@@ -54,7 +54,7 @@ class Request:
 
 
 def load_configuration(context: str | None = None) -> client.Configuration:
-    """Of the pod's service account, else of KUBECONFIG.
+    """Load the configuration of the pod's service account, else that of KUBECONFIG.
 
     Raises KubernetesError when there is neither.
     """

@@ -32,7 +32,7 @@ class Untrusted(Exception):
 
 @dataclass(frozen=True)
 class Tls:
-    """Of a connection to a pod."""
+    """The encryption of a connection to a pod."""
 
     context: ssl.SSLContext
     server_name: str
@@ -40,7 +40,7 @@ class Tls:
 
 
 class Trust:
-    """Of the pods of one cluster."""
+    """What the pods of one cluster are trusted by."""
 
     def __init__(self, kubernetes: Kubernetes, namespace: str, server_name: str) -> None:
         self._kubernetes = kubernetes

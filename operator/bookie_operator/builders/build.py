@@ -96,7 +96,7 @@ class Builds:
 
 
 def _seen(cluster: ClusterView) -> ClusterView:
-    """Of what changes with every pass only that of which objects are made."""
+    """The cluster without what changes with every pass and makes no objects."""
     status = cluster.status
     known = BookieClusterStatus(
         instance_id=status.instance_id,
@@ -132,7 +132,7 @@ def _present(*manifests: Manifest | None) -> tuple[Manifest, ...]:
 
 
 def _pods(cluster: ClusterView, sets: tuple[BookieSet, ...]) -> list[str]:
-    """Those that should be, and those that the operator has made."""
+    """The pods that should be, and those that the operator has made."""
     counts = {each.name: each.replicas for each in sets}
     for name, replicas in cluster.status.recorded_replicas.items():
         counts[name] = max(replicas, counts.get(name, 0))

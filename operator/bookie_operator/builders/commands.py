@@ -40,8 +40,8 @@ sed -n 's/.*"instance_id": *"\\([^"]*\\)".*"writable": *\\([0-9]*\\), *"read-onl
 
 
 def stop(grace_seconds: int) -> list[str]:
-    """Of a bookie's preStop, so with the program: it registers as read-only and flushes. SIGTERM follows, for which
-    half of the time is left, or more."""
+    """The command of a bookie's preStop hook, and so with the program: it registers as read-only and flushes.
+    SIGTERM follows, for which half of the time is left, or more."""
     return ["bookie", "drain-clients", "--timeout", str(min(_LONGEST_DRAIN_SECONDS, grace_seconds // 2))]
 
 

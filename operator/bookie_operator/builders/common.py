@@ -78,7 +78,8 @@ def manifest(
 
 
 def pod_security(cluster: ClusterView) -> dict[str, Any]:
-    """Of every pod. Groups of volumes are changed only where they differ, so a large one does not hold up a start."""
+    """The security context of every pod. Groups of volumes are changed only where they differ, so a large one does
+    not hold up a start."""
     ids = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER} if cluster.spec.pod.user is User.IMAGE else {}
     return {
         "runAsNonRoot": True,
@@ -89,7 +90,7 @@ def pod_security(cluster: ClusterView) -> dict[str, Any]:
 
 
 def pod_metadata(cluster: ClusterView, component: str) -> dict[str, Any]:
-    """Of pods beside the bookies: with what the user adds to all pods."""
+    """The metadata of pods beside the bookies: with what the user adds to all pods."""
     made: dict[str, Any] = {"labels": {**cluster.spec.pod.labels, **labels(cluster, component)}}
     if cluster.spec.pod.annotations:
         made["annotations"] = dict(cluster.spec.pod.annotations)

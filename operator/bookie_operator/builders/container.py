@@ -130,7 +130,7 @@ def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict
 def shareable(
     volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Those that several pods may have at the same time, and where they are mounted."""
+    """The volumes that several pods may have at the same time, and where they are mounted."""
     found = [dict(volume) for volume in volumes if volume.keys() <= _SHARED_KINDS]
     known = {volume.get("name") for volume in found}
     return found, [dict(mount) for mount in mounts if mount.get("name") in known]

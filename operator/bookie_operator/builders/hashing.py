@@ -40,7 +40,7 @@ def stamped(manifest: Manifest) -> Manifest:
 
 
 def object_hash(manifest: Manifest) -> str:
-    """Of a stamped object."""
+    """The hash of a stamped object."""
     return str(manifest["metadata"]["annotations"][names.OBJECT_HASH])
 
 

@@ -304,8 +304,8 @@ async def _around(
 def _claims(
     read: _Read, cluster: ClusterView, desired: Desired, identity: Mapping[str, str] | None
 ) -> Iterator[ClaimView]:
-    """Those of bookies that there are, are to be, or were recorded: a copy that somebody restored under another name
-    bears the same labels, and is none of the cluster's."""
+    """The claims of bookies that there are, are to be, or were recorded: a copy that somebody restored under another
+    name bears the same labels, and is none of the cluster's."""
     sets = {each.name for each in desired.stateful_sets} | set(cluster.status.recorded_replicas)
     sets |= {each["metadata"]["name"] for each in read.stateful_sets}
     sets |= {pod.rpartition("-")[0] for pod in recorded_bookies(identity)}

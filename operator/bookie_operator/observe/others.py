@@ -56,8 +56,8 @@ def node_view(obj: Mapping[str, Any]) -> NodeView:
 def task_views(
     tasks: Iterable[Mapping[str, Any]], cluster: ClusterView
 ) -> tuple[tuple[TaskView, ...], tuple[TaskView, ...]]:
-    """Of this cluster, not finished, the oldest first; what no version of ours can read is left alone. And those of an
-    earlier cluster of its name."""
+    """The tasks of this cluster that are not finished, the oldest first; what no version of ours can read is left
+    alone. And those of an earlier cluster of its name."""
     found: tuple[list[TaskView], list[TaskView]] = ([], [])
     for metadata, spec, status in _readable(tasks, cluster.name):
         if status.finished:

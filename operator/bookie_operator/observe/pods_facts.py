@@ -91,7 +91,7 @@ async def cluster_facts(
 
 
 async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> dict[str, BookieFacts | None]:
-    """Of every bookie; None for one without an address."""
+    """The facts of every bookie; None for one without an address."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(at: Endpoint | None) -> BookieFacts | None:

@@ -163,7 +163,7 @@ class JobView:
 
 
 def pods_of_job(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of `pods` that are its own."""
+    """Those of `pods` that are the job's own."""
     uid = job["metadata"]["uid"] if job is not None else None
     return [
         pod for pod in pods if any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())

@@ -53,7 +53,7 @@ def expected_pods(world: World) -> Iterator[str]:
 
 
 def claims(world: World) -> tuple[ClaimView, ...]:
-    """Of bookies: others, such as the embedded metadata service's, are left alone."""
+    """The claims of bookies: others, such as the embedded metadata service's, are left alone."""
     return tuple(one for one in world.claims if one.volume in VOLUMES)
 
 
@@ -113,7 +113,7 @@ def audited(facts: ClusterFacts, since: float = 0.0) -> bool:
 
 
 def instance_id(world: World) -> str:
-    """Of this cluster: as recorded, else as a live process or the metadata job told; empty: unknown."""
+    """The instance id of this cluster: as recorded, else as a live process or the metadata job told; empty: unknown."""
     if world.cluster.status.instance_id:
         return world.cluster.status.instance_id
     if world.facts is not None and world.facts.instance_id:

@@ -71,7 +71,7 @@ _NAMES_A_SECRET: Final = re.compile(r"(?i)secret(key)?(ref)?$|^imagePullSecrets$
 
 
 class Bundle:
-    """Of one cluster."""
+    """The support bundle of one cluster."""
 
     def __init__(self, api: Api, cluster: KubernetesObject, open_socket: Open, tail: int) -> None:
         self._api = api
@@ -141,7 +141,7 @@ class Bundle:
         )
 
     async def _secrets(self) -> File:
-        """Those that the operator makes, by name; their keys only."""
+        """The Secrets that the operator makes, by name; their keys only."""
         wanted = (naming.identity(self._name), naming.admin_token(self._name), naming.client_token(self._name))
         found = [
             each

@@ -63,7 +63,7 @@ def check_bookies(cluster: KubernetesObject, bookies: Sequence[str]) -> None:
 
 
 async def pods_of(api: Api, cluster: str) -> list[KubernetesObject]:
-    """Of bookies, auto-recovery, gateways and embedded metadata, by name."""
+    """The pods of bookies, auto-recovery, gateways and embedded metadata, by name."""
     found = await api.kubernetes.list(POD, api.namespace, {names.NAME: "podkeeper", names.INSTANCE: cluster})
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 

@@ -97,7 +97,7 @@ class Connection:
         return configuration, self._namespace or chosen["context"].get("namespace") or "default"
 
     def _in_cluster(self, configuration: client.Configuration) -> tuple[client.Configuration, str]:
-        """Of the service account, where the command runs in a pod."""
+        """The configuration of the service account, where the command runs in a pod."""
         from kubernetes import config
 
         try:

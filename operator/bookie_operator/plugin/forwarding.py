@@ -59,7 +59,7 @@ class ForwardingConnector(aiohttp.TCPConnector):
 
 
 def opener(api: Api) -> Open:
-    """Of real connections, through the API server."""
+    """What opens real connections, through the API server."""
 
     def open_socket(pod: str) -> socket.socket:
         core: Any = client.CoreV1Api(client.ApiClient(api.configuration))
@@ -87,7 +87,7 @@ async def session_to(pods: list[dict[str, Any]], open_socket: Open) -> AsyncIter
 
 
 def trust_of(api: Api, cluster: str) -> Trust:
-    """Of the cluster's pods that serve HTTPS."""
+    """What the cluster's pods that serve HTTPS are trusted by."""
     from bookie_operator.api.trust import Trust
     from bookie_operator.builders import naming
 

@@ -151,7 +151,7 @@ def removal(stranger: Stranger) -> str:
 
 
 async def _owners(api: Api, ids: Sequence[str]) -> dict[str, str]:
-    """Of bookies that the operator keeps for another resource, as far as they may be read."""
+    """The owners of bookies that the operator keeps for another resource, as far as they may be read."""
     try:
         clusters = await list_clusters(api, everywhere=True)
     except Forbidden:
@@ -166,7 +166,7 @@ async def _owners(api: Api, ids: Sequence[str]) -> dict[str, str]:
 
 
 async def _places(api: Api, ids: Sequence[str]) -> dict[str, Place]:
-    """Of those whose pods are found."""
+    """The places of those whose pods are found."""
     found: dict[str, Place] = {}
     by_address: dict[str, KubernetesObject] | None = None
     for bookie_id in ids:

@@ -51,7 +51,7 @@ _AT: Final = "spec.tls.adminApi"
 
 
 class AdminCertificates:
-    """Of all clusters of one operator."""
+    """The admin certificates of all clusters of one operator."""
 
     def __init__(self) -> None:
         self._judged: dict[str, tuple[float, str]] = {}
@@ -90,8 +90,8 @@ class AdminCertificates:
         return ()
 
     async def _fault(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> str:
-        """Of the Secret of the user or of cert-manager, with the remedy; empty: it is good, or cert-manager is to make
-        it, for which the planner waits."""
+        """What is wrong with the Secret of the user or of cert-manager, with the remedy; empty: it is good, or
+        cert-manager is to make it, for which the planner waits."""
         name, users = admin_tls_secret(cluster), cluster.spec.tls.admin_api.secret_name is not None
         texts = secret_texts(await kubernetes.find(SECRET, cluster.namespace, name))
         if texts is None:

@@ -35,7 +35,7 @@ class Failure:
 
 
 class BackOff:
-    """Of all clusters."""
+    """The delays of all clusters."""
 
     def __init__(self, draw: random.Random | None = None) -> None:
         self._failures: dict[tuple[str, str], list[Failure]] = {}

@@ -68,7 +68,7 @@ def make_authority(name: str, days: int, key: str = "") -> Pair:
 
 
 def make_certificate(authority: Pair, name: str, hosts: Sequence[str], days: int) -> Pair:
-    """Of a server that is called by any of `hosts`. Raises CertificateError."""
+    """Make the certificate of a server that is called by any of `hosts`. Raises CertificateError."""
     with _folder() as folder:
         (folder / "authority.crt").write_text(authority.certificate)
         (folder / "authority.key").write_text(authority.key)

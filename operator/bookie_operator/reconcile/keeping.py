@@ -116,7 +116,7 @@ class Keeper:
                 self.wake(*key)
 
     def _paced(self, seconds: float) -> float:
-        """Of many that rest one is looked at each second; what happens to one wakes it all the same."""
+        """When to look again at one of many that rest: one each second; what happens to one wakes it all the same."""
         if seconds < self._context.settings.rest_s:
             return seconds
         return max(seconds, min(_LONGEST_REST_S, float(len(self._kept))))

@@ -35,7 +35,7 @@ class _Applied:
 
 
 class Repairs:
-    """Of all clusters, each known by namespace and name."""
+    """The repairs of all clusters, each known by namespace and name."""
 
     def __init__(self) -> None:
         self._applied: dict[tuple[str, str], dict[str, _Applied]] = {}

@@ -42,7 +42,7 @@ class _Series:
 
 
 class Events:
-    """Of all clusters of this process. `instance`: name of this process."""
+    """The events of all clusters of this process. `instance`: name of this process."""
 
     def __init__(self, kubernetes: Kubernetes, instance: str, *, now: Callable[[], float] = time.time) -> None:
         self._kubernetes = kubernetes
@@ -121,5 +121,5 @@ class Events:
 
 
 def _digest(*words: str) -> str:
-    """Of words as long as they may be."""
+    """A digest of words as long as they may be."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()

@@ -71,7 +71,7 @@ class NamedBookies:
     ledgers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Those of one piece, ledger by ledger."""
+        """Add the findings of one piece, ledger by ledger."""
         for finding in findings:
             if finding.verdict is Verdict.LOST:
                 count, last = self.ledgers.get(finding.bookie, (0, NO_LEDGER))

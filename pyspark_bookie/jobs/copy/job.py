@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyArguments(SelectionArguments, TransferArguments):
-    """Of `copy`; `--metadata` is the cluster that is read."""
+    """The arguments of `copy`; `--metadata` is the cluster that is read."""
 
     to_metadata: str = argument(help="URI of the metadata service of the cluster that gets the ledgers.", metavar="URI")
     to_option: tuple[str, ...] = argument(

@@ -28,7 +28,7 @@ _COMPRESSIONS: Final = tuple(SUFFIXES)
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArguments(SelectionArguments):
-    """Of `export`."""
+    """The arguments of `export`."""
 
     target: str = argument(help="The folder, as s3://bucket/path, file:///path or a plain path.", metavar="URI")
     compression: str = argument("zstd", help="Of the files.", choices=_COMPRESSIONS)

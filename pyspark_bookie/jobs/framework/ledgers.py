@@ -42,7 +42,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionArguments(CommonArguments):
-    """Of jobs that work on a choice of ledgers."""
+    """The arguments of jobs that work on a choice of ledgers."""
 
     ledgers: LedgerIds | None = argument(  # noqa: RUF009 - it makes a field
         None, help="These ledgers, such as 5,7,100-200.", kind=LEDGERS, metavar="IDS"
@@ -91,7 +91,7 @@ class LedgerRow:
 
     @property
     def identity(self) -> LedgerIdentity:
-        """Of a closed ledger: what tells it from another one of its number."""
+        """The identity of a closed ledger: what tells it from another one of its number."""
         return LedgerIdentity(self.entries - 1, self.nbytes, self.created_ms, self.token)
 
     @property
@@ -135,7 +135,7 @@ def check_selection(args: SelectionArguments) -> None:
 
 
 def narrowed(context: JobContext[CommonArguments], rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    """Those that `--older-than` and `--where` leave, in the order given. Raises `UsageError`."""
+    """The rows that `--older-than` and `--where` leave, in the order given. Raises `UsageError`."""
     args = context.args
     kept = list(rows)
     if args.older_than is not None:

@@ -98,7 +98,7 @@ class JobRecords(Generic[R]):
         return self._client.run(lambda client: client.metadata_service.records(self._kind).names())
 
     def find_all(self, keys: Sequence[str]) -> dict[str, R]:
-        """Those of these that there are. Raises as `find`."""
+        """The records that there are under these keys. Raises as `find`."""
         return self._client.run(lambda client: self._read_all(client, keys))
 
     async def _read_all(self, client: Client, keys: Sequence[str]) -> dict[str, R]:

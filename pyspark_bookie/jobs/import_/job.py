@@ -26,7 +26,7 @@ from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource, clo
 
 @dataclass(frozen=True, kw_only=True)
 class ImportArguments(TransferArguments):
-    """Of `import`."""
+    """The arguments of `import`."""
 
     source: str = argument(help="The folder that export has written.", metavar="URI")
     ledgers: LedgerIds | None = argument(  # noqa: RUF009 - it makes a field

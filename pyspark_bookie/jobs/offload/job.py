@@ -45,7 +45,7 @@ _KEPT: Final = (DeletionFate.IN_STREAM, DeletionFate.UNREAD, DeletionFate.OWNED,
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadArguments(SelectionArguments):
-    """Of `offload`."""
+    """The arguments of `offload`."""
 
     slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
@@ -255,8 +255,8 @@ class _Run:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _records(self, selected: Selected) -> dict[int, OffloadRecord]:
-        """Of what is selected. A ledger that was deleted after it was archived is in no listing, so with --all, and
-        nothing that narrows it, every record counts."""
+        """The records of what is selected. A ledger that was deleted after it was archived is in no listing, so with
+        --all, and nothing that narrows it, every record counts."""
         recorded = self._store.ledger_ids()
         if not self._args.all or self._args.where is not None or self._args.older_than is not None:
             chosen = {*(row.ledger_id for row in selected.rows), *selected.missing}

@@ -30,14 +30,14 @@ class OffloadStore(JobRecords[OffloadRecord]):
         return self.find(str(ledger_id))
 
     def current_uuid(self, ledger_id: int) -> str | None:
-        """Of the attempt that a ledger's record names; None: there is no record. Raises as `read`."""
+        """The attempt that a ledger's record names; None: there is no record. Raises as `read`."""
         stored = self.read(ledger_id)
         return None if stored is None else stored.value.uuid
 
     def ledger_ids(self) -> list[int]:
-        """Of all records, ascending."""
+        """The ledgers of all records, ascending."""
         return sorted(int(key) for key in self.keys() if key.isascii() and key.isdigit())
 
     def read_all(self, ledger_ids: Sequence[int]) -> dict[int, OffloadRecord]:
-        """Those of these ledgers that have a record. Raises as `read`."""
+        """The records of those of these ledgers that have one. Raises as `read`."""
         return {int(key): record for key, record in self.find_all([str(each) for each in ledger_ids]).items()}

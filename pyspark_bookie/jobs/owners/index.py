@@ -159,7 +159,7 @@ class Owners:
         return self._listing
 
     async def _uuids_of(self, transfer: str) -> frozenset[str]:
-        """Of the ledgers that a transfer has made or is making."""
+        """The ledgers that a transfer has made or is making."""
         if transfer not in self._transfers:
             records = self._client.metadata_service.records(TRANSFER)
             names = [each for each in await records.names() if each.rpartition(".")[0] == transfer]

@@ -85,7 +85,7 @@ class ScanLimits:
 
     @property
     def piece_bytes(self) -> int:
-        """Of one batch read."""
+        """The bytes of one batch read."""
         return piece_bytes(self.throttle.bytes_per_second, self.batch_bytes)
 
     def __post_init__(self) -> None:

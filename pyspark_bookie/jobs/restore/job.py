@@ -22,7 +22,7 @@ from pyspark_bookie.jobs.transfer.sources import ArchiveSource, closed_row
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreArguments(TransferArguments):
-    """Of `restore`."""
+    """The arguments of `restore`."""
 
     source: str = argument(help="The archive that offload has written.", metavar="URI")
     ledgers: LedgerIds | None = argument(  # noqa: RUF009 - it makes a field

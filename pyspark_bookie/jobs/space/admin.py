@@ -42,7 +42,7 @@ class AdminAccess:
     key_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Of bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
+        """The context for bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file)

@@ -36,7 +36,7 @@ LEDGERS: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class AdminArguments(CommonArguments):
-    """Of jobs that ask the bookies' admin API."""
+    """The arguments of jobs that ask the bookies' admin API."""
 
     admin_token_file: str | None = argument(None, help="File with the token of the admin API.", metavar="FILE")
     admin_ca_file: str | None = argument(
@@ -195,7 +195,7 @@ def owner_rows(stock: Stock) -> list[dict[str, Any]]:
 
 
 def bookie_rows(bookies: Iterable[BookieSpace], expected: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Those with the most garbage first."""
+    """The bookies, those with the most garbage first."""
     return [
         {
             "section": "bookie",
@@ -212,7 +212,7 @@ def bookie_rows(bookies: Iterable[BookieSpace], expected: Mapping[str, int]) -> 
 
 
 def log_rows(bookies: Iterable[BookieSpace]) -> list[dict[str, Any]]:
-    """Those with the most garbage first."""
+    """The entry logs, those with the most garbage first."""
     logs = [log for each in bookies for log in each.logs]
     return [
         {

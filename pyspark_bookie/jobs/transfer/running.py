@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TransferArguments(CommonArguments):
-    """Of `restore`, `copy` and `import`."""
+    """The arguments of `restore`, `copy` and `import`."""
 
     keep_ids: bool = argument(
         False, help="The new ledgers have the ids that they had; else the cluster gives new ones."
@@ -235,7 +235,7 @@ class _Run:
 
 
 def _behind_listed(manifest: Manifest, ledgers: Sequence[PublishedLedger]) -> Sequence[PublishedLedger]:
-    """Those that the stream does not have: they come behind the ones that an earlier run has added. Raises
+    """The ledgers that the stream does not have: they come behind the ones that an earlier run has added. Raises
     `Refused`."""
     listed = sum(each.ledger_id in manifest for each in ledgers)
     new = ledgers[listed:]

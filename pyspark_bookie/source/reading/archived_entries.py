@@ -40,7 +40,7 @@ class ArchivedEntries(Sequence[LedgerEntry]):
 
     @classmethod
     def of(cls, ledger_id: int, batch: pa.RecordBatch) -> ArchivedEntries:
-        """Of a batch with at least one row, as `read_entries` gives it."""
+        """The entries of a batch with at least one row, as `read_entries` gives it."""
         values = batch.column("value")
         _, offsets, data = values.buffers()
         bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
@@ -50,7 +50,7 @@ class ArchivedEntries(Sequence[LedgerEntry]):
 
     @property
     def nbytes(self) -> int:
-        """Of all payloads."""
+        """The bytes of all payloads."""
         return int(self._bounds[-1]) - int(self._bounds[0])
 
     def pieces(self, limit: int) -> Iterator[ArchivedEntries]:

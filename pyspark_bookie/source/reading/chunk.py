@@ -37,7 +37,7 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        """Of all payloads."""
+        """The bytes of all payloads."""
         entries = self.entries
         return entries.nbytes if isinstance(entries, ArchivedEntries) else payload_bytes(entries)
 

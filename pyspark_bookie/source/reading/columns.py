@@ -24,7 +24,7 @@ LARGE: Final = 4096
 
 @runtime_checkable
 class EntryColumns(Protocol):
-    """Of some entries, in their order."""
+    """The columns of some entries, in their order."""
 
     def sizes(self) -> npt.NDArray[np.int32]:
         """Bytes of each payload."""

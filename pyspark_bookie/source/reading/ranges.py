@@ -95,7 +95,8 @@ def _groups(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 
 def _is_tiny(wanted: Range) -> bool:
-    """Of an archived ledger whole row groups are read, however little is wanted."""
+    """Whether so little is read that it is read together with others: of an archived ledger that is whole row groups,
+    however little is wanted."""
     return (wanted.nbytes if wanted.ledger.archive is None else wanted.ledger.length) <= TINY_BYTES
 
 

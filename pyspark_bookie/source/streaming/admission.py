@@ -38,7 +38,7 @@ Lane = Sequence[Segment]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of one micro-batch; None: none."""
+    """The limit of one micro-batch; None: none."""
 
     entries: int | None = None
     nbytes: int | None = None

@@ -115,8 +115,8 @@ def parse_offset(document: object) -> Offset:
 
 
 def stream_ranges(start: StreamsOffset | Start, end: StreamsOffset) -> list[tuple[str, Place, Place]]:
-    """Of each stream that a batch reads: its name, from where, to where. Raises `PodkeeperSparkError` (OFFSET) when the
-    two are not ends of one batch."""
+    """The streams that a batch reads: name, from where, to where. Raises `PodkeeperSparkError` (OFFSET) when the two
+    are not ends of one batch."""
     before = start.places if isinstance(start, StreamsOffset) else {}
     found = []
     for name, place in sorted(end.places.items()):
@@ -131,7 +131,7 @@ def stream_ranges(start: StreamsOffset | Start, end: StreamsOffset) -> list[tupl
 
 
 def ledger_ranges(start: LedgersOffset | Start, end: LedgersOffset) -> list[tuple[int, int, int]]:
-    """Of each ledger that a batch reads: its id, first and last entry, both included. Raises as `stream_ranges`."""
+    """The ledgers that a batch reads: id, first and last entry, both included. Raises as `stream_ranges`."""
     before = start if isinstance(start, LedgersOffset) else end.begin
     if before is None:
         raise _refused(end.document(), "does not say where its batch begins: the checkpoint is damaged")

@@ -28,7 +28,7 @@ class OpenTail:
 
 
 class OpenTails:
-    """Of any ledgers; `keep` tells which are still of interest."""
+    """The open tails of any ledgers; `keep` tells which are still of interest."""
 
     def __init__(self, options: StreamingOptions) -> None:
         self._options = options

@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimit:
-    """Of one batch. `ledgers`: how many it begins of those without a stream. All None: everything there is."""
+    """The limits of one batch. `ledgers`: how many it begins of those without a stream. All None: everything there
+    is."""
 
     amount: Limit = field(default_factory=Limit)
     ledgers: int | None = None

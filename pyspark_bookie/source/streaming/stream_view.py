@@ -100,7 +100,7 @@ class StreamView:
         return replace(self, manifest=replace(self.manifest, ledgers=moved, base_ordinal=base))
 
     def ordinal_of(self, place: Place) -> int:
-        """Of a place of this list that has other ordinals, or of what is left behind it."""
+        """The ordinal of a place of this list that has other ordinals, or of what is left behind it."""
         if self.is_counted:
             return place.ordinal
         found = [each.first_ordinal for each in self.manifest.ledgers if each.ledger_id == place.ledger_id]
@@ -157,7 +157,7 @@ class StreamView:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _check_listed(self, place: Place) -> None:
-        """Of a list without a count: nothing can be missing between a place and the list."""
+        """Check a place against a list without a count: nothing can be missing between it and the list."""
         if self.is_counted or place.ledger_id < 0 or place.ledger_id in self.manifest:
             return
         if self.left != StreamPosition(place.ledger_id, place.entry_id):

@@ -107,7 +107,7 @@ class StreamsProgress:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _views(self, start: Offset) -> Mapping[str, StreamView]:
-        """Those that a run which ends by itself began with, or all; with ordinals that go on from the start."""
+        """The views that a run which ends by itself began with, or all; with ordinals that go on from the start."""
         views = self._tails.views()
         if self._target is not None:
             views = {name: view for name, view in views.items() if name in self._target}

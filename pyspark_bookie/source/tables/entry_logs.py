@@ -42,7 +42,7 @@ async def entry_log_rows(client: Client, bookies: Sequence[str], options: Source
 
 
 async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
-    """Of the HTTP server. Raises `LookupError` with the reason."""
+    """The address of the bookie's HTTP server. Raises `LookupError` with the reason."""
     try:
         about = await client.metadata_service.bookies.service_info(bookie)
     except (MetadataNotFound, MetadataDamaged) as error:
@@ -101,7 +101,7 @@ def _headers(options: SourceOptions) -> dict[str, str]:
 
 
 def _encryption(options: SourceOptions) -> ssl.SSLContext:
-    """Of bookies that serve HTTPS."""
+    """The context for bookies that serve HTTPS."""
     context = ssl.create_default_context(cafile=options.tls_ca_file)
     context.check_hostname = options.tls_check_hostname
     return context

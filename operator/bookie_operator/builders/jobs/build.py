@@ -148,7 +148,7 @@ def _network_policy(job: JobResource) -> Manifest:
 
 
 def _job_spec(cluster: ClusterView, job: JobResource, image: str) -> dict[str, Any]:
-    """Of every run."""
+    """The specification of every run."""
     spec = job.spec
     found: dict[str, Any] = {
         "backoffLimit": spec.backoff_limit,

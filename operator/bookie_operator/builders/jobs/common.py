@@ -31,7 +31,7 @@ BLOCK_PORT: Final = 7079
 
 
 def object_name(job: str) -> str:
-    """Of every object of a BookieJob."""
+    """The name of every object of a BookieJob."""
     return f"{job}-job"
 
 

@@ -150,7 +150,7 @@ def executor_template(cluster: ClusterView, job: JobResource) -> dict[str, Any]:
 
 
 def _spark_arguments(job: JobResource) -> list[str]:
-    """Of `spark-submit`. Kubernetes puts the variables in."""
+    """The arguments of `spark-submit`. Kubernetes puts the variables in."""
     found = ["--master", spark.master(job), "--properties-file", f"{spark.DIRECTORY}/{spark.DEFAULTS_FILE}"]
     if job.spec.executors.instances:
         host = spark.driver_host(job, "$(JOB_NAME)")
