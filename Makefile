@@ -82,7 +82,7 @@ interop: TESTS = tests/interop
 interop: $(VENV)/.installed java
 	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(PYTEST_ARGS)
 
-# A broker of Apache Pulsar from Maven, one for all tests.
+# A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release.
 pulsar: $(VENV)/.installed java
 	$(BIN)/pytest tests/pulsar -m pulsar $(PYTEST_ARGS)
 

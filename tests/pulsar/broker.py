@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 import urllib.error
@@ -14,7 +15,8 @@ from typing import Any
 from tests.support.bookie_process import free_port
 from tests.support.java import NETTY_OPTIONS, MavenProject, find_java
 
-PROJECT = MavenProject(Path(__file__).parent / "java")
+_VERSION = os.environ.get("PULSAR_VERSION", "4.0.0")
+PROJECT = MavenProject(Path(__file__).parent / "java", options=(f"-Dpulsar.version={_VERSION}",))
 CLUSTER = "podkeeper"
 _START_S = 300.0
 _SETUP_S = 300
@@ -77,7 +79,8 @@ class Broker:
         self._file = work / "broker.conf"
         stores = {"metadataStoreUrl": f"zk:{zookeeper}", "configurationMetadataStoreUrl": f"zk:{zookeeper}"}
         ports = {"brokerServicePort": str(port), "webServicePort": str(self._web)}
-        keys = {**_CONFIGURATION, **stores, **ports, **(settings or {})}
+        folders = {"narExtractionDirectory": str(work)}
+        keys = {**_CONFIGURATION, **stores, **ports, **folders, **(settings or {})}
         self._file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -1,46 +1,25 @@
-"""Bookies end while a producer goes on: what it was told is there, once and in order."""
+"""Bookies and the broker end, hang and leave while a producer goes on: what it was told is there, once and in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+from contextlib import suppress
 
 import pytest
 
-from tests.pulsar.conftest import Pulsar
+from bookie_client.blocking import BlockingClient
+from bookie_protocol.errors import NoSuchLedger
+from tests.pulsar.conftest import OnOurs
+from tests.support import warm
+from tests.support.auto_recovery import AutoRecoveryProcess
+from tests.support.until import until_true
 
-STEP = 300
-"""Messages that are to be acknowledged between two events."""
-STEP_S = 300
-SIZES = (20, 500, 3000)
-
-
-@contextmanager
-def producing(pulsar: Pulsar, topic: str) -> Iterator[Callable[[], None]]:
-    """Gives what waits for the next messages. In the end all that was acknowledged is there, once and in order: for a
-    subscription that has been there from the first message on, and for one that comes when it is over."""
-    client = pulsar.client
-    client.subscribe(f"{topic}-follower", topic, "follower")
-    client.load(topic, topic, sizes=SIZES)
-
-    def progress() -> None:
-        before = client.progress(topic, 0, 0)
-        assert client.progress(topic, STEP, STEP_S) >= before + STEP
-
-    progress()
-    yield progress
-    progress()
-    count = client.unload(topic)
-    assert client.consumed(topic, count) == list(range(count))
-    followed = client.numbers(f"{topic}-follower", count)
-    assert followed == list(range(count))
-    assert client.nothing_more(f"{topic}-follower")
-    client.call("close", name=f"{topic}-follower")
+COMMAND_S = 300
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_all_bookies_are_restarted_in_turn(pulsar, end):
-    with producing(pulsar, f"in-turn-{end}") as progress:
+    with pulsar.producing(f"in-turn-{end}") as progress:
         for _ in range(2):
             for name, bookie in pulsar.bookies.bookies.items():
                 if end == "stopped":
@@ -51,3 +30,83 @@ def test_all_bookies_are_restarted_in_turn(pulsar, end):
                 pulsar.bookies.start([name])
                 pulsar.up()
                 progress()
+
+
+def test_the_broker_is_killed(pulsar):
+    with pulsar.producing("broker-killed") as progress:
+        for _ in range(2):
+            pulsar.broker.kill()
+            pulsar.broker.start()
+            progress()
+
+
+def test_the_broker_and_a_bookie_are_killed(pulsar):
+    """So the next broker recovers the topic's last ledger without one of its bookies."""
+    with pulsar.producing("both-killed") as progress:
+        for name in pulsar.last_ensemble("both-killed"):
+            pulsar.broker.kill()
+            pulsar.bookies.kill(name)
+            pulsar.broker.start()
+            progress()
+            pulsar.up()
+            progress()
+
+
+def test_a_bookie_is_killed(pulsar):
+    with pulsar.producing("bookie-killed") as progress:
+        victim = pulsar.last_ensemble("bookie-killed")[0]
+        pulsar.bookies.kill(victim)
+        progress()
+        assert victim not in pulsar.last_ensemble("bookie-killed")
+
+
+def test_a_bookie_is_paused(pulsar):
+    """Its connections stand and nobody answers, until brokers give it up; then it comes back."""
+    with pulsar.producing("paused") as progress:
+        victim = pulsar.last_ensemble("paused")[0]
+        with pulsar.bookies.paused([victim]):
+            progress()
+            assert victim not in pulsar.last_ensemble("paused")
+        progress()
+    pulsar.up()
+
+
+def test_a_bookie_is_replaced(pulsar, tmp_path):
+    """Its disks are lost, auto-recovery makes its copies again, and it joins anew with empty ones."""
+    with (
+        AutoRecoveryProcess(tmp_path, pulsar.uri) as recovery,
+        BlockingClient(pulsar.uri) as client,
+        pulsar.producing("replaced") as progress,
+    ):
+        victim = pulsar.last_ensemble("replaced")[0]
+        pulsar.bookies.kill(victim)
+        progress()
+        until_true(lambda: not ledgers_that_name(client, victim), COMMAND_S)
+        assert recovery.metric("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") > 0
+        joins_anew(pulsar, victim)
+        progress()
+    pulsar.check_copies("replaced")
+
+
+def ledgers_that_name(client: BlockingClient, bookie: str) -> list[int]:
+    """In whatever part of their metadata; brokers delete ledgers meanwhile."""
+    found = []
+    for ledger_id in client.list():
+        with suppress(NoSuchLedger):
+            if bookie in client.metadata(ledger_id).all_bookies():
+                found.append(ledger_id)
+    return found
+
+
+def command(*arguments: str, uri: str) -> None:
+    """`bookie cluster ...`, which has to succeed."""
+    done = warm.run(warm.BOOKIE, ["cluster", *arguments, "--metadata", uri], COMMAND_S)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def joins_anew(pulsar: OnOurs, name: str) -> None:
+    """A dead bookie that no ledger names is given empty disks."""
+    command("cookie", "delete", name, uri=pulsar.uri)
+    for disk in ("journal", "ledgers"):
+        shutil.rmtree(pulsar.bookies.bookies[name].work / disk)
+    pulsar.up()

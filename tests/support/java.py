@@ -71,6 +71,7 @@ class MavenProject:
 
     directory: Path
     tests: bool = False  # compile src/test too, and give its class path
+    options: tuple[str, ...] = ()  # of Maven, such as another value of a property
 
     def class_path(self) -> str:
         """Compiles the project if anything changed since the last time; returns what `java -cp` takes."""
@@ -98,6 +99,7 @@ class MavenProject:
             "dependency:build-classpath",
             f"-Dmdep.outputFile={target / _CLASS_PATH}",
             f"-Dmdep.includeScope={scope}",
+            *self.options,
         ]
         done = subprocess.run(
             command,
@@ -112,7 +114,7 @@ class MavenProject:
             raise RuntimeError(f"Maven could not build {self.directory}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
 
     def _state(self) -> str:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(" ".join(self.options).encode())
         files = [self.directory / "pom.xml", *sorted((self.directory / "src").rglob("*"))]
         for path in files:
             if path.is_file():
