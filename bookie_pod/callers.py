@@ -111,7 +111,7 @@ class Call:
         self._held = self._making = 0
 
     def hold(self, nbytes: int) -> None:
-        """So many bytes more are held, or less."""
+        """Count so many bytes more, or less, as held."""
         if self.was_cut:
             return
         self._held += nbytes
@@ -120,7 +120,7 @@ class Call:
             self._share.relieve()
 
     def make(self, nbytes: int) -> None:
-        """So many bytes more are to be expected, or less."""
+        """Expect so many bytes more, or less."""
         self._making += nbytes
         self._share.make(nbytes)
 
@@ -161,7 +161,7 @@ class Call:
             self.goes_on()
 
     def waits(self) -> None:
-        """From now on, for its client."""
+        """Let the call wait for its client from now on."""
         self.waits_since = time.perf_counter()
         self.caller.look()
 

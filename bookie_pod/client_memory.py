@@ -115,12 +115,12 @@ class MemoryGovernor:
             waiter.go_on()
 
     def _is_kept_waiting(self, waiter: Waiter) -> bool:
-        """By what others hold, not by what it holds itself."""
+        """Whether it waits for what others hold, not for what it holds itself."""
         share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
         return self.limit - self.total < wanted <= self.limit - 2 * (share.held + share.making)
 
     def to_be_free(self, nbytes: int, *, has_begun: bool) -> int:
-        """So much has to be free before so many bytes are made: who wants more than a half waits for that."""
+        """How much has to be free before so many bytes are made: who wants more than a half waits for that."""
         return min(nbytes, self.limit // 2) + (self.limit // BEGUN_LEAVES if has_begun else 0)
 
     def _urge(self) -> None:
@@ -180,14 +180,14 @@ class Share:
         """Since when nothing has moved though it is the client's turn; None: it does its part."""
 
     def hold(self, nbytes: int) -> None:
-        """So many bytes more are held, or less."""
+        """Count so many bytes more, or less, as held."""
         self.held += nbytes
         self._governor.held += nbytes
         if nbytes < 0:
             self._governor.given_back()
 
     def make(self, nbytes: int) -> None:
-        """So many bytes more of answers are being made, or less."""
+        """Count so many bytes more, or less, of answers that are being made."""
         governor = self._governor
         with governor.lock:
             self.making += nbytes
@@ -219,7 +219,7 @@ class Share:
 
     @property
     def _small(self) -> int:
-        """So much it may have in any case."""
+        """How much it may have in any case."""
         return SMALL - self.held - self.making
 
     @property
@@ -237,7 +237,7 @@ class Share:
 
     @property
     def left(self) -> int:
-        """So much may be made for this client now without it having more than is left for the others."""
+        """How much may be made for this client now without it having more than is left for the others."""
         return self._governor.limit - self._governor.total - self.held - self.making
 
     def relieve(self) -> None:

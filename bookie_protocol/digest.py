@@ -54,7 +54,7 @@ class DigestType(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> DigestType:
-        """From an API name or a metadata name, in any case; raises BadRequest for another word."""
+        """Parse an API name or a metadata name, in any case; raises BadRequest for another word."""
         upper = name.strip().upper()
         try:
             return cls["MAC" if upper == "HMAC" else upper]

@@ -10,7 +10,7 @@ import os
 
 
 def quiet_grpc() -> None:
-    """For programs: gRPC writes past every logger. What a user set stays."""
+    """Keep gRPC from writing past every logger of a program. What a user set stays."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     without_fork_handlers()
 

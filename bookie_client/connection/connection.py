@@ -173,7 +173,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
 
     def data_received(self, data: bytes) -> None:
-        """For a transport within this process, whose bytes are an object already."""
+        """Take bytes of a transport within this process, which are an object already."""
         self._silent_since = None
         try:
             self._incoming.take(data)

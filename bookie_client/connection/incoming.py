@@ -62,7 +62,7 @@ class IncomingAnswers:
         return self._buffer.room()
 
     def received(self, nbytes: int) -> None:
-        """So many came there. Raises `ProtocolViolation`."""
+        """Take the bytes that came into the buffer. Raises `ProtocolViolation`."""
         buffer = self._buffer
         done = buffer.took(nbytes)  # all of them, if they are no frames
         if done < self._wanted:

@@ -78,7 +78,7 @@ class Lateness:
         self._read_shift = self._shift(self._reads, self._record.reads)
 
     def of(self, request: BookieRequest) -> int:
-        """So many ticks behind its deadline the request is given up; before it, if negative."""
+        """How many ticks behind its deadline the request is given up; before it, if negative."""
         kind = _kind(request)
         return self._add_shift if kind is _Kind.ADD else self._read_shift if kind is _Kind.READ else 0
 

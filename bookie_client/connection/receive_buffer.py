@@ -38,7 +38,7 @@ class ReceiveBuffer:
         return self._memory[self._filled :]
 
     def took(self, nbytes: int) -> int:
-        """So many came; returns how many there are now."""
+        """Note that so many bytes came; returns how many there are now."""
         self._filled += nbytes
         return self._filled
 

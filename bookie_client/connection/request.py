@@ -83,7 +83,7 @@ class BookieRequest(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """For messages: what was asked, like "add of entry 7 of ledger 3"."""
+        """What was asked, for messages, like "add of entry 7 of ledger 3"."""
 
 
 class FramedRequest(BookieRequest):

@@ -30,7 +30,7 @@ class Ticker:
             self._timer = self._loop.call_later(self.seconds, self._tick)
 
     def detach(self, callback: Callable[[], None]) -> None:
-        """Not any more."""
+        """Stop calling it."""
         self._callbacks.pop(callback, None)
         if not self._callbacks and self._timer is not None:
             self._timer.cancel()

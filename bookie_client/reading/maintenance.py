@@ -24,5 +24,5 @@ def replicas(ledger: LedgerReader) -> ReplicaReader:
 
 
 def origins_of(ledger: LedgerReader) -> Origins:
-    """From now on it is noted which bookie serves each entry of this handle (`origins`)."""
+    """Have it noted from now on which bookie serves each entry of this handle (`origins`)."""
     return ledger._reader.note_origins()

@@ -38,7 +38,7 @@ class Origins:
         self._served[entry_id] = Origin(bookie)
 
     def took(self, entry_id: int, seconds: float) -> None:
-        """So long the request of an entry took that was served."""
+        """Note how long the request of an entry took that was served."""
         self._served[entry_id] = Origin(self._served.get(entry_id, NOWHERE).bookie, seconds)
 
     def batch(self, bookie: str, entry_ids: Iterable[int], seconds: float) -> None:

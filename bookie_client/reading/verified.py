@@ -56,7 +56,7 @@ def verify_packed(
 
 
 def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, step: int) -> EntryBatch | None:
-    """For entries of any sizes; None if anything is wrong."""
+    """The batch with entries of any sizes; None if anything is wrong."""
     body, at, end = packed.body, packed.start, len(packed.body)
     unpack, crc, extend = _PACKED_CRC32C_HEADER.unpack_from, google_crc32c.value, google_crc32c.extend
     starts: list[int] = []

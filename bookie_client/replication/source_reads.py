@@ -296,7 +296,7 @@ class _SingleRead(Request):
 
 
 def explained(ledger_id: int, errors: Mapping[int, Mapping[str, PodkeeperError]], most: int = 3) -> str:
-    """For messages: the entries, and of the first ones what each bookie said."""
+    """The entries, and of the first ones what each bookie said, for messages."""
     parts = []
     for entry_id, said in list(errors.items())[:most]:
         who = "; ".join(f"{bookie}: {_brief(error)}" for bookie, error in said.items())

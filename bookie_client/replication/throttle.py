@@ -104,7 +104,8 @@ class ReplicationThrottle:
         await self._wait(self._writes, nbytes, operations)
 
     def correct_read(self, nbytes: int, operations: int = 0) -> None:
-        """So many bytes more (or fewer, if negative) were read than was said before, by so many more requests."""
+        """Correct what was said before: so many bytes more (or fewer, if negative) were read, by so many more
+        requests."""
         now = asyncio.get_running_loop().time()
         self._reads.reserve(now, nbytes, operations, self.bytes_per_second, self.ops_per_second)
 

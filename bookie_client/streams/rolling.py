@@ -250,7 +250,7 @@ class RollingLedger:
         self._pause = FIRST_PAUSE
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Its result, as soon as it gives one."""
+        """The result of the attempt, as soon as it gives one."""
         while True:
             try:
                 return await attempt()
@@ -320,7 +320,7 @@ class Filling:
     nbytes: int = 0
 
     def add(self, entries: int, nbytes: int) -> None:
-        """So much was sent."""
+        """Count what was sent."""
         self.entries += entries
         self.nbytes += nbytes
 

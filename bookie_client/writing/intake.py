@@ -34,7 +34,7 @@ class AddBatch:
         self._missing = 1
 
     def expect_run(self, first: int, count: int) -> None:
-        """So many adds, from this entry id on, belong to the batch."""
+        """Let so many adds, from this entry id on, belong to the batch."""
         self.ids += range(first, first + count)
         self._missing += count
 
@@ -43,7 +43,7 @@ class AddBatch:
         self.delivered(1)
 
     def delivered(self, count: int) -> None:
-        """So many adds more are acknowledged."""
+        """Count so many more acknowledged adds."""
         self._missing -= count
         if not self._missing and not self.future.done():
             self.future.set_result(self.ids)

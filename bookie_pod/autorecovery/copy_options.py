@@ -11,7 +11,8 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 
 
 def copying_throttle(options: AutoRecoveryConfig) -> ReplicationThrottle:
-    """For everything that copies, or checks, together: `replicationRateByBytes`, `replicationYieldsToClients`."""
+    """The throttle of everything that copies, or checks, together: `replicationRateByBytes`,
+    `replicationYieldsToClients`."""
     rate = options.rate_by_bytes if options.rate_by_bytes > 0 else None
     if rate is not None and options.yields_to_clients:
         return YieldingThrottle(rate)

@@ -121,7 +121,7 @@ class BookieApi:
 
 
 class _Named(http.client.HTTPSConnection):
-    """To a server whose certificate has another name than the address that it is reached at."""
+    """A connection to a server whose certificate has another name than the address that it is reached at."""
 
     def __init__(self, host: str, port: int | None, timeout: float, tls: ssl.SSLContext, name: str) -> None:
         super().__init__(host, port, timeout=timeout, context=tls)

@@ -63,7 +63,7 @@ class Bar(Shown):
         self._held_back = 0.0
 
     def advance(self, amount: float) -> None:
-        """So much more is done."""
+        """Show that so much more is done."""
         self._held_back += amount
         if self._held_back >= self._step:
             self._bars.advance(self._task, self._held_back)

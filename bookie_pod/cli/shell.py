@@ -173,7 +173,7 @@ def _instance(given: Given) -> Iterator[Words]:
 
 
 def _updateledgers(given: Given) -> Iterator[Words]:
-    """To the id that the host's name makes, or its address, from the other one."""
+    """Rename to the id that the host's name makes, or its address, from the other one."""
     from bookie_pod.config.load import load_config
     from bookie_pod.node.identity.bookie_id import derive_bookie_id
     from bookie_pod.node.options import address_options

@@ -32,7 +32,7 @@ class TrialProgress(Shown):
             self._console.print(f"{text} ...")
 
     def advance(self, nbytes: int) -> None:
-        """So many bytes more."""
+        """Show so many bytes more."""
         self._unreported += nbytes
         if self._unreported >= _REPORT_BYTES and self._task is not None:
             self._bars.advance(self._task, self._unreported)

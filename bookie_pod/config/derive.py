@@ -116,7 +116,7 @@ def _metadata(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 
 def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """Its certificate is the bookie's, unless it has one of its own."""
+    """Give gRPC the bookie's certificate, unless it has one of its own."""
     tls, grpc = config.tls, config.grpc
     if tls.key_store_type == "PEM":
         if "grpcServerCertificatePath" not in ranks:

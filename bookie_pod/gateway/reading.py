@@ -69,8 +69,8 @@ async def window(call: Call, reader: LedgerReader, limits: BatchLimits) -> Batch
 
 
 def small_window(reader: LedgerReader, memory: MemoryGovernor, max_streams: int, limits: BatchLimits) -> BatchLimits:
-    """As `window`, of one that is silent most of the time: there may be as many as there are streams, so it waits for
-    no room, and is given little."""
+    """The window of a reader that is silent most of the time: there may be as many as there are streams, so it waits
+    for no room, and is given little."""
     nbytes = min(LARGEST_WINDOW_BYTES, max(SMALL, memory.limit // max_streams // (1 + RESPONSES)))
     reader.read_ahead(nbytes)
     return replace(limits, nbytes=min(limits.nbytes, nbytes))

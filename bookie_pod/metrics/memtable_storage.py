@@ -115,7 +115,7 @@ class MemTableStorageMetrics:
         (self._write_cache_hits if found else self._write_cache_misses).add()
 
     def memtable_put(self, count: int) -> None:
-        """So many entries were put."""
+        """Count so many entries that were put."""
         self._memtable_put.observe_ms(0, count)
 
     def frozen(self, seconds: float) -> None:

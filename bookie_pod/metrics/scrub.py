@@ -65,5 +65,5 @@ class ScrubInstruments:
         self._run_time.observe_ms(milliseconds, success=success)
 
     def repaired(self, entries: int) -> None:
-        """So many damaged entries were fetched from other bookies."""
+        """Count so many damaged entries that were fetched from other bookies."""
         self._repaired.add(entries)

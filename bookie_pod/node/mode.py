@@ -120,7 +120,7 @@ class BookieMode:
         return self._room and not self._options.forced
 
     def attach(self, registrar: Registrar, *, announced_read_only: bool) -> None:
-        """From now on changes are announced in the metadata service, which knows `announced_read_only` so far."""
+        """Announce changes in the metadata service from now on, which knows `announced_read_only` so far."""
         self._registrar = registrar
         if self.read_only != announced_read_only:
             self._run(self._announce(registrar, self.read_only))

@@ -107,7 +107,7 @@ class Lanes(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """For how long the slowest read has been under way, in seconds."""
+        """How long the slowest read has been under way, in seconds."""
         ...
 
 

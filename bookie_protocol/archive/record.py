@@ -123,9 +123,9 @@ class OffloadRecord:
     # --- transitions ------------------------------------------------------------------------------------------
 
     def restarted(self, target: str, uuid: str, folder: str, ledger: LedgerIdentity) -> OffloadRecord:
-        """From the beginning, with another attempt; this one is abandoned, unless it was complete: then it is what the
-        archive has of an earlier ledger of this id, and stays. The oldest of very many are forgotten: the sweep finds
-        what they left."""
+        """The record begun anew, with another attempt; this one is abandoned, unless it was complete: then it is
+        what the archive has of an earlier ledger of this id, and stays. The oldest of very many are forgotten: the
+        sweep finds what they left."""
         left = self.abandoned if self.state.is_archived else (*self.abandoned, self.attempt)[-MAX_ABANDONED:]
         return OffloadRecord(
             ledger_id=self.ledger_id,

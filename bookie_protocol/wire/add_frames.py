@@ -38,8 +38,8 @@ class CommonFields(NamedTuple):
 
 
 class AddFrames:
-    """At least one add: the k-th frame is `heads[k]`, `bodies[k]` and `tail`. A head ends with the header of the entry
-    and its digest. `common` None: only frames will do."""
+    """The frames of at least one add: the k-th frame is `heads[k]`, `bodies[k]` and `tail`. A head ends with the
+    header of the entry and its digest. `common` None: only frames will do."""
 
     __slots__ = ("_bodies", "_frames", "_heads", "_nbytes", "_tail", "common")
 

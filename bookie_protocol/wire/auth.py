@@ -62,8 +62,7 @@ def encode_auth_message(message: AuthMessage) -> bytes:
 
 
 def from_protobuf(message: pb.AuthMessage) -> AuthMessage:
-    """From the sub-message of a v3 AUTH; raises ProtocolViolation when a field is missing or the name is no
-    text."""
+    """Read the sub-message of a v3 AUTH; raises ProtocolViolation when a field is missing or the name is no text."""
     if not message.IsInitialized():
         raise ProtocolViolation("AuthMessage lacks authPluginName or payload")
     name: str | bytes = message.authPluginName
@@ -74,7 +73,7 @@ def from_protobuf(message: pb.AuthMessage) -> AuthMessage:
 
 
 def to_protobuf(message: AuthMessage) -> pb.AuthMessage:
-    """For the sub-message of a v3 AUTH."""
+    """Make the sub-message of a v3 AUTH."""
     return pb.AuthMessage(authPluginName=message.plugin_name, payload=message.payload)
 
 

@@ -93,7 +93,7 @@ def header_copied(request: pb.Request, status: V3Status) -> pb.Response:
 
 
 def status_code(status: V3Status) -> pb.StatusCode:
-    """For the status fields of responses and their sub-messages."""
+    """The code for the status fields of responses and their sub-messages."""
     return cast("pb.StatusCode", int(status))
 
 

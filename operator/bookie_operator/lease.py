@@ -93,7 +93,7 @@ class LeaderElection:
             _log.info(word, lease=f"{self._namespace}/{self._name}", identity=self._identity)
 
     async def release(self) -> None:
-        """So that another one need not wait for the duration."""
+        """Give the lease back, so that another one need not wait for the duration."""
         if self._renewed_at is None:
             return
         self._renewed_at, self._led = None, False

@@ -55,7 +55,7 @@ class Files:
             return bytes(stream.read())
 
     def make_folder(self, path: str) -> None:
-        """With what is above it; it may exist."""
+        """Make the folder with what is above it; it may exist."""
         self.system.create_dir(self.path(path), recursive=True)
 
     def write(self, path: str, content: bytes, temporary: str) -> None:
@@ -90,7 +90,7 @@ class Files:
             return
 
     def delete_folder(self, path: str) -> None:
-        """With everything in it; one that does not exist is fine."""
+        """Delete the folder with everything in it; one that does not exist is fine."""
         try:
             self.system.delete_dir(self.path(path))
         except FileNotFoundError:

@@ -26,8 +26,8 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> bool:
-    """In a worker of Spark, until it ends. False: in other processes, which may have other wishes, or where the
-    C library offers no such thing."""
+    """Keep freed memory in a worker of Spark until it ends. False: in other processes, which may have other wishes,
+    or where the C library offers no such thing."""
     from pyspark import TaskContext
 
     return TaskContext.get() is not None and set_thresholds()
@@ -58,8 +58,8 @@ def fewer_collections() -> Iterator[None]:
 
 
 def freeze_imports() -> None:
-    """In a worker of Spark, once and until it ends: what it has imported by its first read is never garbage. PySpark
-    runs the collector after each task, and would look at all of it. Nothing happens in other processes."""
+    """Freeze what a worker of Spark has imported by its first read, once and until it ends: it is never garbage.
+    PySpark runs the collector after each task, and would look at all of it. Nothing happens in other processes."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None and not gc.get_freeze_count():

@@ -33,7 +33,7 @@ class PasswordSource:
             raise ValueError("recordedPasswords=true and passwordFile exclude each other")
 
     def read(self) -> bytes | None:
-        """For `Client.open`: None means the recorded one. Raises `PodkeeperSparkError` (OPTION)."""
+        """The password for `Client.open`: None means the recorded one. Raises `PodkeeperSparkError` (OPTION)."""
         if self.recorded:
             return None
         if self.file is None:

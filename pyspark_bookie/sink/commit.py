@@ -81,7 +81,7 @@ class IdsFile:
         return cls(path)
 
     def settle(self, *, is_published: bool) -> None:
-        """From now on it counts, or it is forgotten. Raises as `prepared`."""
+        """Let it count, or forget it. Raises as `prepared`."""
         if self.path is None:
             return
         with _told(self.path):

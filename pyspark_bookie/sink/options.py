@@ -28,8 +28,8 @@ class SinkMode(Enum):
 
 
 class ReplayCheck(Enum):
-    """By what a batch that was published before is recognised: the number of its rows and a checksum of their content,
-    or the number alone, for queries that do not make the same content again."""
+    """How a batch that was published before is recognised: by the number of its rows and a checksum of their
+    content, or by the number alone, for queries that do not make the same content again."""
 
     CONTENT = "content"
     ROWS = "rows"

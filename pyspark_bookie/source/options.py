@@ -199,7 +199,7 @@ class SourceOptions(AccessOptions):
         )
 
     def admin_token(self) -> str | None:
-        """For the bookies' HTTP API. Raises `PodkeeperSparkError` (OPTION)."""
+        """The token for the bookies' HTTP API. Raises `PodkeeperSparkError` (OPTION)."""
         if self.admin_token_file is None:
             return None
         return read_token("admin.tokenFile", self.admin_token_file)

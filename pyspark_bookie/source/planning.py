@@ -244,7 +244,7 @@ def _packed(pieces: Sequence[Range], target: int, max_ranges: int) -> list[list[
 
 
 def _spread(partitions: Sequence[ReadPartition]) -> list[ReadPartition]:
-    """In turn one of each bookie."""
+    """The partitions in turn, one of each bookie."""
     queues: dict[str, deque[ReadPartition]] = {}
     for partition in partitions:
         queues.setdefault(partition.bookie, deque()).append(partition)

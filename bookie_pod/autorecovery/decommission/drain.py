@@ -64,7 +64,7 @@ class DrainMeter:
         self._done_ledgers += 1
 
     def progress(self) -> DrainProgress:
-        """As it is now."""
+        """The progress as it is now."""
         ledgers_left, bytes_left = len(self._sizes), sum(self._sizes.values())
         for ledger_id, copied in self._in_work.items():
             bytes_left -= min(copied, self._sizes.get(ledger_id, 0))
@@ -81,7 +81,7 @@ class DrainMeter:
         )
 
     def _eta(self, ledgers_left: int, bytes_left: int) -> float | None:
-        """By what was done so far, the slower of bytes and ledgers; None while too little is known."""
+        """What is left by what was done so far, the slower of bytes and ledgers; None while too little is known."""
         took = self._clock() - self._began
         if not ledgers_left:
             return 0.0

@@ -76,7 +76,7 @@ class Vigil:
             await asyncio.sleep(left)
 
     async def check(self) -> Presence:
-        """Its registration now; `seen_writable` takes it into account."""
+        """The bookie's registration now; `seen_writable` takes it into account."""
         presence = await presence_of(self._service, self._bookie_id)
         self.seen_writable |= presence is Presence.WRITABLE
         self.seen_registered |= presence is not Presence.ABSENT
@@ -205,7 +205,7 @@ class _NoTls(BookieUnavailable):
 
 
 def _speaks_no_tls(error: BaseException) -> bool:
-    """Not one whose certificate is wrong: that one speaks TLS."""
+    """Whether the server speaks no TLS. One whose certificate is wrong does."""
     return isinstance(error, aiohttp.ClientSSLError) and not isinstance(error, aiohttp.ClientConnectorCertificateError)
 
 

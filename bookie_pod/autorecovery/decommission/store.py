@@ -166,8 +166,8 @@ class DecommissionStore:
         await self.remove(record)
 
     async def _archive_over(self, record: DecommissionRecord) -> None:
-        """In the place of an earlier one. That of a later one stays: it began only after somebody had archived this
-        one, so whoever comes too late finds another record under way than this, or none."""
+        """Archive the record in the place of an earlier one. That of a later one stays: it began only after somebody
+        had archived this one, so whoever comes too late finds another record under way than this, or none."""
         while True:
             known = await self._finished.read(record.bookie_id)
             active = await self.active(record.bookie_id)  # only now: who archives from here on changes the version

@@ -72,7 +72,7 @@ class _Copying(NamedTuple):
 
 
 class FragmentRepair:
-    """For any number of fragments at a time."""
+    """Repairs fragments, any number at a time."""
 
     def __init__(self, replicator: Replicator, progress: WorkerProgress, metrics: ReplicationWorkerMetrics) -> None:
         self._replicator = replicator

@@ -173,7 +173,7 @@ class WorkerProgress:
         self.moved()
 
     def end(self, ledger_id: int) -> None:
-        """Its lock was given back."""
+        """Note that the ledger's lock was given back."""
         self.notes.pop(ledger_id, None)
         self.moved()
 

@@ -68,7 +68,7 @@ class Repair(Protocol):
         ...
 
     async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        """Its writer had its time: look again, recover it if it still has to be, then repair it."""
+        """Look again at a ledger whose writer had its time, recover it if it still has to be, then repair it."""
         ...
 
 

@@ -27,7 +27,7 @@ _COUNTS: Final = ("ledger_count", "entries", "bytes", "behind")
 
 
 def streams_of(cluster: Cluster) -> Streams:
-    """For administration: ledgers are opened with the password that each recorded."""
+    """The streams for administration: ledgers are opened with the password that each recorded."""
     return Streams(cluster.client, password=None)
 
 

@@ -32,7 +32,7 @@ Found = Sequence[tuple[ScrubPart, Damage]]
 
 class RepairCounter(Protocol):
     def repaired(self, entries: int) -> None:
-        """So many entries have a sound copy again."""
+        """Count so many entries that have a sound copy again."""
         ...
 
 

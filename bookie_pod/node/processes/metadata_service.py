@@ -104,7 +104,7 @@ class MetadataProcess(ServiceProcess):
 
 
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
-    """For a server whose clients have so many sessions at most."""
+    """The bounds of a server whose clients have so many sessions at most."""
     calls = max_sessions + CALLS  # each session has a stream of events
     return ServingBounds(
         interceptors=(GovernedCalls(callers, MAX_REQUEST_BYTES, only=MAX_REQUEST_BYTES, holds_answers=True),),

@@ -88,7 +88,7 @@ class Watch:
         raise PartEnded(f"{self._found.result()}: the process ends, to be started anew")
 
     def ending(self) -> None:
-        """From now on threads and tasks end because they were told to."""
+        """Let threads and tasks end from now on, because they were told to."""
         self._look()
         self._ending = True
 

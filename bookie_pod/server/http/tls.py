@@ -39,7 +39,7 @@ def server_context(config: HttpConfig, clock: Callable[[], float] = time.monoton
 
 
 def client_context(config: HttpConfig) -> ssl.SSLContext | None:
-    """For those who ask a server that is configured alike, None without TLS.
+    """The context of those who ask a server that is configured alike, None without TLS.
 
     `InvalidConfiguration` for a file that cannot be used.
     """

@@ -79,7 +79,7 @@ class BatchPace:
         self._of_lane.rest_until = self._clock() + min(REST_FACTOR * seconds, REST_MAX_S)
 
     def has_read(self, entries: int, nbytes: int) -> None:
-        """So much was read; what comes next may have to wait for it."""
+        """Count what was read; what comes next may have to wait for it."""
         with self._lock:
             self.entries += entries
             self.nbytes += nbytes

@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self.security.came()
 
     def secured(self, transport: asyncio.Transport) -> None:
-        """From now on everything goes through TLS."""
+        """Let everything go through TLS from now on."""
         self.transport = transport
         self._limit_write_buffer(transport)
 
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
             self._count_held()
 
     def adds_received(self, adds: AddFrames) -> None:
-        """From a client in this process, in the place of their frames."""
+        """Take the adds of a client in this process, in the place of their frames."""
         self.received_at = time.perf_counter()
         try:
             taken = take_handed_adds(self, adds)
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
             self.close(ProtocolViolation(f"a frame of {self._need} bytes was not complete after {FRAME_S:.0f} s"))
 
     def made(self, nbytes: int) -> None:
-        """So many bytes of answers are on their way to the client."""
+        """Count so many bytes of answers that are on their way to the client."""
         self._count_held()
         self.share.make(-nbytes)
 

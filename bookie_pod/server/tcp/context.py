@@ -156,8 +156,8 @@ class ServerContext:
             self.admission.filled(ledger_id)
 
     def read_from_memory(self, entries: int, nbytes: int) -> None:
-        """So many plain reads were answered at once. The metrics are told of all together a moment later: that costs as
-        much as the answer to one that comes alone."""
+        """Count so many plain reads that were answered at once. The metrics are told of all together a moment later:
+        that costs as much as the answer to one that comes alone."""
         if not self._answered:
             self.loop.call_later(TOLD_AFTER_S, self._tell_reads)
         self._answered += entries

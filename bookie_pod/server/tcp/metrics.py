@@ -24,8 +24,8 @@ class ServerMetrics(Protocol):
         ...
 
     def reads_done(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
-        """So many plain reads of one entry were answered together, each after so long; stands for `read_done` and
-        `entries_read`."""
+        """Count so many plain reads of one entry that were answered together, each after so long; stands for
+        `read_done` and `entries_read`."""
         ...
 
     def forced(self) -> None: ...

@@ -167,7 +167,8 @@ class ParkedAdds:
         return self._adds_max - self._admission.parked_adds if self._adds_max else math.inf
 
     def _set_timer(self) -> None:
-        """For the earliest deadline; one that is past belongs to an add that waits for a journal: look again later."""
+        """Set the timer for the earliest deadline; one that is past belongs to an add that waits for a journal: look
+        again later."""
         now = self._loop.time()
         deadlines = (queue[0][0] for queue in self._queues.values())
         later = now + max(self._timeout_s, LOOK_AGAIN_S)

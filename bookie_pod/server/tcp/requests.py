@@ -28,10 +28,10 @@ class Reply:
         return False
 
     def making(self, nbytes: int) -> None:
-        """So many bytes more of answers to this client are being made, or less. Any thread."""
+        """Count so many bytes more, or less, of answers to this client that are being made. Any thread."""
 
     def made(self, nbytes: int) -> None:
-        """So many bytes are made, and counted as what waits for the client."""
+        """Count so many bytes that are made as what waits for the client."""
 
     def take(self, nbytes: int) -> bool:
         """Have so many bytes made if there is room for them, see `making`. Any thread."""

@@ -240,7 +240,7 @@ class MemTableStorage(ABC):
         return self._reads.entry_ids(ledger_id)
 
     def refuse(self, locations: Collection[int]) -> None:
-        """From now on entries at these locations are not served; the collection may change later. Any thread."""
+        """Serve no entries at these locations from now on; the collection may change later. Any thread."""
         self._reads.damaged = locations
 
     # --- any thread -----------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class MemTableMetrics(LedgerCacheMetrics, Protocol):
         ...
 
     def memtable_put(self, count: int) -> None:
-        """So many entries were put: `SKIP_LIST_PUT_ENTRY`."""
+        """Count so many entries that were put: `SKIP_LIST_PUT_ENTRY`."""
         ...
 
     def frozen(self, seconds: float) -> None:

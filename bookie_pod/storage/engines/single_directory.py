@@ -251,7 +251,7 @@ class SingleDirectoryStorage:
         return made
 
     def refuse(self, locations: Collection[int]) -> None:
-        """From now on entries at these locations are not served; the collection may change later. Any thread."""
+        """Serve no entries at these locations from now on; the collection may change later. Any thread."""
         self._log_reads.damaged = locations
 
     # --- reader threads -------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class LogCatalog:
         return any(self._files.exists(posixpath.join(path, name)) for path in self._dirs.all())
 
     def secure_ids(self) -> None:
-        """From now on no crash lets an id be given out again whose log is gone. To be called before a log's file is
+        """Let no crash give out an id again, from now on, whose log is gone. To be called before a log's file is
         removed; costs nothing but after an allocation. `StorageFault`."""
         with self._allocation:
             if self._last_id_durable:

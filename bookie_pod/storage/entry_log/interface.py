@@ -184,7 +184,7 @@ class EntryLogger(Protocol):
         ...
 
     def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
-        """For somebody who serves it: the entry, and up to `more` that lie behind it, about `max_bytes` of them. Their
+        """The entry, for somebody who serves it, and up to `more` that lie behind it, about `max_bytes` of them. Their
         ids ascend, and may have gaps: of a striped ledger others hold what is between.
 
         Raises what `read` does for the first, and `EntryDamaged` if the check of `check_with` refuses it. The others

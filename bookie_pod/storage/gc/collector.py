@@ -183,7 +183,7 @@ class GarbageCollector:
         return f"gc-{self._index}", None if reclaimer.phase in (WAITING, COMPACTING_INDEX) else at
 
     def _breathe(self) -> None:
-        """In the middle of a long search: let others have the interpreter."""
+        """Let others have the interpreter in the middle of a long search."""
         self._check_stopped()
         self._breaths += 1
         time.sleep(YIELD_SECONDS)
@@ -252,7 +252,8 @@ class GarbageCollector:
                 self._force = None
 
     def reconfigure(self, options: GcOptions) -> None:
-        """From now on other thresholds, intervals and rates; what else is in `options` counts from the next start."""
+        """Take other thresholds, intervals and rates from now on; what else is in `options` counts from the next
+        start."""
         self.options = self.options.reconfigured(options)
         self.schedule.minor, self.schedule.major = options.minor, options.major
         self.schedule.force_allowed = options.force_allowed

@@ -185,7 +185,7 @@ class LedgerCollector:
             yield ledger_id
 
     def _is_garbage(self, ledger_id: int, metadata: LedgerMetadata | MetadataError | None) -> bool:
-        """By what the service said of the ledger itself. "Could not tell" is no."""
+        """Whether the service said of the ledger itself that it is gone."""
         if isinstance(metadata, MetadataError):
             _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
             return False

@@ -239,7 +239,7 @@ class LocationIndex:
     # --- a rebuild ------------------------------------------------------------------------------------------
 
     def attach(self, store: OrderedStore) -> Twin:
-        """From now on every change goes to this new store too."""
+        """Let every change go to this new store too, from now on."""
         with self._write_lock:
             self._twin = twin = Twin(store)
             twin.deleted.update(self._deleted)  # after the line before: none falls between the two

@@ -110,7 +110,7 @@ class Conversion(ABC):
 
 
 class ToDatabases(Conversion):
-    """From index files to the databases of DbLedgerStorage."""
+    """The conversion from index files to the databases of DbLedgerStorage."""
 
     _target: DatabaseIndex | None = None
 
@@ -176,7 +176,7 @@ class ToDatabases(Conversion):
 
 
 class ToIndexFiles(Conversion):
-    """From the databases of DbLedgerStorage to index files."""
+    """The conversion from the databases of DbLedgerStorage to index files."""
 
     def __init__(
         self, files: Files, stores: ToolStores, folder: str, source: DatabaseIndex, ledger_folder: str

@@ -142,7 +142,8 @@ class CollectionHold:
         return self._all if self._on else self._others()
 
     def take(self, pace: ScrubPace) -> None:
-        """From now on no log is compacted or removed; returns when a pass that had begun has ended. `ScrubStopped`."""
+        """Keep logs from being compacted or removed from now on; returns when a pass that had begun has ended.
+        `ScrubStopped`."""
         self._on = True
         while not self._collector.is_idle:
             pace.wait(CHECK_S)

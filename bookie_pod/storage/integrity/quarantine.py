@@ -172,7 +172,7 @@ def _hold(logs: dict[int, str], damage: Damage) -> None:
 
 
 def to_json(damage: Damage) -> dict[str, Any]:
-    """For the state file and the admin API."""
+    """The damage for the state file and the admin API."""
     return {
         "kind": damage.kind.value,
         "detail": damage.detail,

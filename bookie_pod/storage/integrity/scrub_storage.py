@@ -68,7 +68,7 @@ class ScrubbedStorage(Protocol):
         ...
 
     def refuse(self, locations: Collection[int]) -> None:
-        """From now on reads of entries at these places fail as damaged. The collection may change later."""
+        """Let reads of entries at these places fail as damaged from now on. The collection may change later."""
         ...
 
     def forget_cached(self, ledger_id: int) -> None:

@@ -44,7 +44,7 @@ class CheckedSurvey:
         self._check_length = PADDING_HEAD.size + (OLD_CHECK_LENGTH if old else CHECK_LENGTH)
 
     def survey(self, start: int) -> JournalSurvey:
-        """From the record at `start` on."""
+        """Survey the file from the record at `start` on."""
         header = self._header
         sound = start
         before: int | None = None

@@ -70,7 +70,7 @@ class UncheckedSurvey:
         self._padded = header.version >= FIRST_VERSION_WITH_PADDING
 
     def survey(self, start: int) -> JournalSurvey:
-        """From the record at `start` on."""
+        """Survey the file from the record at `start` on."""
         header = self._header
         last: deque[Step] = deque(maxlen=_STEPS_DOUBTED)
         walk = self._walk(start)

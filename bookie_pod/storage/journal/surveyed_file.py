@@ -55,14 +55,14 @@ class JournalSurvey:
 
     @property
     def is_emptied(self) -> bool:
-        """Not even a header is there. A file has one before it is used."""
+        """Whether not even a header is there. A file has one before it is used."""
         return self.blank and self.header.length == 0
 
     def as_damaged(self, damage: str) -> JournalSurvey:
         return replace(self, torn=False, damage=damage)
 
     def as_ended(self) -> JournalSurvey:
-        """With nothing of note behind its sound part, as a later file knows about that."""
+        """The survey with nothing of note behind its sound part, as a later file knows about that."""
         return replace(self, torn=False, damage=None)
 
     def error(self) -> JournalDamaged:

@@ -126,7 +126,7 @@ class Watches:
                 watches.fire(watch)
 
     def left(self, watches: SessionWatches) -> int:
-        """So much this session may have: half of what the others leave."""
+        """How much this session may have: half of what the others leave."""
         return max(0, self._limit - (self.nbytes - watches.nbytes)) // 2
 
     def _forget(self, key: _Key, session_id: int, watch: int) -> None:

@@ -66,7 +66,8 @@ class TreeRecords:
         return changes(lambda watch: self._names(watch, None), lambda names: names)
 
     async def _names(self, watch: Watch | None, timeout: float | None) -> frozenset[str]:
-        """With a watch on the lowest node that exists: one that is missing cannot be listed, but waited for."""
+        """The names, with a watch on the lowest node that exists: one that is missing cannot be listed, but waited
+        for."""
         while True:
             try:
                 return frozenset((await self._tree.children(self._parent, watch=watch, timeout=timeout)).names)

@@ -125,7 +125,7 @@ class Kubernetes:
         return await self._object(Request("POST", path, {"fieldManager": FIELD_MANAGER}, obj))
 
     async def replace(self, obj: KubernetesObject) -> KubernetesObject:
-        """With the resource version that was read: Conflict if somebody was faster."""
+        """Replace the object at the resource version that was read: Conflict if somebody was faster."""
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         return await self._object(Request("PUT", path, {"fieldManager": FIELD_MANAGER}, obj))
 

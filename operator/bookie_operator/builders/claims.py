@@ -21,7 +21,7 @@ from bookie_operator.world.model import ClusterView
 
 
 def volume_kinds(storage: Storage) -> dict[str, Volume]:
-    """By kind: `journal`, `ledger` and, if it has volumes of its own, `index`."""
+    """The volumes by kind: `journal`, `ledger` and, if it has volumes of its own, `index`."""
     kinds = {naming.JOURNAL: storage.journal, naming.LEDGER: storage.ledger}
     return kinds if storage.index is None else {**kinds, naming.INDEX: storage.index}
 
@@ -40,8 +40,8 @@ def volume_attributes(storage: Storage, context: BuildContext) -> dict[str, str]
 
 
 def claim_templates(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> list[dict[str, Any]]:
-    """In the order journal, ledger, index. They bear the instance id once `status` has it, which is before any
-    StatefulSet is made."""
+    """The templates in the order journal, ledger, index. They bear the instance id once `status` has it, which is
+    before any StatefulSet is made."""
     common = labels(cluster, naming.BOOKIE)
     if cluster.status.instance_id:
         common[names.INSTANCE_ID] = cluster.status.instance_id

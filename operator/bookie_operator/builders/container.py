@@ -117,7 +117,7 @@ def admin_tls_secret(cluster: ClusterView) -> str:
 
 
 def http_port(cluster: ClusterView) -> dict[str, Any]:
-    """Its name tells what is spoken: those who read metrics go by it."""
+    """The port, whose name tells what is spoken: those who read metrics go by it."""
     return {"name": HTTPS if cluster.spec.tls.admin_api.enabled else HTTP, "containerPort": naming.HTTP_PORT}
 
 

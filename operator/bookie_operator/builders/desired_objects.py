@@ -75,7 +75,7 @@ class DesiredObjects:
 
     @cached_property
     def objects(self) -> Mapping[str, Manifest]:
-        """By `Kind/name`: all but the Job that destroys metadata; the budget as it is while all is well."""
+        """The objects by `Kind/name`: all but the Job that destroys metadata; the budget as it is while all is well."""
         found = [*self.support, self.metadata_job, *(each.manifest for each in self.sets)]
         if self.budgets:
             found.append(self.budgets[max(self.budgets)])

@@ -18,7 +18,8 @@ from bookie_operator.world.model import ClusterView
 
 
 def budgets(cluster: ClusterView) -> dict[Evictions, Manifest]:
-    """By what they allow: nothing, as many as `spec` says, and each zone as a whole; empty: there is no budget."""
+    """The budgets by what they allow: nothing, as many as `spec` says, and each zone as a whole; empty: there is no
+    budget."""
     disruption = cluster.spec.disruption
     if not disruption.enabled:
         return {}

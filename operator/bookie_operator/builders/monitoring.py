@@ -44,7 +44,8 @@ def pod_monitor(cluster: ClusterView, context: BuildContext) -> Manifest | None:
 
 
 def _endpoints(cluster: ClusterView, interval: str) -> list[dict[str, Any]]:
-    """By the name of the pod's port: bookies that have not been restarted since HTTPS was switched on are read too."""
+    """The endpoints by the name of the pod's port: bookies that have not been restarted since HTTPS was switched on
+    are read too."""
     plain = {"port": HTTP, "path": "/metrics", "interval": interval}
     if not cluster.spec.tls.admin_api.enabled:
         return [plain]

@@ -22,8 +22,8 @@ _CERTIFICATE: Final = "cert-manager.io/certificate-name"
 
 
 def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
-    """By the UID of its controller. Without one it is the cluster's if it has the operator's labels, and is the
-    identity, which outlives its cluster, or a cluster is taken over on request."""
+    """Whether the object is the cluster's, by the UID of its controller. Without one it is the cluster's if it has
+    the operator's labels, and is the identity, which outlives its cluster, or a cluster is taken over on request."""
     controller = _controller(obj)
     if controller:
         return bool(controller.get("uid") == cluster.uid)
@@ -47,7 +47,7 @@ def is_issued(secret: Mapping[str, Any]) -> bool:
 
 
 def owner_of(obj: Mapping[str, Any]) -> str:
-    """In words."""
+    """The owner in words."""
     controller = _controller(obj)
     if controller:
         return f"it belongs to {controller.get('kind', 'something')} {controller.get('name', '')}"

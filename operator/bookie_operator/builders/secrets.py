@@ -14,7 +14,7 @@ from bookie_operator.builders.config import TOKEN_KEY
 
 
 def secret_data(texts: Mapping[str, str]) -> dict[str, str]:
-    """As the field `data` has them."""
+    """The texts as the field `data` has them."""
     return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
 
 

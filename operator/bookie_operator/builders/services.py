@@ -19,7 +19,7 @@ def _port(name: str, port: int) -> dict[str, Any]:
 
 
 def _http(cluster: ClusterView) -> dict[str, Any]:
-    """By number: while bookies change from HTTP to HTTPS, or back, the port has one name here and another there."""
+    """The port by number: while bookies change from HTTP to HTTPS, or back, it has one name here and another there."""
     port = http_port(cluster)
     return {**_port(port["name"], naming.HTTP_PORT), "targetPort": naming.HTTP_PORT}
 

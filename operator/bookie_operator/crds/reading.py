@@ -101,7 +101,7 @@ def parsed_status(model: type[M], status: Mapping[str, Any]) -> M:
 
 
 def bounded(messages: list[str]) -> tuple[str, ...]:
-    """At most `MESSAGES` of them, each one line."""
+    """The messages as a status may have them: at most `MESSAGES` of them, each one line."""
     shown = [_plain(message) for message in messages[:MESSAGES]]
     if len(messages) > MESSAGES:
         shown[-1] = f"and {len(messages) - MESSAGES + 1} more; mend these first"

@@ -25,7 +25,7 @@ class Rule:
     """The field that is named, below `path`; empty: the node itself."""
 
     def rendered(self) -> dict[str, Any]:
-        """As an item of `x-kubernetes-validations`."""
+        """The rule as an item of `x-kubernetes-validations`."""
         item: dict[str, Any] = {"rule": self.rule, "message": self.message}
         if self.expression:
             item["messageExpression"] = self.expression

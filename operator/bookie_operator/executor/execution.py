@@ -24,7 +24,7 @@ class Outdated(Exception):
 
 
 class RefusedNow(Exception):
-    """Not now, such as an eviction that the PodDisruptionBudget forbids: it is tried again."""
+    """What is refused now, such as an eviction that the PodDisruptionBudget forbids, is tried again."""
 
 
 class Prohibited(Exception):

@@ -26,7 +26,8 @@ async def set_dynamic_config(execution: Execution, action: SetDynamicConfig) -> 
 
 
 async def begin_drain(execution: Execution, action: BeginDrain) -> None:
-    """By a process that stays: an auto-recovery pod, else another bookie. One that is to be stopped has to be."""
+    """Begin the drain by a process that stays: an auto-recovery pod, else another bookie. One that is to be stopped
+    has to be."""
     facts = execution.world.facts
     if action.stopped and (facts is None or action.bookie_id in facts.registered):
         raise Outdated(f"{action.bookie_id} is not known to be stopped")

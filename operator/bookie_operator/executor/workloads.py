@@ -145,7 +145,7 @@ async def evict_pod(execution: Execution, action: EvictPod) -> None:
 
 
 async def delete_pod(execution: Execution, action: DeletePod) -> None:
-    """With the grace of its spec: it is never forced."""
+    """Delete the pod with the grace of its spec: it is never forced."""
     await execution.kubernetes.delete(POD, execution.namespace, action.name, uid=action.uid)
 
 

@@ -184,7 +184,7 @@ async def observe(
 
 
 async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Observed:
-    """With what the planner wants to know beside: proofs, drains and safety, told by who told the facts."""
+    """The world with what the planner wants to know beside: proofs, drains and safety, told by who told the facts."""
     if not (needs.proofs or needs.drains or needs.outlooks or needs.safety):
         return observed
     teller = observed.tellers[0] if observed.world.facts is not None and observed.tellers else None
@@ -357,8 +357,8 @@ async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> Kuberne
 async def _pod_views(
     kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], read: _Read, now: float
 ) -> list[PodView]:
-    """With the events of the first few that do not begin: a volume that cannot be mounted shows nowhere else. And with
-    what becomes of volumes that fit none of the nodes which were asked."""
+    """The pods with the events of the first few that do not begin: a volume that cannot be mounted shows nowhere
+    else. And with what becomes of volumes that fit none of the nodes which were asked."""
     views = []
     explained = 0
     for pod in pods:
@@ -414,7 +414,7 @@ async def _there(reading: Awaitable[_T]) -> _T | None:
 async def _metadata_job(
     sources: Sources, cluster: ClusterView, job: KubernetesObject | None, pods: list[KubernetesObject], now: float
 ) -> workloads.JobView:
-    """With what Kubernetes says of its pod while that does not begin."""
+    """The Job with what Kubernetes says of its pod while that does not begin."""
     waiting = {
         pod["metadata"]["uid"]: await _events_of(sources.kubernetes, cluster.namespace, pod)
         for pod in workloads.pods_of_job(job, pods)

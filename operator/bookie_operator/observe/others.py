@@ -78,7 +78,8 @@ def task_views(
 
 
 def _outlived(metadata: Mapping[str, Any], cluster: ClusterView) -> bool:
-    """By the UID of the cluster that owns it, which it gets when it is taken up; else by its age."""
+    """Whether the task is an earlier cluster's: by the UID of the cluster that owns it, which it gets when it is
+    taken up; else by its age."""
     owners = [each["uid"] for each in metadata.get("ownerReferences") or () if each.get("kind") == CLUSTER.kind]
     if owners:
         return cluster.uid not in owners

@@ -39,7 +39,7 @@ class Told:
 
 
 def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoint]:
-    """By pod name, of the pods that may answer: they have an address, and are not over."""
+    """The endpoints by pod name, of the pods that may answer: they have an address, and are not over."""
     found = {}
     for pod in pods:
         status = pod.get("status") or {}
@@ -52,7 +52,8 @@ def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoin
 
 
 def _secret(pod: Mapping[str, Any]) -> str:
-    """With which it serves HTTPS; empty: it was made to serve HTTP, now or before `spec.tls.adminApi` was changed."""
+    """The Secret with which the pod serves HTTPS; empty: it was made to serve HTTP, now or before
+    `spec.tls.adminApi` was changed."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return next((str(each["secret"]["secretName"]) for each in volumes if each.get("name") == ADMIN_TLS), "")
 

@@ -26,7 +26,7 @@ Events = Callable[[Mapping[str, Any]], Awaitable[list[KubernetesObject]]]
 async def refusals(
     makers: Iterable[KubernetesObject], pods: Iterable[KubernetesObject], events_of: Events, now: float
 ) -> dict[str, str]:
-    """By `Kind/name`."""
+    """What was refused, by `Kind/name`."""
     made: dict[str, list[KubernetesObject]] = {}
     for pod in pods:
         for owner in pod["metadata"].get("ownerReferences") or ():

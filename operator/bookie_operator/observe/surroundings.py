@@ -37,11 +37,11 @@ class Surroundings:
         self._read: dict[Resource, tuple[float, list[KubernetesObject] | None]] = {}
 
     async def nodes(self, at_most_s: float) -> list[KubernetesObject] | None:
-        """As they were so many seconds ago at most. Raises the errors of `api.errors`."""
+        """The nodes as they were so many seconds ago at most. Raises the errors of `api.errors`."""
         return await self._of(NODE, at_most_s, _node)
 
     async def storage_classes(self) -> list[KubernetesObject] | None:
-        """As they are now: they are few, and whether volumes may grow is decided by them."""
+        """The classes as they are now: they are few, and whether volumes may grow is decided by them."""
         return await self._of(STORAGE_CLASS, 0.0, lambda obj: obj)
 
     async def _of(

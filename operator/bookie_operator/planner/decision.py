@@ -24,7 +24,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """For `kubectl describe`: a stable reason in camel case, and one line."""
+    """What `kubectl describe` shows: a stable reason in camel case, and one line."""
 
     reason: str
     message: str

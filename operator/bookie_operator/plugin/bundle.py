@@ -209,7 +209,7 @@ class Bundle:
         return _pretty(text)
 
     async def _operator(self) -> AsyncIterator[File]:
-        """Its Deployment and its log, wherever it runs."""
+        """The operator's Deployment and its log, wherever it runs."""
         labels = {names.NAME: "podkeeper-operator"}
         found = await self._part(lambda: self._api.kubernetes.list(kinds.DEPLOYMENT, labels=labels), "the operator")
         if found is None:

@@ -75,7 +75,7 @@ async def tasks_of(api: Api, cluster: str) -> list[KubernetesObject]:
 
 
 async def jobs_of(api: Api, cluster: str) -> list[KubernetesObject]:
-    """By name; none where BookieJobs are not defined, or not for this user."""
+    """The jobs by name; none where BookieJobs are not defined, or not for this user."""
     try:
         found = await api.kubernetes.list(BOOKIE_JOB, api.namespace)
     except (Absent, Forbidden):

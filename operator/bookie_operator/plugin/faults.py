@@ -11,7 +11,7 @@ from bookie_operator.api.errors import Absent, Conflict, Forbidden, Invalid, Kub
 
 
 class ExitCode(IntEnum):
-    """As those of the `bookie` command."""
+    """Exit codes, as those of the `bookie` command."""
 
     OK = 0
     USAGE = 1

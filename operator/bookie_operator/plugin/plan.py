@@ -61,7 +61,7 @@ def as_text(decided: Planned) -> Iterator[str]:
 
 
 def as_json(decided: Planned) -> dict[str, Any]:
-    """For programs: the decision's type and content."""
+    """The decision's type and content, for programs."""
     plan = decided.plan
     return {
         "decision": _content(plan.decision) if plan else None,

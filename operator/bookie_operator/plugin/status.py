@@ -65,7 +65,7 @@ def _as_text(content: list[dict[str, Any]]) -> RenderableType:
 
 
 async def _watched(api: Api, name: str | None, everywhere: bool, output: str) -> None:
-    """On a terminal one picture that is redrawn; elsewhere each state that differs from the one before."""
+    """Show one picture that is redrawn on a terminal; elsewhere each state that differs from the one before."""
     from rich.console import Console
     from rich.live import Live
 

@@ -14,7 +14,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def print_to_terminal(*parts: RenderableType) -> None:
-    """To standard output."""
+    """Print to standard output."""
     console = Console(highlight=False, markup=False)
     if console.is_terminal:
         for part in parts:
@@ -28,7 +28,7 @@ def print_to_terminal(*parts: RenderableType) -> None:
 
 
 def plain_table(*columns: str) -> Table:
-    """With a header and no lines."""
+    """A table with a header and no lines."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -242,7 +242,8 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
 
 
 async def _with_finalizer(context: OperatorContext, resource: KubernetesObject) -> KubernetesObject:
-    """So that a deletion waits for the operator. One that has begun without it is left alone."""
+    """The resource with the finalizer, so that a deletion waits for the operator. One that has begun without it is
+    left alone."""
     metadata = resource["metadata"]
     finalizers = metadata.get("finalizers") or []
     if names.FINALIZER in finalizers or "deletionTimestamp" in metadata:

@@ -87,7 +87,7 @@ async def tell_unreadable_status(kubernetes: Kubernetes, resource: Mapping[str, 
 
 
 def body(status: BookieClusterStatus) -> dict[str, Any]:
-    """As it stands in the resource."""
+    """The status as it stands in the resource."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -69,7 +69,7 @@ class StatefulSetView:
 
     @property
     def settled(self) -> bool:
-        """Its controller has seen what it says."""
+        """Whether its controller has seen what it says."""
         return self.observed_generation >= self.generation and not self.deleting
 
 
@@ -234,7 +234,7 @@ class World:
 
     @cached_property
     def claims_by_bookie(self) -> Mapping[str, tuple[ClaimView, ...]]:
-        """In the order in which they were found."""
+        """The claims in the order in which they were found."""
         found: dict[str, list[ClaimView]] = {}
         for claim in self.claims:
             found.setdefault(claim.bookie, []).append(claim)

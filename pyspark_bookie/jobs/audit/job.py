@@ -35,7 +35,7 @@ DEEP_LEDGERS: Final = 5_000
 
 @dataclass(frozen=True, kw_only=True)
 class AuditArguments(SelectionArguments):
-    """By default all ledgers."""
+    """The arguments of `audit`, by default about all ledgers."""
 
     slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 

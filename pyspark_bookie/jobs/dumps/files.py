@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"ledger-(\d+)\.dump(\.zst|\.gz)?")
 
 
 class Dumps:
-    """In a folder."""
+    """The dumps in a folder."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -144,7 +144,7 @@ def _command(of: type[Any], name: str, summary: str) -> click.Command:
 
 
 def _own_first(of: type[Any]) -> Any:
-    """In the help the job's own arguments come before those of all jobs."""
+    """Put the job's own arguments before those of all jobs in the help."""
     own = inspect.get_annotations(of)
     return lambda field: field.name not in own
 

@@ -65,7 +65,7 @@ class JobContext(Generic[A_co]):
 
     @property
     def deadline(self) -> float | None:
-        """By `time.monotonic` (or the clock given), when nothing new may begin; None: never."""
+        """When nothing new may begin, by `time.monotonic` (or the clock given); None: never."""
         return None if self.args.time_limit is None else self._began + self.args.time_limit
 
     @property
@@ -104,7 +104,7 @@ class JobContext(Generic[A_co]):
         self.spark  # noqa: B018 - it is made when it is asked for
 
     def throttle(self) -> Throttle:
-        """For bytes that the driver itself moves: the whole rate, by default that of one slot."""
+        """The throttle for bytes that the driver itself moves: the whole rate, by default that of one slot."""
         return Throttle(self.args.bytes_per_second(1))
 
     def environment(self, access: AccessOptions | None = None) -> TaskEnvironment:

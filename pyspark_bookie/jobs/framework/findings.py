@@ -65,7 +65,7 @@ def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[
 
 
 def not_at_source(ledger_ids: Iterable[int]) -> list[LedgerFinding]:
-    """For each ledger that was named and that the files do not have."""
+    """A finding for each ledger that was named and that the files do not have."""
     return [LedgerFinding(each, MISSING, "it is not at the source") for each in sorted(ledger_ids)]
 
 

@@ -127,7 +127,7 @@ def select_ledgers(context: JobContext[SelectionArguments]) -> Selected:
 
 
 def check_selection(args: SelectionArguments) -> None:
-    """For jobs that want to know before they connect to anything. Raises `UsageError`."""
+    """Check the selection, for jobs that want to know before they connect to anything. Raises `UsageError`."""
     given = [args.ledgers is not None, bool(args.stream), args.ledger_pattern is not None, args.all]
     if sum(given) != 1:
         raise UsageError("select ledgers by exactly one of --ledgers, --stream, --ledger-pattern and --all")

@@ -36,7 +36,7 @@ class Progress:
         self._drawn = False
 
     def __call__(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        """So much is done. `total` None: the end is not known. `unit` "bytes" is shown in MB."""
+        """Tell how much is done. `total` None: the end is not known. `unit` "bytes" is shown in MB."""
         with self._lock:
             self._last = self._text(done, total, unit, note)
             now = self._clock()

@@ -82,7 +82,7 @@ def description(marked: type[Any]) -> str:
 
 
 def summary(marked: type[Any]) -> str:
-    """Its first line."""
+    """The first line of its docstring."""
     return description(marked).partition("\n")[0]
 
 

@@ -20,7 +20,7 @@ Stored = Versioned[OffloadRecord]
 
 
 class OffloadStore(JobRecords[OffloadRecord]):
-    """By a client that is the caller's."""
+    """The records of `offload`, by a client that is the caller's."""
 
     def __init__(self, client: BlockingClient) -> None:
         super().__init__(client, KIND, OffloadRecord.decode)

@@ -44,7 +44,7 @@ LEDGERS: Final = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class OrphansArguments(SelectionArguments):
-    """By default all ledgers, older than three days, and nothing is removed."""
+    """The arguments of `orphans`: by default about all ledgers, older than three days, and nothing is removed."""
 
     dry_run: bool = argument(True, help="List what is left behind, and remove nothing. --no-dry-run removes it.")
     older_than: float | None = argument(

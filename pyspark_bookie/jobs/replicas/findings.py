@@ -140,7 +140,7 @@ def of_bookie(bookie: str, verdict: Verdict, detail: str) -> Finding:
 
 
 def one_line(text: object) -> str:
-    """For a report: one line, not too long."""
+    """The text as a report has it: one line, not too long."""
     return " ".join(str(text).split())[:LONGEST_DETAIL]
 
 

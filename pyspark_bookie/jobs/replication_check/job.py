@@ -28,7 +28,7 @@ from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, chosen, lig
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationCheckArguments(SelectionArguments):
-    """By default all ledgers."""
+    """The arguments of `replication-check`, by default about all ledgers."""
 
     bookies: tuple[str, ...] = argument(
         (), help="Tell what names this bookie; may be given several times.", metavar="ID"

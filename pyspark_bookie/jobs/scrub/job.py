@@ -38,7 +38,7 @@ from pyspark_bookie.jobs.scrub.progress_record import PassRecord, PassState
 
 @dataclass(frozen=True, kw_only=True)
 class ScrubArguments(SelectionArguments):
-    """By default all ledgers."""
+    """The arguments of `scrub`, by default about all ledgers."""
 
     slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 

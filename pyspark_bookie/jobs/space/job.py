@@ -48,7 +48,7 @@ class AdminArguments(CommonArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceArguments(SelectionArguments, AdminArguments):
-    """By default all ledgers."""
+    """The arguments of `space`, by default about all ledgers."""
 
     entry_logs: int = argument(0, help="Look at so many entry logs of each bookie one by one.", metavar="N")
     window: float = argument(

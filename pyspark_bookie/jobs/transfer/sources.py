@@ -75,7 +75,7 @@ class ClusterSource:
 
 
 class OpenCluster:
-    """By a client that is the caller's; `password` None: what each ledger recorded."""
+    """A cluster by a client that is the caller's; `password` None: what each ledger recorded."""
 
     def __init__(self, client: BlockingClient, password: bytes | None, throttle: Throttle) -> None:
         self._client = client

@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """In front of the first batch."""
+    """The place in front of the first batch."""
 
     position: str
 

@@ -39,7 +39,7 @@ class Progress(Protocol):
         """The offset behind everything that can be read now; None when that cannot be told."""
 
     def stop_here(self) -> None:
-        """From now on nothing is read that is not there now."""
+        """Read nothing from now on that is not there now."""
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """What is between two offsets, the same whenever it is asked for; of a stream in its order."""

@@ -53,7 +53,7 @@ class StreamTails:
         self._streams: Streams | None = None
 
     def views(self, *, fresh: bool = False) -> dict[str, StreamView]:
-        """By name, sorted. `fresh`: as of now. Raises `PodkeeperSparkError`."""
+        """The views by name, sorted. `fresh`: as of now. Raises `PodkeeperSparkError`."""
         now = self._clock()
         if fresh or now - self._views_at >= self._options.metadata_refresh:
             with told():

@@ -28,7 +28,7 @@ class LedgerCacheMetrics(Protocol):
         ...
 
     def opening(self, change: int) -> None:
-        """So many more (or fewer) threads are waiting for a file to be opened: `PENDING_GET_FILE_INFO`."""
+        """Count so many more (or fewer) threads that wait for a file to be opened: `PENDING_GET_FILE_INFO`."""
         ...
 
     def deleted_in_use(self) -> None:

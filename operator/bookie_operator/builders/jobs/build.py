@@ -68,7 +68,7 @@ class JobObjects:
         )
 
     def manifest(self, key: str) -> Manifest:
-        """By `Kind/name`; raises KeyError."""
+        """The manifest of `Kind/name`; raises KeyError."""
         return {key_of(each): each for each in (*self.support, self.runner)}[key]
 
 

@@ -173,12 +173,12 @@ def _job_arguments(cluster: ClusterView, job: JobResource) -> list[str]:
 
 
 def _asks_admin(job: JobResource) -> bool:
-    """With the cluster's token, unless the user brings another one."""
+    """Whether the job asks with the cluster's token, unless the user brings another one."""
     return job.spec.kind in ADMIN_KINDS and not _gives(job, TOKEN_ARGUMENT)
 
 
 def _trusts_admin(cluster: ClusterView, job: JobResource) -> bool:
-    """With the cluster's authority, unless the user brings another one."""
+    """Whether the job goes by the cluster's authority, unless the user brings another one."""
     enabled = cluster.spec.tls.admin_api.enabled
     return enabled and job.spec.kind in ADMIN_KINDS and not _gives(job, CA_ARGUMENT)
 
