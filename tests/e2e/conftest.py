@@ -214,7 +214,11 @@ def make_workload(
     the ring's ZooKeeper does not have them; `placement`: policy of its ledgers."""
 
     def make(name: str, uri: str = "", placement: str = "rack-aware") -> Workload:
+        metadata_of = name if uri.startswith("embedded:") else ""
         uri = uri or zookeeper_service.uri(f"/{name}", "hierarchical")
-        return Workload(kube, settings.image, uri, node=nodes[0], name=f"workload-{name}", placement=placement)
+        pod = f"workload-{name}"
+        return Workload(
+            kube, settings.image, uri, node=nodes[0], name=pod, placement=placement, metadata_of=metadata_of
+        )
 
     return make

@@ -182,7 +182,7 @@ def test_the_test_pod_is_a_client_of_the_cluster():
     assert {volume["name"] for volume in spec["volumes"]} == {"scratch", "tls", "login"}
     assert {mount["name"] for mount in container["volumeMounts"]} == {"scratch", "tls", "login"}
     plain = only(render(CLUSTER, CLUSTER / "ci" / "embedded-values.yaml"), "Pod")["spec"]
-    assert [volume["name"] for volume in plain["volumes"]] == ["scratch"]
+    assert [volume["name"] for volume in plain["volumes"]] == ["scratch", "metadata"]
 
 
 def test_values_of_false_and_zero_reach_the_spec():

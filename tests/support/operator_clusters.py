@@ -50,7 +50,7 @@ _INDEX_TLS: Final[Spec] = {
     },
     "tls": {"enabled": True, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
 }
-_EMBEDDED: Final[Spec] = {
+EMBEDDED: Final[Spec] = {
     "version": "0.1.0",
     "metadataService": {"type": "Embedded", "size": "1Gi", "storageClassName": "standard"},
     "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
@@ -155,8 +155,12 @@ def cluster(
     annotations: Mapping[str, str] | None = None,
     recorded: Mapping[str, int] | None = None,
     uid: str = "0b7c1f0e-2222-4333-8444-955556666777",
+    protected: bool = False,
 ) -> ClusterView:
-    status = BookieClusterStatus(instance_id=instance_id, recorded_replicas=dict(recorded or {}))
+    """`protected`: its embedded metadata service, as that of a new cluster is."""
+    status = BookieClusterStatus(
+        instance_id=instance_id, recorded_replicas=dict(recorded or {}), metadata_protected=protected
+    )
     parsed = BookieClusterSpec.model_validate(dict(spec))
     return ClusterView(name, "storage", uid, 1, parsed, status, dict(annotations or {}))
 
@@ -165,7 +169,7 @@ CASES: Final[Mapping[str, tuple[ClusterView, BuildContext]]] = {
     "minimal": (cluster(MINIMAL), BuildContext()),
     "zones": (cluster(_ZONES, name="prod"), BuildContext()),
     "index-tls": (cluster(_INDEX_TLS, annotations={"podkeeper.dev/restart": "2026-01-02T03:04:05Z"}), FULL),
-    "embedded": (cluster(_EMBEDDED, name="dev"), BuildContext()),
+    "embedded": (cluster(EMBEDDED, name="dev", protected=True), BuildContext()),
     "gateway": (cluster(_GATEWAY), FULL),
     "bare": (cluster(_BARE, instance_id=""), BuildContext()),
     "everything": (cluster(_EVERYTHING, name=LONGEST_NAME), FULL),

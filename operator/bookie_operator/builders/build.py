@@ -102,6 +102,7 @@ def _seen(cluster: ClusterView) -> ClusterView:
         instance_id=status.instance_id,
         recorded_replicas=status.recorded_replicas,
         metadata_service_uri=status.metadata_service_uri,
+        metadata_protected=status.metadata_protected,
     )
     return replace(cluster, status=known, generation=0, deleting=False, has_finalizer=True, created_at=0.0)
 

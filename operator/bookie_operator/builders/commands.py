@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.builders import naming
+from bookie_operator.builders import config, naming
 from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.world.model import ClusterView
 
@@ -17,6 +17,10 @@ SERVE: Final = ("serve",)
 AUTORECOVERY: Final = ("autorecovery",)
 GATEWAY: Final = ("gateway",)
 METADATA_DIRECTORY: Final = "/data/metadata"
+_METADATA_FILES: Final = {"token-file": config.TOKEN_KEY, "tls-certificate": "tls.crt", "tls-key": "tls.key"}
+METADATA_GUARDS: Final = tuple(
+    word for option, file in _METADATA_FILES.items() for word in (f"--{option}", f"{config.METADATA_DIRECTORY}/{file}")
+)
 METADATA_SERVICE: Final = ("metadata-service", "--data", METADATA_DIRECTORY, "--port", str(naming.METADATA_PORT))
 
 ALIVE: Final = "/healthz"

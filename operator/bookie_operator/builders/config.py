@@ -26,7 +26,7 @@ from typing import Final
 from bookie_operator.builders import naming, sizes
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.hashing import Manifest, content_hash
-from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.zones import spreads_over_zones
 from bookie_operator.crds.cluster_spec import Storage
 from bookie_operator.crds.config_keys import RESERVED, static_part, switched
@@ -40,6 +40,13 @@ TOKEN_KEY: Final = "token"
 CLIENT_TOKEN_DIRECTORY: Final = "/etc/podkeeper/client"
 TLS_DIRECTORY: Final = "/etc/podkeeper/tls"
 ADMIN_TLS_DIRECTORY: Final = "/etc/podkeeper/admin-tls"
+METADATA_DIRECTORY: Final = "/etc/podkeeper/metadata"
+METADATA_FILES: Final = {
+    "metadataServiceTlsEnable": "true",
+    "metadataServiceTrustStorePath": f"{METADATA_DIRECTORY}/ca.crt",
+    "metadataServiceTokenFile": f"{METADATA_DIRECTORY}/{TOKEN_KEY}",
+}
+"""How the embedded metadata service is reached; options of Spark jobs, too."""
 DATA: Final = "/data"
 
 _CLIENT_TOKENS: Final = "grpcServerAuthTokenFile"
@@ -149,7 +156,8 @@ def logging_keys(cluster: ClusterView) -> dict[str, str]:
 def static_keys(cluster: ClusterView) -> dict[str, str]:
     """Everything that stands in the file."""
     given = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
-    return {**default_keys(cluster), **given, **logging_keys(cluster), **operator_keys(cluster)}
+    metadata = METADATA_FILES if is_protected(cluster) else {}
+    return {**default_keys(cluster), **given, **logging_keys(cluster), **metadata, **operator_keys(cluster)}
 
 
 _HEADER: Final = "# Written by the operator: change spec.config of the BookieCluster instead."

@@ -20,6 +20,7 @@ from bookie_operator.builders.common import (
     temporary_volume,
 )
 from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.metadata_uri import is_protected
 from bookie_operator.builders.settings import PREFIX
 from bookie_operator.crds.pod_spec import Probe
 from bookie_operator.world.model import ClusterView
@@ -31,6 +32,8 @@ CLIENT_TOKEN: Final = f"{OWN_VOLUME}client-token"
 TLS: Final = f"{OWN_VOLUME}tls"
 HTTP: Final = "http"
 HTTPS: Final = "https"
+METADATA: Final = f"{OWN_VOLUME}metadata"
+"""Volume with what opens the embedded metadata service."""
 ADMIN_TLS: Final = f"{OWN_VOLUME}admin-tls"
 """Volume with the certificate of the HTTP port. A pod that has it serves HTTPS."""
 _SHARED_KINDS: Final = frozenset({"name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "csi"})
@@ -77,6 +80,8 @@ def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
     ]
     if config.demands_client_token(cluster):
         mounts.append({"name": CLIENT_TOKEN, "mountPath": config.CLIENT_TOKEN_DIRECTORY, "readOnly": True})
+    if is_protected(cluster):
+        mounts.append(metadata_mount())
     if cluster.spec.tls.admin_api.enabled:
         mounts.append({"name": ADMIN_TLS, "mountPath": config.ADMIN_TLS_DIRECTORY, "readOnly": True})
     if cluster.spec.tls.enabled:
@@ -95,12 +100,27 @@ def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
     if config.demands_client_token(cluster):
         secret = {"secretName": naming.client_token(cluster.name), "defaultMode": 0o440}
         found.append({"name": CLIENT_TOKEN, "secret": secret})
+    if is_protected(cluster):
+        found.append(metadata_volume(cluster, "ca.crt"))
     if cluster.spec.tls.admin_api.enabled:
         secret = {"secretName": admin_tls_secret(cluster), "defaultMode": 0o440}
         found.append({"name": ADMIN_TLS, "secret": secret})
     if cluster.spec.tls.enabled:
         found.append({"name": TLS, "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
     return found
+
+
+def metadata_volume(cluster: ClusterView, *files: str) -> dict[str, Any]:
+    """The token of the embedded metadata service, and of its certificate these files."""
+    parts = {naming.metadata_token(cluster.name): (config.TOKEN_KEY,), naming.metadata_certificate(cluster.name): files}
+    sources = [
+        {"secret": {"name": name, "items": [{"key": key, "path": key} for key in keys]}} for name, keys in parts.items()
+    ]
+    return {"name": METADATA, "projected": {"defaultMode": 0o440, "sources": sources}}
+
+
+def metadata_mount() -> dict[str, Any]:
+    return {"name": METADATA, "mountPath": config.METADATA_DIRECTORY, "readOnly": True}
 
 
 def tls_secret(cluster: ClusterView) -> str:

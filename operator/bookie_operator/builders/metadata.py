@@ -5,7 +5,8 @@ Invariants
 - Where bookies have a template, the Job that removes the metadata has its image and configuration: these fit each
   other, and are there. The newest ones may neither fit (`planner.holding`) nor be there: while a cluster is deleted
   nothing is applied.
-- The embedded service has one replica and one volume: for development only.
+- The embedded service has one replica and one volume: for development only. It serves nobody without the token, and
+  nothing without TLS, but that of a cluster that was there before operators made these (`is_protected`).
 
 Threads: pure functions, any thread.
 """
@@ -34,13 +35,15 @@ from bookie_operator.builders.container import (
     container,
     http_probe,
     image,
+    metadata_mount,
+    metadata_volume,
     shareable,
     shared_extras,
     volumes,
 )
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest, stamped
-from bookie_operator.builders.metadata_uri import moves_to
+from bookie_operator.builders.metadata_uri import is_protected, moves_to
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
@@ -88,11 +91,12 @@ def _claim(cluster: ClusterView) -> dict[str, Any]:
 
 
 def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
-    server = {
+    guarded = is_protected(cluster)
+    server: dict[str, Any] = {
         "name": NAME,
         "image": image(cluster, context),
         "imagePullPolicy": cluster.spec.image_pull_policy,
-        "args": list(commands.METADATA_SERVICE),
+        "args": [*commands.METADATA_SERVICE, *(commands.METADATA_GUARDS if guarded else ())],
         "ports": [
             {"name": _PORT, "containerPort": naming.METADATA_PORT},
             {"name": HTTP, "containerPort": naming.HTTP_PORT},
@@ -105,11 +109,15 @@ def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [temporary_mount(), {"name": DATA, "mountPath": "/data"}],
     }
+    more = [temporary_volume()]
+    if guarded:
+        server["volumeMounts"].append(metadata_mount())
+        more.append(metadata_volume(cluster, "tls.crt", "tls.key"))
     return {
         **common_pod_spec(cluster, account_name(cluster)),
         "terminationGracePeriodSeconds": 30,
         "containers": [server],
-        "volumes": [temporary_volume()],
+        "volumes": more,
     }
 
 

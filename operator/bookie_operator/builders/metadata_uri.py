@@ -1,4 +1,4 @@
-"""Where the cluster's metadata is, for bookies and clients.
+"""Where the cluster's metadata is, for bookies and clients, and whether it is protected.
 
 Servers of an external service may come to be others, under another name. Until it is proved that the cluster is found
 there (`planner.flows.move`), everything goes on where it was, as `status` has it.
@@ -18,6 +18,13 @@ def metadata_service_uri(cluster: ClusterView) -> str:
     return cluster.status.metadata_service_uri if moves_to(cluster) else _asked_for(cluster)
 
 
+def is_protected(cluster: ClusterView) -> bool:
+    """Whether an embedded service demands a token, over TLS: that of a cluster that was there before operators did so
+    goes on without, since its bookies have neither."""
+    embedded = cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED
+    return embedded and (cluster.status.metadata_protected or not cluster.status.instance_id)
+
+
 def moves_to(cluster: ClusterView) -> str:
     """Where `spec` says that the cluster is, though it is known to be elsewhere; empty: it is where `spec` says."""
     status, asked = cluster.status, _asked_for(cluster)
@@ -29,6 +36,11 @@ def moves_to(cluster: ClusterView) -> str:
 def _asked_for(cluster: ClusterView) -> str:
     service = cluster.spec.metadata_service
     if service.type is MetadataServiceKind.EMBEDDED:
-        host = f"{naming.metadata(cluster.name)}.{cluster.namespace}.svc"
+        host = metadata_host(cluster)
         return f"embedded://{host}:{naming.METADATA_PORT}{service.root_path}"
     return f"{service.uri.rstrip('/')}{service.root_path}"
+
+
+def metadata_host(cluster: ClusterView) -> str:
+    """Of an embedded service."""
+    return f"{naming.metadata(cluster.name)}.{cluster.namespace}.svc"

@@ -61,6 +61,11 @@ def metadata(cluster: str) -> str:
     return f"{cluster}-metadata"
 
 
+def egress(cluster: str) -> str:
+    """NetworkPolicy of what the cluster's pods reach."""
+    return f"{cluster}-egress"
+
+
 def metadata_init(cluster: str) -> str:
     return f"{cluster}-metadata-init"
 
@@ -87,6 +92,16 @@ def client_token(cluster: str) -> str:
     return f"{cluster}-client-token"
 
 
+def metadata_token(cluster: str) -> str:
+    """Secret with the bearer tokens of the embedded metadata service, under the key `token`."""
+    return f"{cluster}-metadata-token"
+
+
+def metadata_certificate(cluster: str) -> str:
+    """Secret with the certificate of the embedded metadata service."""
+    return f"{cluster}-metadata-tls"
+
+
 def admin_certificate(cluster: str) -> str:
     """Secret with the certificate of the pods' admin API that the operator makes."""
     return f"{cluster}-admin-tls"
@@ -98,7 +113,7 @@ def admin_issued(cluster: str) -> str:
 
 
 def admin_authority(cluster: str) -> str:
-    """Secret with the authority that signs it: the operator's alone."""
+    """Secret with the authority that signs what the operator makes: the operator's alone."""
     return f"{cluster}-admin-ca"
 
 

@@ -1,12 +1,17 @@
-"""Who may reach the pods of a cluster. What they may reach is left open: the metadata service stands anywhere.
+"""Who may reach the pods of a cluster, and what these may reach.
 
-The HTTP port has probes (the kubelet is always let through), metrics and the admin API, which a token protects.
+In: the data ports, and the HTTP port with probes (the kubelet is always let through), metrics and the admin API. Nobody
+of another namespace but the operator may use any of them, unless `spec.networkPolicy` names him. Out: DNS, the metadata
+service, bookies, which may be others' in the same root (Apache's, while a cluster moves), and what
+`spec.networkPolicy.egress` adds. What jobs reach only their users know, such as object stores: they reach everything
+(who reaches them: `jobs.build`).
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,48 +19,82 @@ from bookie_operator.builders import naming
 from bookie_operator.builders.common import MANAGER, manifest, selector
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest
+from bookie_operator.builders.jobs import common as jobs
+from bookie_operator.builders.metadata_uri import metadata_service_uri, moves_to
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
 from bookie_operator.world.model import ClusterView
 
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 EVERY_POD: Final[dict[str, Any]] = {"podSelector": {}}
+"""Of the namespace."""
+_OF_JOBS: Final = (jobs.DRIVER, jobs.EXECUTOR)
+_DNS_PORTS: Final = (53, 5353)
+"""The second one is that of OpenShift's pods behind the first."""
+_ZOOKEEPER_PORT: Final = 2181
+_PORT: Final = re.compile(r":([0-9]{1,5})(?=[;,/]|$)")
 
 
 def network_policies(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
     """None if `spec.networkPolicy` says so."""
     if not cluster.spec.network_policy.enabled:
         return []
-    data = _rule(_clients(cluster), naming.BOOKIE_PORT, naming.GRPC_PORT)
+    data = _rule(_peers(cluster, cluster.spec.network_policy.clients), naming.BOOKIE_PORT, naming.GRPC_PORT)
     admin = _rule(_admins(cluster, context), naming.HTTP_PORT)
-    policies = [_policy(cluster, naming.bookies(cluster.name), naming.BOOKIE, [data, admin])]
+    policies = [
+        _policy(cluster, naming.bookies(cluster.name), naming.BOOKIE, [data, admin]),
+        _egress(cluster),
+    ]
     if cluster.spec.autorecovery.enabled:
         policies.append(_policy(cluster, naming.autorecovery(cluster.name), naming.AUTORECOVERY, [admin]))
     if cluster.spec.gateway.enabled:
-        grpc = _rule(_clients(cluster), naming.GRPC_PORT)
+        grpc = _rule(_peers(cluster, cluster.spec.network_policy.clients), naming.GRPC_PORT)
         policies.append(_policy(cluster, naming.gateway(cluster.name), naming.GATEWAY, [grpc, admin]))
     if cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
-        metadata = _rule(_clients(cluster), naming.METADATA_PORT)
+        metadata = _rule(_peers(cluster, cluster.spec.network_policy.clients), naming.METADATA_PORT)
         policies.append(_policy(cluster, naming.metadata(cluster.name), naming.METADATA, [metadata]))
     return policies
 
 
-def _clients(cluster: ClusterView) -> list[dict[str, Any]]:
-    """Peers that may use the data ports; the cluster's own pods always may."""
-    given = cluster.spec.network_policy.clients
-    return [*given, _own(cluster)] if given else [EVERY_POD]
+def _peers(cluster: ClusterView, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that `spec` names, else every pod of the namespace; the cluster's own pods always may."""
+    return [*given, {"podSelector": {"matchLabels": _own(cluster)}}] if given else [EVERY_POD]
 
 
 def _admins(cluster: ClusterView, context: BuildContext) -> list[dict[str, Any]]:
-    """Peers that may use the HTTP port; empty: any. The operator and the cluster's own pods always may."""
-    given = cluster.spec.network_policy.metrics_from
-    return [*given, _own(cluster), _operator(context)] if given else []
+    return [*_peers(cluster, cluster.spec.network_policy.metrics_from), _operator(context)]
 
 
-def _own(cluster: ClusterView) -> dict[str, Any]:
+def _own(cluster: ClusterView) -> dict[str, str]:
+    """Labels of the cluster's own pods, those of its jobs too."""
     whole = selector(cluster, "")
     del whole[names.COMPONENT]
-    return {"podSelector": {"matchLabels": whole}}
+    return whole
+
+
+def _egress(cluster: ClusterView) -> Manifest:
+    others = {"key": names.COMPONENT, "operator": "NotIn", "values": list(_OF_JOBS)}
+    dns = [{"protocol": protocol, "port": port} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
+    rules = [
+        {"ports": dns},
+        {"ports": _tcp(*metadata_ports(cluster))},
+        {"ports": _tcp(naming.BOOKIE_PORT, naming.HTTP_PORT), "to": [EVERY_POD]},
+        *cluster.spec.network_policy.egress,
+    ]
+    spec = {
+        "podSelector": {"matchLabels": _own(cluster), "matchExpressions": [others]},
+        "policyTypes": ["Egress"],
+        "egress": rules,
+    }
+    name = naming.egress(cluster.name)
+    return manifest(cluster, "networking.k8s.io/v1", "NetworkPolicy", name, naming.BOOKIE, {"spec": spec})
+
+
+def metadata_ports(cluster: ClusterView) -> list[int]:
+    """Of where the metadata are, and of where they are to be; the hosts may be names, which no policy can have."""
+    uris = (metadata_service_uri(cluster), moves_to(cluster))
+    found = {int(port) for uri in uris for port in _PORT.findall(uri.partition("://")[2].partition("/")[0])}
+    return sorted(found or {_ZOOKEEPER_PORT})
 
 
 def _operator(context: BuildContext) -> dict[str, Any]:
@@ -65,8 +104,11 @@ def _operator(context: BuildContext) -> dict[str, Any]:
 
 
 def _rule(peers: Sequence[dict[str, Any]], *ports: int) -> dict[str, Any]:
-    rule: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
-    return {**rule, "from": list(peers)} if peers else rule
+    return {"ports": _tcp(*ports), "from": list(peers)}
+
+
+def _tcp(*ports: int) -> list[dict[str, Any]]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
 
 
 def _policy(cluster: ClusterView, name: str, component: str, rules: list[dict[str, Any]]) -> Manifest:

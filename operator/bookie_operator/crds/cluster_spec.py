@@ -233,14 +233,19 @@ class Tls(Model):
 
 
 class NetworkPolicy(Model):
-    """Who may reach the bookies."""
+    """Who may reach the cluster's pods, and what these may reach. Pods of other namespaces reach nothing but what they
+    are named for here; the operator may use the admin API."""
 
     enabled: bool = True
     """Without it every pod that has a route may."""
     clients: Annotated[list[Freeform], Field(max_length=32)] = []
-    """Peers of a NetworkPolicy that may use the data ports; empty: every pod of the namespace."""
+    """Peers of a NetworkPolicy that may use the ports of clients, beside the cluster's own pods: 3181, 3182, that of an
+    embedded metadata service. Brokers and writers stand here. Empty: every pod of the namespace."""
     metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
-    """Peers that may read metrics; empty: any."""
+    """Peers that may use port 8000, with metrics, probes and the admin API; empty: every pod of the namespace."""
+    egress: Annotated[list[Freeform], Field(max_length=32)] = []
+    """More that the cluster's pods may reach: rules as in a NetworkPolicy's `egress`. DNS, the ports of the metadata
+    service, and bookies of the namespace they always may; jobs reach everything. What sidecars need stands here."""
 
 
 class BootstrapMode(StrEnum):

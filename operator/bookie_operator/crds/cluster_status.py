@@ -213,6 +213,9 @@ class BookieClusterStatus(StatusModel):
     """Of the bookies' pods; for autoscalers."""
     metadata_service_uri: Annotated[str, Field(max_length=2048)] = ""
     """What clients use."""
+    metadata_protected: bool = False
+    """Whether an embedded metadata service demands the token in Secret `CLUSTER-metadata-token`, over TLS: that of a
+    cluster that was made by an operator which makes one."""
     version: VersionStatus = VersionStatus()
     revision: RevisionStatus = RevisionStatus()
     ledgers: LedgersStatus = LedgersStatus()

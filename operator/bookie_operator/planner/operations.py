@@ -200,6 +200,8 @@ def after(status: BookieClusterStatus, decision: Decision, now: float) -> Bookie
             elif isinstance(action, RecordState):
                 changes["recorded_replicas"] = {**status.recorded_replicas, **action.replicas}
                 changes["instance_id"] = status.instance_id or action.instance_id
+                if action.instance_id and not status.instance_id:
+                    changes["metadata_protected"] = True
                 changes["metadata_service_uri"] = action.metadata_service_uri or status.metadata_service_uri
             return status.model_copy(update=changes) if changes else status
         case Wait(operation=operation) if operation is not None:

@@ -95,6 +95,7 @@ class Bundle:
         used = {
             naming.admin_token(self._name),
             naming.client_token(self._name),
+            naming.metadata_token(self._name),
             *secrets_named(self._cluster),
             *secrets_named(pods),
         }
@@ -142,7 +143,8 @@ class Bundle:
 
     async def _secrets(self) -> File:
         """The Secrets that the operator makes, by name; their keys only."""
-        wanted = (naming.identity(self._name), naming.admin_token(self._name), naming.client_token(self._name))
+        made = (naming.identity, naming.admin_token, naming.client_token, naming.metadata_token)
+        wanted = [of(self._name) for of in made]
         found = [
             each
             for name in wanted

@@ -1,8 +1,9 @@
 """The certificate of a cluster's admin API: the operator's, made and renewed here, or one of the user's or of
-cert-manager, which is judged.
+cert-manager, which is judged; and that of its embedded metadata service, which is always the operator's.
 
     CLUSTER-admin-ca     tls.crt, tls.key            the authority: nobody mounts it
     CLUSTER-admin-tls    tls.crt, tls.key, ca.crt    what pods mount, and read again when it changes
+    CLUSTER-metadata-tls                             the same of the metadata service; others mount ca.crt alone
 
 An authority that follows another one has its key, so what either signed is good with both. One that was lost is
 followed by a stranger: then `ca.crt` has the last one too, until the pods serve what the new one signed.
@@ -29,6 +30,7 @@ from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.container import admin_tls_secret
 from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.metadata_uri import is_protected, metadata_host
 from bookie_operator.builders.ownership import is_outlived, is_own, owner_of
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.builders.tls import dns_names
@@ -60,34 +62,26 @@ class AdminCertificates:
     async def keep(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
         """Why pods cannot have it, as errors of `spec`; empty: they can. Raises KubernetesError; Conflict: it has to
         be looked at again soon."""
+        if cluster.deleting:
+            return ()
+        return (*await self._of_admin(kubernetes, cluster, now), *await self._of_metadata(kubernetes, cluster, now))
+
+    async def _of_metadata(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
+        if not is_protected(cluster):
+            return ()
+        name, remedy = naming.metadata_certificate(cluster.name), "give what is there another name"
+        return await _keep_own(kubernetes, cluster, name, [metadata_host(cluster)], now, "spec.metadataService", remedy)
+
+    async def _of_admin(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
         wanted = cluster.spec.tls.admin_api
-        if not wanted.enabled or cluster.deleting:
+        if not wanted.enabled:
             return ()
         if wanted.secret_name is not None or wanted.issuer_ref is not None:
             by = "secretName" if wanted.secret_name is not None else "issuerRef"
             fault = await self._fault(kubernetes, cluster, now)
             return (f"{_AT}.{by}: {fault}",) if fault else ()
-        if cluster.paused:
-            return ()
-        name = naming.admin_certificate(cluster.name)
-        found = await kubernetes.find(SECRET, cluster.namespace, name)
-        authority = await kubernetes.find(SECRET, cluster.namespace, naming.admin_authority(cluster.name))
-        for each in (found, authority):
-            if each is not None and is_outlived(each, cluster):
-                raise Conflict(f"Secret {each['metadata']['name']} of an earlier {cluster.name} is not gone yet")
-            if each is not None and not is_own(each, cluster):
-                whose = f"Secret {each['metadata']['name']} is not this cluster's own: {owner_of(each)}"
-                return (f"{_AT}: {whose}; give it another name, or give secretName, or set enabled to false",)
-        if _is_good(found, _PART, now, ",".join(dns_names(cluster))):
-            return ()
-        try:
-            await _make(kubernetes, cluster, found, authority, now)
-        except CertificateError as exc:
-            if found is not None:
-                _log.error("the certificate cannot be renewed", cluster=cluster.name, secret=name, reason=str(exc))
-                return ()
-            return (f"{_AT}: no certificate can be made: {exc}; give secretName, or set enabled to false",)
-        return ()
+        name, remedy = naming.admin_certificate(cluster.name), "give secretName, or set enabled to false"
+        return await _keep_own(kubernetes, cluster, name, dns_names(cluster), now, _AT, remedy)
 
     async def _fault(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> str:
         """What is wrong with the Secret of the user or of cert-manager, with the remedy; empty: it is good, or
@@ -117,23 +111,50 @@ class AdminCertificates:
         return f"the certificate of Secret {name} is no good: {fault}" if fault else ""
 
 
+async def _keep_own(
+    kubernetes: Kubernetes, cluster: ClusterView, name: str, hosts: list[str], now: float, field: str, remedy: str
+) -> tuple[str, ...]:
+    """As `AdminCertificates.keep`, of one that is the operator's."""
+    if cluster.paused:
+        return ()
+    found = await kubernetes.find(SECRET, cluster.namespace, name)
+    authority = await kubernetes.find(SECRET, cluster.namespace, naming.admin_authority(cluster.name))
+    for each in (found, authority):
+        if each is not None and is_outlived(each, cluster):
+            raise Conflict(f"Secret {each['metadata']['name']} of an earlier {cluster.name} is not gone yet")
+        if each is not None and not is_own(each, cluster):
+            whose = f"Secret {each['metadata']['name']} is not this cluster's own: {owner_of(each)}"
+            return (f"{field}: {whose}; give it another name, or {remedy}",)
+    if _is_good(found, _PART, now, ",".join(hosts)):
+        return ()
+    try:
+        await _make(kubernetes, cluster, name, hosts, found, authority, now)
+    except CertificateError as exc:
+        if found is not None:
+            _log.error("the certificate cannot be renewed", cluster=cluster.name, secret=name, reason=str(exc))
+            return ()
+        return (f"{field}: no certificate can be made: {exc}; {remedy}",)
+    return ()
+
+
 async def _make(
     kubernetes: Kubernetes,
     cluster: ClusterView,
+    name: str,
+    hosts: list[str],
     before: KubernetesObject | None,
     signed_by: KubernetesObject | None,
     now: float,
 ) -> None:
     authority = await _authority(kubernetes, cluster, signed_by, now)
-    hosts = dns_names(cluster)
-    made = await asyncio.to_thread(make_certificate, authority, naming.bookies(cluster.name), hosts, CERTIFICATE_DAYS)
+    made = await asyncio.to_thread(make_certificate, authority, name, hosts, CERTIFICATE_DAYS)
     first, end, _ = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
     last = first + end if end else ""
     known = "" if authority.certificate in last else last
     content = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority.certificate + known}
     about = {names.CERTIFICATE_FOR: ",".join(hosts)}
-    await _write(kubernetes, cluster, naming.admin_certificate(cluster.name), content, CERTIFICATE_DAYS, now, about)
-    _log.info("made a certificate of the admin API", cluster=cluster.name, namespace=cluster.namespace)
+    await _write(kubernetes, cluster, name, content, CERTIFICATE_DAYS, now, about)
+    _log.info("made a certificate", secret=name, cluster=cluster.name, namespace=cluster.namespace)
 
 
 async def _authority(kubernetes: Kubernetes, cluster: ClusterView, found: KubernetesObject | None, now: float) -> Pair:

@@ -29,7 +29,7 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
 from bookie_operator.builders.identity import recorded_spec
-from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
@@ -229,6 +229,8 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
     token = await bearer_token(context.kubernetes, cluster, naming.admin_token(cluster.name))
     if demands_client_token(cluster):
         await bearer_token(context.kubernetes, cluster, naming.client_token(cluster.name))
+    if is_protected(cluster):
+        await bearer_token(context.kubernetes, cluster, naming.metadata_token(cluster.name))
     trust = Trust(context.kubernetes, cluster.namespace, naming.admin_server_name(cluster.name, cluster.namespace))
     admin = Admin(context.session, token, trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now)
     groups = (await context.building()).api_groups

@@ -30,7 +30,8 @@ _VERIFY_SECONDS: Final = 600.0
 
 
 class Workload:
-    """A context manager. The pod runs on `node`, which nobody should break. `placement`: policy of its ledgers."""
+    """A context manager. The pod runs on `node`, which nobody should break. `placement`: policy of its ledgers.
+    `metadata_of`: the cluster, if its metadata service is embedded."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Workload:
         node: str,
         name: str = "workload",
         placement: str = "rack-aware",
+        metadata_of: str = "",
     ) -> None:
         self._kube = kube
         self._image = image
@@ -48,6 +50,7 @@ class Workload:
         self._node = node
         self._name = name
         self._placement = placement
+        self._metadata_of = metadata_of
         self._began: float | None = None
 
     def __enter__(self) -> Workload:
@@ -62,6 +65,7 @@ class Workload:
                 files=self._name,
                 node=self._node,
                 probe=("/state", _PORT),
+                metadata_of=self._metadata_of,
             )
         )
         self._kube.wait_for(

@@ -26,7 +26,15 @@ from typing import Any
 
 from aiohttp import web
 
-from bookie_client import Client, ClientOptions, LedgerReader, LedgerWriter, PlacementOptions
+from bookie_client import (
+    Client,
+    ClientOptions,
+    LedgerReader,
+    LedgerWriter,
+    MetadataServiceOptions,
+    MetadataTls,
+    PlacementOptions,
+)
 from bookie_client.reading.maintenance import replicas
 from bookie_pod.autorecovery.auditor.control import force_checks
 from bookie_pod.autorecovery.auditor.runs import Check
@@ -42,7 +50,10 @@ READ_PAUSE = 0.1
 CHUNK = 200
 KEPT = 200
 """Faults and findings that are told in words; all are counted."""
-OPTIONS = ClientOptions(add_timeout=5.0, read_timeout=5.0)
+TO_THE_METADATA = MetadataServiceOptions()
+if os.path.exists("/metadata/token"):  # of an embedded service
+    TO_THE_METADATA = MetadataServiceOptions(tls=MetadataTls(ca_file="/metadata/ca.crt"), token_file="/metadata/token")
+OPTIONS = ClientOptions(add_timeout=5.0, read_timeout=5.0, metadata_service=TO_THE_METADATA)
 PLACEMENT = PlacementOptions(policy=os.environ.get("PLACEMENT", "rack-aware"))
 
 

@@ -24,7 +24,14 @@ from bookie_operator.builders.common import (
     from_field,
     pod_security,
 )
-from bookie_operator.builders.container import ADMIN_TLS, admin_tls_secret, shared_extras, tls_secret
+from bookie_operator.builders.container import (
+    ADMIN_TLS,
+    admin_tls_secret,
+    metadata_mount,
+    metadata_volume,
+    shared_extras,
+    tls_secret,
+)
 from bookie_operator.builders.jobs import spark
 from bookie_operator.builders.jobs.common import (
     BLOCK_PORT,
@@ -35,7 +42,7 @@ from bookie_operator.builders.jobs.common import (
     object_name,
     pod_labels,
 )
-from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds.job_spec import JobKind
 from bookie_operator.world.job_model import JobResource
@@ -62,6 +69,12 @@ _LOGINS: Final = {
     "SASLClientProviderFactory": ("saslJaasConfigFile", "saslJaasClientSectionName"),
 }
 """Keys of the bookies' configuration that are options of jobs as well, by the provider of clients' logins."""
+_TO_THE_METADATA: Final = (
+    "metadataServiceTlsEnable",
+    "metadataServiceTrustStorePath",
+    "metadataServiceCertificatePath",
+    "metadataServiceKeyPath",
+)
 _TOKEN: Final = f"{OWN_VOLUME}admin-token"
 _JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 _GRACE_SECONDS: Final = 30
@@ -198,10 +211,12 @@ def _access(cluster: ClusterView) -> dict[str, str]:
         }
         if spec.tls.issuer_ref is None:  # a certificate of the user may name other hosts
             found["tls.checkHostname"] = "false"
+    if is_protected(cluster):
+        found |= config.METADATA_FILES
     logins = _LOGINS.get(spec.config.get("clientAuthProviderFactoryClass", "").strip().rpartition(".")[2], ())
-    for key in ("zkAuthScheme", "zkAuthCredentialsPath", *logins):
+    for key in ("zkAuthScheme", "zkAuthCredentialsPath", *_TO_THE_METADATA, *logins):
         if text := spec.config.get(key, "").strip():
-            found[key] = text
+            found.setdefault(key, text)
     return found
 
 
@@ -219,7 +234,10 @@ def _volumes(cluster: ClusterView, job: JobResource) -> tuple[list[dict[str, Any
         source = {"secretName": password.name, "defaultMode": 0o440, "items": items}
         volumes.append({"name": _PASSWORD, "secret": source})
         mounts.append({"name": _PASSWORD, "mountPath": PASSWORD_DIRECTORY, "readOnly": True})
-    if cluster.spec.config.get("zkAuthCredentialsPath", "").strip():
+    if is_protected(cluster):
+        volumes.append(metadata_volume(cluster, "ca.crt"))
+        mounts.append(metadata_mount())
+    if any(cluster.spec.config.get(key, "").strip() for key in ("zkAuthCredentialsPath", *_TO_THE_METADATA)):
         given = {volume.get("name") for volume in job.spec.volumes}
         volumes += [volume for volume in extra if volume.get("name") not in given]
         mounts += [mount for mount in extra_mounts if mount.get("name") not in given]

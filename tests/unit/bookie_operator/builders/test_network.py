@@ -9,16 +9,16 @@ import pytest
 
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
-from tests.support.operator_clusters import FULL, MINIMAL, built, cluster
+from tests.support.operator_clusters import EMBEDDED, FULL, INSTANCE_ID, MINIMAL, built, cluster
 
 BROKERS = {"podSelector": {"matchLabels": {"app": "broker"}}}
 
 
 def peers(policy: Mapping[str, Any], port: int) -> list[Any] | None:
-    """Who may use a port; None: nobody, an empty list: everybody."""
+    """Who may use a port; None: nobody."""
     for rule in policy["spec"]["ingress"]:
         if port in [each["port"] for each in rule["ports"]]:
-            return list(rule.get("from", []))
+            return list(rule["from"])
     return None
 
 
@@ -27,11 +27,45 @@ def policy(name: str = "demo-bookie", context: BuildContext | None = None, **giv
     return build(cluster(spec), context or BuildContext()).objects[f"NetworkPolicy/{name}"]
 
 
-def test_by_default_pods_of_the_namespace_reach_the_data_and_everybody_the_metrics() -> None:
-    found = policy()
+def test_by_default_nobody_of_another_namespace_reaches_anything_but_the_operator() -> None:
+    found = policy(context=BuildContext(operator_namespace="operators"))
     assert peers(found, 3181) == peers(found, 3182) == [{"podSelector": {}}]
-    assert peers(found, 8000) == []
+    operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "operators"}}}
+    assert peers(found, 8000) == [{"podSelector": {}}, operator]
     assert found["spec"]["policyTypes"] == ["Ingress"]
+    for objects in (built(case).objects for case in ("minimal", "embedded", "gateway", "zones")):
+        for key, each in objects.items():
+            if key.startswith("NetworkPolicy/") and "Ingress" in each["spec"]["policyTypes"]:
+                assert all(rule["from"] for rule in each["spec"]["ingress"]), key
+
+
+def reached(**given: Any) -> dict[int, Any]:
+    """Peers that the cluster's pods reach, by port."""
+    objects = build(cluster({**MINIMAL, **given}), BuildContext()).objects
+    spec = objects["NetworkPolicy/demo-egress"]["spec"]
+    assert spec["policyTypes"] == ["Egress"]
+    return {port["port"]: rule.get("to") for rule in spec["egress"] for port in rule["ports"]}
+
+
+def test_what_the_pods_of_a_cluster_reach() -> None:
+    namespace = [{"podSelector": {}}]
+    assert reached() == {53: None, 5353: None, 2181: None, 3181: namespace, 8000: namespace}
+    for uri, ports in (
+        ("zk://zk-0", {2181}),
+        ("zk+null://a:2281;b:2282/", {2281, 2282}),
+        ("zk://[fd00::1]:2183", {2183}),
+    ):
+        assert set(reached(metadataService={"uri": uri})) - {53, 5353, 3181, 8000} == ports
+    assert 2281 in reached(metadataService={"type": "Embedded"})
+    more = {"ports": [{"port": 443}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+    assert reached(networkPolicy={"egress": [more]})[443] == more["to"]
+
+
+def test_jobs_reach_what_they_are_told() -> None:
+    chosen = built("minimal").objects["NetworkPolicy/demo-egress"]["spec"]["podSelector"]
+    assert chosen["matchExpressions"] == [
+        {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["job", "job-executor"]}
+    ]
 
 
 def test_the_clusters_own_pods_reach_the_data_whoever_else_may() -> None:
@@ -101,6 +135,16 @@ def test_probes_and_metrics_speak_what_the_pod_serves(enabled: bool, spoken: str
     if enabled:
         tls = {"ca": {"secret": {"name": "demo-admin-tls", "key": "ca.crt"}}, "serverName": "demo-bookie.storage.svc"}
         assert (read["https"]["scheme"], read["https"]["tlsConfig"]) == ("https", tls)
+
+
+def test_an_embedded_metadata_service_that_was_there_before_tokens_goes_on_without() -> None:
+    """Its bookies have none, and nobody asked for their restart; a new cluster begins with one."""
+    older, newer = (build(cluster(EMBEDDED, instance_id=known), BuildContext()) for known in (INSTANCE_ID, ""))
+    assert [text in str(each.objects) for each in (older, newer) for text in ("--token-file", "metadata-token")] == [
+        *(False, False),
+        *(True, True),
+    ]
+    assert "metadataServiceTokenFile" in str(newer.destroy_job) + str(newer.objects)
 
 
 def test_the_embedded_metadata_service_is_where_the_uri_says() -> None:

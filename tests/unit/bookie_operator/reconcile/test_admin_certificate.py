@@ -36,8 +36,11 @@ class Kept:
         self.store = store
         self.certificates = AdminCertificates()
 
-    async def keep(self, now: float = NOW, *, paused: bool = False, **admin_api: Any) -> tuple[str, ...]:
-        spec = BookieClusterSpec.model_validate({**SPEC, "tls": {"adminApi": admin_api}})
+    async def keep(
+        self, now: float = NOW, *, paused: bool = False, embedded: bool = False, **admin_api: Any
+    ) -> tuple[str, ...]:
+        more = {"metadataService": {"type": "Embedded"}} if embedded else {}
+        spec = BookieClusterSpec.model_validate({**SPEC, "tls": {"adminApi": admin_api}, **more})
         marks = {"podkeeper.dev/paused": "true"} if paused else {}
         view = ClusterView(
             name="demo", namespace="storage", uid="u", generation=1, spec=spec, status=NO_STATUS, annotations=marks
@@ -63,6 +66,17 @@ async def kept() -> AsyncIterator[Kept]:
 
 def fault(texts: dict[str, str], authorities: str, host: str = HOST) -> str:
     return fault_of(Pair(texts["tls.crt"], texts["tls.key"]), authorities, host)
+
+
+async def test_the_embedded_metadata_service_has_a_certificate_of_its_own(kept: Kept) -> None:
+    """Of the same authority, whoever makes that of the admin API; other pods need its `ca.crt` alone."""
+    assert await kept.keep(embedded=True, enabled=False) == ()
+    made = kept.texts("demo-metadata-tls")
+    assert fault(made, made["ca.crt"], "demo-metadata.storage.svc") == ""
+    assert kept.store.find(SECRET, "storage", SERVED) is None
+    assert await kept.keep(embedded=True) == ()
+    assert kept.texts("demo-metadata-tls") == made
+    assert kept.texts()["ca.crt"] == made["ca.crt"]
 
 
 async def test_a_certificate_is_made_once(kept: Kept) -> None:
