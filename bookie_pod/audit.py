@@ -1,4 +1,5 @@
-"""The audit trail: one line for each change through HTTP, gRPC or a command, and for each refusal.
+"""The audit trail: one line for each change through HTTP, gRPC or a command, and for each refusal, on the bookie's own
+port too.
 
     {"time": "2026-01-01T12:00:00.000Z", "via": "http", "who": "ci", "from": "10.0.0.7", "request": "9f2c...",
      "what": "DELETE /api/v1/ledger/delete", "of": {"ledger_id": 5}, "outcome": "done"}
@@ -9,9 +10,11 @@ Invariants
 - Nothing secret stands in a line: what a request names is told by those who know that it is none (`audited`); never a
   body, a token, a password.
 - It stands in the file that was asked for, else in the ordinary log. A line is one write to a file that is opened anew,
-  so that it may be moved away meanwhile, and several processes may share it.
-- It never raises: a line that cannot be written is a line in the ordinary log. What strangers are refused is a few
-  lines a minute and the number of all others (`FewLines`); the metric counts all.
+  so that it may be moved away meanwhile, and several processes may share it. One that the disk took only in part is
+  ended before the next one, whoever wrote it.
+- It never raises: a line that cannot be written is a line in the ordinary log. Refusals are a few lines a minute and
+  the number of all others (`FewLines`): of each who is known (`MOST_KNOWN` of them), and of strangers together. The
+  metric counts all.
 
 Threads: event loop, or a command's own.
 """
@@ -23,6 +26,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,6 +44,8 @@ MAX_TEXT: Final = 200
 """Characters of any value."""
 MAX_VALUES: Final = 32
 """Of what a request names, and of each list in it."""
+MOST_KNOWN: Final = 64
+"""Whose refusals are counted singly. Names stand in tokens' files, but also in certificates."""
 _MODE: Final = 0o640
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -124,7 +130,7 @@ def changing(role: Role, what: str, **of: object) -> Iterator[None]:
 
 
 class Audit:
-    """The audit trail of one port: `via` is `http` or `grpc`."""
+    """The audit trail of one port: `via` is `http`, `grpc`, `bookie` or `metadata`."""
 
     def __init__(self, via: str, registry: Registry, path: str | None = None) -> None:
         """`path`: of a log of its own. `InvalidConfiguration`: it cannot be written."""
@@ -134,7 +140,8 @@ class Audit:
             registry.scope("bookie_audit", via=via, outcome=outcome).counter("ACTIONS")
             for outcome in ("done", "failed", "refused", "lost")
         )
-        self._strangers = FewLines(_Trail(self))
+        self._refusals: dict[str, FewLines] = {"": FewLines(_Trail(self, "strangers"))}
+        """By the name of who is known; of all others."""
         self._faults = FewLines(_log)
         if path is not None:
             try:
@@ -159,16 +166,32 @@ class Audit:
             counter.add(1)
             if self._path is not None or role is not Role.WRITER or act.outcome == "refused":
                 fields = line(self.via, caller, what, request, act.outcome, act.of, act.reason)
-                self.write(fields)
+                if act.outcome == "refused":
+                    self._write_refusal(caller, fields)
+                else:
+                    self.write(fields)
 
     def refused(self, caller: Caller, role: Role, what: str, request: str) -> None:
         """The caller lacks the role."""
         self._refused.add(1)
         fields = line(self.via, caller, what, request, "refused", {}, f"it needs the role {role.value}")
-        if caller.is_known:
-            self.write(fields)
-        else:
-            self._strangers.warning("refused", line=fields)
+        self._write_refusal(caller, fields)
+
+    def kept_out(self, address: str, what: str, reason: str) -> None:
+        """Somebody was refused on the bookie's own port, whose log has told it already."""
+        self._refused.add(1)
+        if self._path is not None:
+            stranger = Caller("a stranger", address, frozenset(), is_known=False)
+            self._write_refusal(stranger, line(self.via, stranger, what, "", "refused", {}, reason))
+
+    def _write_refusal(self, caller: Caller, fields: dict[str, Any]) -> None:
+        name = caller.name if caller.is_known else ""
+        if name not in self._refusals:
+            if len(self._refusals) > MOST_KNOWN:
+                name = ""
+            else:
+                self._refusals[name] = FewLines(_Trail(self, name))
+        self._refusals[name].warning("refused", line=fields)
 
     def write(self, fields: dict[str, Any]) -> None:
         """Never raises."""
@@ -185,11 +208,12 @@ class Audit:
 class _Trail:
     """Takes what `FewLines` lets pass."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: Audit, who: str) -> None:
         self._audit = audit
+        self._who = who
 
     def warning(self, event: str, **fields: Any) -> None:
-        left_out = {"time": now(), "via": self._audit.via, "what": event, **fields}
+        left_out = {"time": now(), "via": self._audit.via, "who": self._who, "what": event, **fields}
         self._audit.write(fields.get("line", left_out))
 
 
@@ -233,7 +257,22 @@ def append(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
     try:
         data = text.encode("utf-8", "replace")
+        if data and _is_torn(descriptor, path):
+            data = b"\n" + data
         if data and os.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     finally:
         os.close(descriptor)
+
+
+def _is_torn(descriptor: int, path: str) -> bool:
+    """Whether the last line of the file has no end: the disk was full."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return False
+    try:
+        with open(path, "rb") as file:
+            file.seek(found.st_size - 1)
+            return file.read(1) not in (b"\n", b"")
+    except OSError:
+        return False  # it may be written, but not read

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from bookie_pod.audit import Audit
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
@@ -193,8 +194,9 @@ def make_server(
     operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     auth, tls = server_authentication(config.auth), server_tls(config.tls)
+    audit = Audit("bookie", registry, config.access.audit_log_file)
     context = ServerContext(
-        loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory
+        loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory, audit=audit
     )
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     waited = metrics.read_waited

@@ -137,7 +137,7 @@ class _AddReply(Reply):
         return self._encode(V2Code.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._conn.send(self._encode(code_of(error)))
+        self._conn.send(self._encode(code_of(error, self._conn)))
 
     def _encode(self, code: V2Code) -> bytes:
         request = self._request
@@ -215,7 +215,7 @@ class _ReadReply(Reply):
         )
 
     def error(self, error: BaseException) -> None:
-        request, code = self._request, code_of(error)
+        request, code = self._request, code_of(error, self._conn)
         self._budget.done(0, success=False, error=error)
         if isinstance(request, v2.BatchReadRequest):
             self._conn.send(_batch_error(request, code))

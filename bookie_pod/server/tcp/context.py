@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.few_lines import FewLines
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
@@ -100,6 +102,7 @@ class ServerContext:
         tls: RenewedTls | None = None,
         metrics: ServerMetrics = NO_SERVER_METRICS,
         memory: MemoryGovernor | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.loop = loop
         self.operations = operations
@@ -110,6 +113,7 @@ class ServerContext:
         self.tls = tls
         self.metrics = metrics
         self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
+        self.audit = audit or Audit("bookie", Registry())
         self.handlers: RequestHandlers
         self.older: OlderLedgers | None = None
         """Of a bookie that may have the id of one that is gone."""

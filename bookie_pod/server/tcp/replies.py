@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bookie_protocol.errors import NoSuchEntry, PodkeeperError, TooManyRequests, V2Code, V3Status
+from bookie_protocol.errors import NoSuchEntry, PodkeeperError, TooManyRequests, Unauthorized, V2Code, V3Status
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -21,20 +21,25 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-def code_of(error: BaseException) -> V2Code:
-    """The v2 code of any error; one that is not of the taxonomy is a fault of ours: logged, EIO.
+def code_of(error: BaseException, conn: Connection | None = None) -> V2Code:
+    """The v2 code of any error; one that is not of the taxonomy is a fault of ours: logged, EIO. `conn`: whose request
+    it was, if that may have had a wrong password.
 
     A ledger in limbo is EIO too: clients of the reference implementation have no name for 107 in version 2, and would
     leave the request to its time-out.
     """
+    if conn is not None and isinstance(error, Unauthorized):
+        conn.security.wrong_key(error)
     if isinstance(error, PodkeeperError):
         return V2Code.EIO if error.v2 == V2Code.EUNKNOWNLEDGERSTATE else error.v2
     _log.error("unexpected error in a request", error=repr(error), exc_info=error)
     return V2Code.EIO
 
 
-def status_of(error: BaseException) -> V3Status:
+def status_of(error: BaseException, conn: Connection | None = None) -> V3Status:
     """The v3 status of any error, likewise."""
+    if conn is not None and isinstance(error, Unauthorized):
+        conn.security.wrong_key(error)
     if isinstance(error, PodkeeperError):
         return error.v3
     _log.error("unexpected error in a request", error=repr(error), exc_info=error)

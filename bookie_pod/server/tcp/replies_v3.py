@@ -81,7 +81,7 @@ class AddReply(_Reply):
         return self._encode(V3Status.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._conn.send(self._encode(status_of(error)))
+        self._conn.send(self._encode(status_of(error, self._conn)))
 
     def _encode(self, status: V3Status) -> bytes:
         add, response = self._request.addRequest, new_response(self._request, status)
@@ -136,7 +136,7 @@ class ReadReply(_Reply):
 
     def error(self, error: BaseException) -> None:
         self._budget.done(0, success=False, error=error)
-        self._send(self._response(status_of(error)))
+        self._send(self._response(status_of(error, self._conn)))
 
     def _response(self, status: V3Status) -> pb.Response:
         read, response = self._request.readRequest, new_response(self._request, status)
@@ -156,7 +156,7 @@ class WriteLacReply(_TimedReply):
         self._answer(V3Status.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._answer(status_of(error))
+        self._answer(status_of(error, self._conn))
 
     def _answer(self, status: V3Status) -> None:
         response = new_response(self._request, status)

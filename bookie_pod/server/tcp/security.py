@@ -73,9 +73,18 @@ class ConnectionSecurity:
             self._refused = True
             needs = "TLS (tlsRequired)" if self._lacks_tls else "authentication"
             context = self._context
+            self._keep_out("a request", f"it needs {needs}")
             context.complaints.warning(
                 "requests are refused", peer=self._conn.peer, needs=needs, refused_so_far=context.refusals
             )
+
+    def wrong_key(self, error: Unauthorized) -> None:
+        """A request was answered so: it had another password than its ledger."""
+        self._keep_out("a ledger's password", str(error))
+
+    def _keep_out(self, what: str, reason: str) -> None:
+        """For the audit trail."""
+        self._context.audit.kept_out(self._conn.peer.rpartition(":")[0] or self._conn.peer, what, reason)
 
     def cancel(self) -> None:
         """The connection is gone."""
@@ -97,6 +106,7 @@ class ConnectionSecurity:
         try:
             answer = await self._authentication.answer(frame.message)
         except Unauthorized as error:
+            self._keep_out("a login", str(error))
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
             return
         except InvalidConfiguration as error:
@@ -118,6 +128,7 @@ class ConnectionSecurity:
         try:
             answer = await self._authentication.answer(from_protobuf(request.authRequest))
         except Unauthorized as error:
+            self._keep_out("a login", str(error))
             self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
             return
@@ -152,6 +163,8 @@ class ConnectionSecurity:
         try:
             secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
         except (OSError, ssl.SSLError) as error:
+            if isinstance(error, ssl.SSLError):
+                self._keep_out("a TLS handshake", str(error))
             conn.close(ProtocolViolation(f"TLS handshake failed: {error}"))
             # A transport whose handshake failed does not tell its protocol that it is gone.
             conn.connection_lost(error)
@@ -169,6 +182,7 @@ class ConnectionSecurity:
         try:
             await self._authentication.tls_established(peer)
         except Unauthorized as error:
+            self._keep_out("a certificate", str(error))
             conn.send(encode_frame(header_copied(request, V3Status.EIO)))
             conn.close(ProtocolViolation(f"certificate refused: {error}"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
+from bookie_pod.audit import Audit
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp import strangers
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, SECONDS
@@ -210,3 +213,26 @@ async def test_where_nothing_is_demanded_nobody_is_a_stranger() -> None:
         rig.connect()
         assert len(rig.context.strangers) == tls_required
         rig.close()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_whoever_is_refused_stands_in_the_audit_trail(guarded: ServerRig, version: int, tmp_path: Path) -> None:
+    trail = tmp_path / "audit.log"
+    guarded.context.audit = Audit("bookie", Registry(), str(trail))
+    add = v2_add if version == 2 else v3_add
+    conn, _ = guarded.connect()
+    conn.data_received(add(entry(1, 0)) * 3)
+    conn.data_received(token(b"wrong"))
+    await guarded.settle()
+    guarded.context.auth = None
+    known, _ = guarded.connect()
+    known.data_received(add(entry(1, 0), key=b"1" * 20))
+    await guarded.settle()
+    known.data_received(add(entry(1, 1), key=b"2" * 20))
+    await guarded.settle()
+    found = [json.loads(each) for each in trail.read_text().splitlines()]
+    assert [(each["what"], each["outcome"]) for each in found] == [
+        *(("a request", "refused"), ("a login", "refused")),
+        ("a ledger's password", "refused"),
+    ]
+    assert found[2]["reason"] == "ledger 1: the master key is not the one it was created with"
