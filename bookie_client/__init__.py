@@ -46,7 +46,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls, SaslLogin
 from bookie_protocol.traffic_class import TrafficClass
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "MetadataDamaged",
     "MetadataError",
     "MetadataServiceOptions",
+    "MetadataTls",
     "MetadataUnavailable",
     "NoSuchEntry",
     "NoSuchLedger",

@@ -5,6 +5,7 @@ Pure; any thread.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -22,3 +23,13 @@ def host_to_bind(host: str, port: int) -> str | None:
     if host not in EVERY_ADDRESS:
         return host
     return None if port else "0.0.0.0"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it means this machine, whoever says it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -32,3 +32,11 @@ def first_token(written: bytes) -> str | None:
     too long."""
     lines = token_lines(written)
     return lines[0][1][0].decode("ascii") if lines else None
+
+
+def shown_token(written: bytes) -> str:
+    """As `first_token`; that there is none is a `ValueError` too."""
+    token = first_token(written)
+    if token is None:
+        raise ValueError("it holds no token; write one a line")
+    return token

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 URI_VARIABLE: Final = "BK_metadataServiceUri"
-CREDENTIALS_VARIABLE: Final = "BK_zkAuthCredentialsPath"
+_OF_THE_METADATA: Final = ("BK_metadataService", "BK_zkAuthCredentialsPath")
+"""How variables begin that say where the metadata service is, and how it is reached."""
 
 
 class Cluster(NamedTuple):
@@ -57,7 +58,7 @@ class Connection:
         """The configuration that counts; defaults if there is none. Raises `InvalidConfiguration`."""
         from bookie_pod.config.load import load_config
 
-        given = self._file or URI_VARIABLE in os.environ or CREDENTIALS_VARIABLE in os.environ
+        given = self._file or any(name.startswith(_OF_THE_METADATA) for name in os.environ)
         return load_config(self._file) if given else load_config(environ={})
 
     def uri(self) -> str:

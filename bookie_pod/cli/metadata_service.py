@@ -40,6 +40,10 @@ _PORT: Final = click.IntRange(0, 65535)
     type=click.IntRange(8, 1_000_000),
     help="Sessions of all clients; a process has one or two. No connection has more than are left for the others.",
 )
+@click.option("--token-file", help="Serve only who shows one of the tokens in this file, one a line.")
+@click.option("--tls-certificate", help="Serve over TLS: PEM file with the certificate chain.")
+@click.option("--tls-key", help="Its private key, in PEM, not encrypted.")
+@click.option("--tls-trust", help="Demand certificates from clients, of the authorities in this PEM file.")
 @click.option("--log-format", default="json", show_default=True, type=click.Choice(["json", "console"]))
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
@@ -54,15 +58,20 @@ def metadata_service(
     no_http: bool,
     client_memory_mb: int,
     max_sessions: int,
+    token_file: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    tls_trust: str | None,
     log_format: str,
     log_level: str,
 ) -> int:
     """Run the embedded metadata service, for development and single clusters without ZooKeeper.
 
     Bookies and clients find it at embedded://HOST:PORT/ledgers; `bookie cluster init` with that URI makes the cluster.
-    Like a ZooKeeper without authentication it serves everybody who reaches its port. /healthz, /readyz and /metrics
-    are on the HTTP port. SIGTERM and SIGINT stop it; the exit code is 0 then, and 2 if a port or the directory cannot
-    be had.
+    Without --token-file and --tls-trust it serves everybody who reaches its port. These files are read again when they
+    change; the configuration of clients names theirs in the keys metadataServiceTokenFile,
+    metadataServiceTrustStorePath and so on. /healthz, /readyz and /metrics are on the HTTP port. SIGTERM and SIGINT
+    stop it; the exit code is 0 then, and 2 if a port or the directory cannot be had.
     """
     quiet_grpc()
     from bookie_pod import logs
@@ -70,4 +79,7 @@ def metadata_service(
 
     logs.configure(log_format, log_level)
     probes = None if no_http else http_port
-    return serve_metadata(MetadataProcessOptions(data, host, port, http_host, probes, client_memory_mb, max_sessions))
+    guards = (token_file, tls_certificate, tls_key, tls_trust)
+    return serve_metadata(
+        MetadataProcessOptions(data, host, port, http_host, probes, client_memory_mb, max_sessions, *guards)
+    )

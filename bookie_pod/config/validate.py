@@ -183,6 +183,11 @@ def _security(config: BookieConfig) -> Iterator[str]:
     yield from _who_may_connect(config)
     if metadata.zk_enable_security and metadata.zk_auth_credentials_path is None:
         yield "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath is needed"
+    files = (metadata.trust_store_path, metadata.certificate_path, metadata.key_path)
+    if any(files) and not metadata.tls_enable:
+        yield "metadataServiceTlsEnable=false: the files of TLS that are named are not used; set it to true"
+    if (metadata.certificate_path is None) != (metadata.key_path is None):
+        yield "metadataServiceCertificatePath and metadataServiceKeyPath go together: a certificate and its key"
     uri = metadata.service_uri
     if uri is not None:
         try:

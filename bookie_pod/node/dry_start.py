@@ -16,12 +16,14 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.identity.ownership import check_distinct
-from bookie_pod.node.metadata import read_credentials
+from bookie_pod.node.metadata import metadata_tls, read_credentials
 from bookie_pod.node.start_errors import required_metadata_uri
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.tcp.authentication import server_authentication
 from bookie_pod.server.tcp.tls import server_tls
+from bookie_protocol.auth.watched_file import WatchedFile
+from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 
 
@@ -38,6 +40,10 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
     yield lambda: required_metadata_uri(config)
     if (path := config.metadata.zk_auth_credentials_path) is not None:
         yield lambda: read_credentials(path)
+    if (tls := metadata_tls(config.metadata)) is not None:
+        yield tls.check
+    if (token_file := config.metadata.token_file) is not None:
+        yield WatchedFile("metadataServiceTokenFile", token_file, shown_token).value
     yield lambda: derive_bookie_id(options.address_options(config, config.network.bookie_port))
     yield lambda: check_distinct(options.bookie_directories(config))
     yield lambda: options.storage_settings(config)

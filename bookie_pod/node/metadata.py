@@ -8,7 +8,7 @@ from __future__ import annotations
 from bookie_pod.config.sections.security import MetadataConfig
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.options import SaslLogin
+from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.uri import open_metadata_service
 
 
@@ -32,8 +32,19 @@ async def open_metadata(config: MetadataConfig, uri: str, *, make_store: bool = 
         auth=auth,
         sasl=sasl,
         secure=config.zk_enable_security,
+        tls=metadata_tls(config),
+        token_file=config.token_file,
         requests_per_second=config.zk_request_rate_limit,
         make_store=make_store,
+    )
+
+
+def metadata_tls(config: MetadataConfig) -> MetadataTls | None:
+    """None: connections are not encrypted."""
+    if not config.tls_enable:
+        return None
+    return MetadataTls(
+        ca_file=config.trust_store_path, certificate_file=config.certificate_path, key_file=config.key_path
     )
 
 

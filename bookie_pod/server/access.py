@@ -16,7 +16,6 @@ Event loop only.
 
 from __future__ import annotations
 
-import ipaddress
 import urllib.parse
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -25,6 +24,7 @@ from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.roles import EVERYTHING, ROLE_NAMES, Caller, Role, roles_named
 from bookie_pod.server.tcp.certificate_roles import role_of
 from bookie_pod.server.tokens import Tokens
+from bookie_protocol.addresses import is_loopback
 from bookie_protocol.wire.auth import Subject
 
 _PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "via")
@@ -114,16 +114,6 @@ def _names_this_machine(url: str) -> bool:
         return is_loopback(urllib.parse.urlsplit(url).hostname or "")
     except ValueError:
         return False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether it means this machine, whoever says it."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def _own_roles(subject: Subject) -> frozenset[Role]:

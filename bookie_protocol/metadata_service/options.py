@@ -7,6 +7,7 @@ Sources: reference metadata layout, sections 8.1, 12, 13 and 16.
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -45,9 +46,42 @@ class SaslLogin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTls:
+    """Connections to the metadata service are encrypted, and its certificate must name the host that is connected to.
+    The files are PEM, and read again for new connections."""
+
+    ca_file: str | None = None
+    """Certificates to trust, and no others; None: those of the system."""
+    certificate_file: str | None = None
+    """This client's certificate chain, if the service demands one."""
+    key_file: str | None = None
+    """Its private key, not encrypted."""
+
+    def __post_init__(self) -> None:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise InvalidConfiguration("TLS to the metadata service: a certificate and its key go together")
+
+    def context(self) -> ssl.SSLContext:
+        """With the files as they are now. Raises OSError."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate_file is not None:
+            context.load_cert_chain(self.certificate_file, self.key_file, password="")
+        return context
+
+    def check(self) -> None:
+        """Raises `InvalidConfiguration` for files that cannot be used."""
+        try:
+            self.context()
+        except OSError as error:
+            reason = "no PEM files that belong together" if isinstance(error, ssl.SSLError) else error.strerror
+            files = ", ".join(path for path in (self.ca_file, self.certificate_file, self.key_file) if path is not None)
+            raise InvalidConfiguration(f"TLS to the metadata service, of {files}: {reason}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServiceOptions:
-    """Only `timeout`, `requests_per_second`, `max_node_bytes`, `ledger_metadata_version` and `make_store` mean anything
-    to embedded stores."""
+    """`auth`, `sasl` and `secure` mean nothing to embedded stores; `tls` and `token_file` nothing to one that this
+    process owns."""
 
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     """Seconds: time-out of the session, and of every call that names none (`zkTimeout`)."""
@@ -56,6 +90,11 @@ class MetadataServiceOptions:
     sasl: SaslLogin | None = None
     secure: bool = False
     """New nodes belong to their creator alone (`zkEnableSecurity`)."""
+    tls: MetadataTls | None = None
+    """None: connections are not encrypted."""
+    token_file: str | None = None
+    """File whose first token is shown to an embedded store that another process serves; it is read again when it
+    changes. A token is shown over TLS, or to this machine."""
     requests_per_second: float = 0.0
     """Requests a second, in bursts of up to a second's worth (`zkRequestRateLimit`); 0: no limit."""
     max_node_bytes: int = DEFAULT_MAX_NODE_BYTES

@@ -28,6 +28,7 @@ from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataSer
 from bookie_protocol.metadata_service.options import (
     DEFAULT_TIMEOUT_SECONDS,
     MetadataServiceOptions,
+    MetadataTls,
     SaslLogin,
 )
 
@@ -116,6 +117,8 @@ async def open_metadata_service(
     auth: Sequence[tuple[str, str]] = (),
     sasl: SaslLogin | None = None,
     secure: bool = False,
+    tls: MetadataTls | None = None,
+    token_file: str | None = None,
     requests_per_second: float = 0.0,
     ledger_metadata_version: int = -1,
     make_store: bool = True,
@@ -130,6 +133,8 @@ async def open_metadata_service(
         auth=tuple(auth),
         sasl=sasl,
         secure=secure,
+        tls=tls,
+        token_file=token_file,
         requests_per_second=requests_per_second,
         ledger_metadata_version=ledger_metadata_version,
         make_store=make_store,

@@ -95,6 +95,13 @@ class AccessOptions:
     metadata_service_uri: str = option(variable=URI_VARIABLE)
     metadata_timeout: float = option(DEFAULT_METADATA_SECONDS, read=seconds)
     """Seconds until the metadata service must have answered."""
+    metadata_service_tls_enable: bool = option(False)
+    """Connect to it over TLS; the next three are PEM files."""
+    metadata_service_trust_store_path: str | None = option(None)
+    metadata_service_certificate_path: str | None = option(None)
+    metadata_service_key_path: str | None = option(None)
+    metadata_service_token_file: str | None = option(None)
+    """Show an embedded one the first token of this file."""
     zk_auth_credentials_path: str | None = option(None)
     """File with one line `user:password`."""
     zk_auth_scheme: ZooKeeperAuthScheme = option(ZooKeeperAuthScheme.DIGEST)
@@ -196,18 +203,27 @@ class AccessOptions:
         return JaasAuth(path, self.sasl_jaas_client_section_name)
 
     def _metadata_service(self) -> MetadataServiceOptions:
-        from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
+        from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls, SaslLogin
 
+        tls = None
+        if self.metadata_service_tls_enable:
+            tls = MetadataTls(
+                ca_file=self.metadata_service_trust_store_path,
+                certificate_file=self.metadata_service_certificate_path,
+                key_file=self.metadata_service_key_path,
+            )
+        plain = MetadataServiceOptions(
+            timeout=self.metadata_timeout, tls=tls, token_file=self.metadata_service_token_file
+        )
         path = self.zk_auth_credentials_path
         if path is None:
-            return MetadataServiceOptions(timeout=self.metadata_timeout)
+            return plain
         user, colon, password = _text(read_secret("zkAuthCredentialsPath", path)).partition(":")
         if not (user and colon and password) or "\n" in password:
             raise PodkeeperSparkError(OPTION, f"option zkAuthCredentialsPath={path}: must hold one line user:password")
         if self.zk_auth_scheme is ZooKeeperAuthScheme.SASL:
-            login = SaslLogin(username=user, password=password)
-            return MetadataServiceOptions(timeout=self.metadata_timeout, sasl=login)
-        return MetadataServiceOptions(timeout=self.metadata_timeout, auth=(("digest", f"{user}:{password}"),))
+            return dataclasses.replace(plain, sasl=SaslLogin(username=user, password=password))
+        return dataclasses.replace(plain, auth=(("digest", f"{user}:{password}"),))
 
 
 def _text(secret: bytes) -> str:

@@ -13,7 +13,7 @@ from kazoo.protocol.states import KazooState
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataExists, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState, Versioned
-from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
+from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
@@ -21,6 +21,7 @@ from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead
 from tests.contract.test_metadata_service import INFO, ledger
 from tests.support import zookeeper as zookeeper_support
 from tests.support.bookie_process import free_port
+from tests.support.certificates import Certificates
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
@@ -292,7 +293,10 @@ async def test_two_components_of_a_secure_cluster_share_it(zookeeper: ZooKeeperS
 
 @pytest.fixture(scope="module")
 def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    server = ZooKeeperServer(str(tmp_path_factory.mktemp("sasl")), {"bookie": "s3cret"})
+    folder = tmp_path_factory.mktemp("sasl")
+    certificates = Certificates(folder).make_all()
+    certificates.make_named("server", "IP:127.0.0.1")
+    server = ZooKeeperServer(str(folder), {"bookie": "s3cret"}, tls=str(folder))
     server.start()
     yield server
     server.stop()
@@ -322,6 +326,32 @@ async def test_a_sasl_login(sasl_server: ZooKeeperServer) -> None:
 async def test_a_wrong_login_is_said_to_be_one(sasl_server: ZooKeeperServer, sasl: SaslLogin | None) -> None:
     with pytest.raises(MetadataUnavailable, match="refuses access; check the credentials"):
         await open_metadata_service(sasl_server.uri("/nobody"), sasl=sasl, timeout=5)
+
+
+async def test_over_tls(sasl_server: ZooKeeperServer) -> None:
+    """With certificates of both sides; many answers at once, which come in one record of TLS."""
+    folder, login = sasl_server.folder, SaslLogin(username="bookie", password="s3cret")
+    uri = f"zk+null://127.0.0.1:{sasl_server.secure_port}/over-tls"
+
+    def tls(name: str, ca: str = "authority") -> MetadataTls:
+        return MetadataTls(
+            ca_file=f"{folder}/{ca}.pem", certificate_file=f"{folder}/{name}.pem", key_file=f"{folder}/{name}.key"
+        )
+
+    service = await open_metadata_service(uri, sasl=login, tls=tls("client"), timeout=30)
+    await service.cluster.initialize()
+    await asyncio.gather(*(service.ledgers.create(ledger(number)) for number in range(200)))
+    async with asyncio.timeout(5):  # a ping, every ten seconds, would bring an answer that was left behind
+        assert len(await asyncio.gather(*(service.ledgers.read(number) for number in range(200)))) == 200
+    await service.close()
+    for refused, uri_of, told in (
+        (tls("client", "stranger"), uri, "CERTIFICATE_VERIFY_FAILED"),
+        (tls("client"), uri.replace("127.0.0.1", "localhost"), "Hostname mismatch|is not valid for 'localhost'"),
+        (tls("unknown"), uri, "that the servers run"),
+        (None, uri, "that the servers run"),
+    ):
+        with pytest.raises(MetadataUnavailable, match=told):
+            await open_metadata_service(uri_of, sasl=login, tls=refused, timeout=2)
 
 
 async def test_gssapi_names_the_package_that_is_missing(zookeeper: ZooKeeperServer) -> None:

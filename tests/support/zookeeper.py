@@ -47,15 +47,31 @@ class ZooKeeperServer:
     """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted.
 
     With `sasl_users` (name and password) only who logs in by SASL is served. `host`: an address of this machine.
+    `tls`: folder with `server.pem`, `server.key` and `authority.pem`; then there is a second port, for TLS with
+    certificates of both sides.
     """
 
-    def __init__(self, directory: str, sasl_users: Mapping[str, str] | None = None, *, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        directory: str,
+        sasl_users: Mapping[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        tls: str | None = None,
+    ) -> None:
         self._directory = directory
         self._host = host
         self._sasl_users = sasl_users
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         self._started_before = False
         self.port = free_port()
+        self.secure_port = free_port() if tls is not None else 0
+
+    @property
+    def folder(self) -> str:
+        """With its files, those of `tls` among them if that is the folder."""
+        return self._directory
 
     @property
     def hosts(self) -> str:
@@ -90,6 +106,8 @@ class ZooKeeperServer:
                 "admin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=srvr\nextendedTypesEnabled=true\n"
             )
+            if self._tls is not None:
+                out.write(self._tls_settings(self._tls))
             if self._sasl_users:
                 out.write(
                     "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
@@ -105,6 +123,19 @@ class ZooKeeperServer:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def _tls_settings(self, folder: str) -> str:
+        """The key store is one PEM file with key and certificate."""
+        store = f"{self._directory}/store.pem"
+        with open(store, "w", encoding="utf-8") as out:
+            for name in ("server.key", "server.pem"):
+                with open(f"{folder}/{name}", encoding="utf-8") as part:
+                    out.write(part.read())
+        return (
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"secureClientPort={self.secure_port}\nsecureClientPortAddress={self._host}\n"
+            f"ssl.keyStore.location={store}\nssl.trustStore.location={folder}/authority.pem\nssl.clientAuth=need\n"
+        )
 
     def _sasl_options(self) -> Iterator[str]:
         if not self._sasl_users:

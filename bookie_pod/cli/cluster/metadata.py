@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.connection import Connection
 from bookie_pod.cli.options import config_option, seconds
 from bookie_protocol.errors import (
     ExitCode,
@@ -30,7 +31,7 @@ TELL_AFTER_S: Final = 5.0
 """Seconds after which somebody who waits for a metadata service is told so."""
 
 _uri = click.argument("uri")
-_config = config_option("Take zkTimeout and ZooKeeper's login from this properties file.")
+_config = config_option("Take zkTimeout, TLS and logins to the metadata service from this properties file.")
 _timeout = click.option(
     "--timeout",
     type=float,
@@ -189,14 +190,8 @@ def _run(
     import asyncio
     from dataclasses import replace
 
-    from bookie_pod.config.sections.security import MetadataConfig
-
     quiet_kazoo()
-    config = MetadataConfig()
-    if file is not None:
-        from bookie_pod.config.load import load_config
-
-        config = load_config(file).metadata
+    config = Connection(uri, file, ()).configuration.metadata
     if timeout is not None:
         config = replace(config, zk_timeout_ms=round(timeout * 1000))
 

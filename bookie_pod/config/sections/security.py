@@ -117,6 +117,19 @@ class MetadataConfig:
     """Older form: root znode of the cluster."""
     ledger_manager_factory_class: str | None = key("ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",))
     """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
+    tls_enable: bool = key("metadataServiceTlsEnable", False, own=True)
+    """Connect to the metadata service over TLS: to ZooKeeper's `secureClientPort`, or to an embedded one that has a
+    certificate. It must name the host that stands in the URI."""
+    trust_store_path: str | None = key("metadataServiceTrustStorePath", None, own=True)
+    """With `metadataServiceTlsEnable`: PEM file with the certificates of the authorities that are trusted. Unset: those
+    of the system. This file and the next two are read again for new connections."""
+    certificate_path: str | None = key("metadataServiceCertificatePath", None, own=True)
+    """With `metadataServiceTlsEnable`: PEM file with the certificate chain that is shown, where one is demanded."""
+    key_path: str | None = key("metadataServiceKeyPath", None, own=True)
+    """PEM file with its private key, not encrypted."""
+    token_file: str | None = key("metadataServiceTokenFile", None, own=True)
+    """File whose first token is shown to an embedded metadata service, over TLS or to this machine. It is read again
+    when it changes."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
     """Time-out of the session with the metadata service, in ms, which ZooKeeper may change to one within its own
     bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer pause it

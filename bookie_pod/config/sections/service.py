@@ -141,9 +141,10 @@ class AccessConfig:
     that one alone."""
     audit_log_file: str | None = key("auditLogFile", None, own=True)
     """File to which each change through HTTP, gRPC or a command, and each refusal, is appended as one line of JSON:
-    who, from where, what, with which outcome. It may be moved away at any time, and several processes may share it.
-    Unset: the lines stand in the ordinary log, at `info`, without those of clients that write ledgers over gRPC, and
-    commands write none."""
+    who, from where, what, with which outcome; refusals also of the bookie's own port, where a client shows no
+    credential, a wrong one, or another password than a ledger's. It may be moved away at any time, and several
+    processes may share it. Unset: the lines stand in the ordinary log, at `info`, without those of clients that write
+    ledgers over gRPC, and commands write none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ Invariants
 - It makes no cluster: whoever wants one creates it (`bookie cluster init`).
 - What clients make it hold is governed: `client_memory_mb` for requests and answers under way, half as much for
   watches.
+- With a token, or certificates of clients, nobody gets an answer without; nothing of a stranger's request is received.
+- A token is never waited for where others could read it on the way.
 - A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
 Threads: the main thread runs the event loop; the store has a thread of its own.
@@ -12,22 +14,32 @@ Threads: the main thread runs the event loop; the store has a thread of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from bookie_pod.audit import Audit
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
-from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.config.sections.service import AccessConfig, HttpConfig
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.processes.memory import guard_memory
 from bookie_pod.node.processes.service import ServiceProcess
 from bookie_pod.node.processes.until_signal import run_until_signal
+from bookie_pod.roles import Role
+from bookie_pod.server.access import Access
+from bookie_pod.server.grpc.access import DemandRole
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
-from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
+from bookie_pod.server.tokens import Tokens
+from bookie_protocol.addresses import is_loopback
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.lasting import lasting_task
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer, ServingBounds
 
@@ -36,17 +48,25 @@ CALLS: Final = 1024
 """Operations that run at a time; gRPC refuses more."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Four times what a ZooKeeper takes."""
+MORE_CONNECTIONS: Final = 128
+"""Than sessions."""
+IDLE_MS: Final = 30_000
+"""A connection without a call is closed after so long; every client has a stream of events."""
+TOKEN_OPTION: Final = "--token-file"
+_TLS_OPTIONS: Final = ("--tls-certificate", "--tls-key", "--tls-trust")
 _MB: Final = 1024 * 1024
 LOCK_FILE: Final = "LOCK"
 """RocksDB's; an error that names it tells of another owner."""
 
+_SERVICE: Final = messages.DESCRIPTOR.services_by_name["EmbeddedMetadata"]
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataProcessOptions:
     """`http_port` None: no probes. A port that is 0 is any free one. `client_memory_mb`: what clients may make it hold;
-    `max_sessions`: theirs, of all of them."""
+    `max_sessions`: theirs, of all of them. `token_file`: tokens, of which clients show one. `tls_trust`: demand a
+    certificate from clients."""
 
     data: Path
     host: str
@@ -55,6 +75,10 @@ class MetadataProcessOptions:
     http_port: int | None
     client_memory_mb: int
     max_sessions: int
+    token_file: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_trust: str | None = None
 
 
 class MetadataProcess(ServiceProcess):
@@ -82,9 +106,8 @@ class MetadataProcess(ServiceProcess):
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         self._undo.push_async_callback(owner.close)
         callers = Callers(memory)
-        server = EmbeddedMetadataServer(
-            owner, options.host, options.port, serving_bounds(callers, options.max_sessions)
-        )
+        served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry)
+        server = EmbeddedMetadataServer(owner, options.host, options.port, served)
         await server.start()
         self._undo.push_async_callback(server.stop)
         self._undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
@@ -108,9 +131,44 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     calls = max_sessions + CALLS  # each session has a stream of events
     return ServingBounds(
         interceptors=(GovernedCalls(callers, MAX_REQUEST_BYTES, only=MAX_REQUEST_BYTES, holds_answers=True),),
-        options=(("grpc.max_receive_message_length", MAX_REQUEST_BYTES), *bounds(calls)),
+        options=(
+            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            *bounds(calls, max_sessions + MORE_CONNECTIONS),
+        ),
         calls=calls,
     )
+
+
+async def guarded(served: ServingBounds, options: MetadataProcessOptions, registry: Registry) -> ServingBounds:
+    """With what the options demand of clients. Raises `InvalidConfiguration`."""
+    certificate, key, trust = options.tls_certificate, options.tls_key, options.tls_trust
+    if (certificate is None) != (key is None) or (trust is not None and certificate is None):
+        raise InvalidConfiguration(
+            "--tls-certificate and --tls-key go together, and --tls-trust with both: TLS takes both of them"
+        )
+    away = not is_loopback(options.host)
+    if certificate is None and options.token_file is not None and away:
+        raise InvalidConfiguration(
+            f"{TOKEN_OPTION}={options.token_file}: whoever listens on the way could read the token; give"
+            " --tls-certificate and --tls-key, or --host 127.0.0.1"
+        )
+    tokens = await Tokens.load(TOKEN_OPTION, options.token_file)
+    if certificate is not None and key is not None:
+        files = TlsFiles(certificate, key, trust, _TLS_OPTIONS)
+        served = replace(served, credentials=await asyncio.to_thread(renewed_credentials, files))
+    if tokens is None and trust is None:
+        if away:
+            _log.warning(
+                "everybody who reaches the metadata service may change all of it",
+                host=options.host,
+                remedy=f"give {TOKEN_OPTION}, or --tls-trust",
+            )
+        return served
+    access = Access(AccessConfig(), TOKEN_OPTION, tokens, certificates=trust is not None)
+    roles = {f"/{_SERVICE.full_name}/{call.name}": Role.ADMIN for call in _SERVICE.methods}
+    asks = DemandRole(access, Audit("metadata", registry), roles, audited=frozenset())
+    return replace(served, interceptors=(asks, *served.interceptors))
 
 
 async def _open(data: Path, limits: OwnerLimits) -> EmbeddedOwner:

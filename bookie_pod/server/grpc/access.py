@@ -4,7 +4,7 @@ Invariants
 - Each service of the node names the role of each of its calls; one that is named nowhere is nobody's. The health
   service's are everybody's: they say nothing that a probe must not know. Reflection is a viewer's.
 - A call is judged when it begins; a stream that runs goes on when its token is taken away.
-- Calls that change something stand in the audit trail, and so does every refusal.
+- Calls that change something stand in the audit trail where the server has one, and so does every refusal.
 
 Event loop only.
 """
@@ -42,11 +42,15 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
     """Refuses calls with UNAUTHENTICATED or PERMISSION_DENIED. It stands before `GovernedCalls`, whose handlers it
     takes: those read the requests themselves."""
 
-    def __init__(self, access: Access, audit: Audit, roles: Mapping[str, Role]) -> None:
-        """`roles`: by a call's full name, as in `/package.Service/Call`."""
+    def __init__(
+        self, access: Access, audit: Audit, roles: Mapping[str, Role], audited: frozenset[Role] = CHANGES
+    ) -> None:
+        """`roles`: by a call's full name, as in `/package.Service/Call`. `audited`: calls that need one of these stand
+        in the trail."""
         self._access = access
         self._audit = audit
         self._roles = roles
+        self._audited = audited
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], handler_call_details: Any
@@ -72,7 +76,7 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
                 unknown = not caller.is_known
                 code = grpc.StatusCode.UNAUTHENTICATED if unknown else grpc.StatusCode.PERMISSION_DENIED
                 await context.abort(code, f"{refusal} (request {request})")
-            if role not in CHANGES:
+            if role not in self._audited:
                 with asking(Asked(self._audit, caller, method, request)):
                     return await serve(requests, context)
             with self._audit.act(caller, role, method, request):

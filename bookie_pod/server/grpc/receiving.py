@@ -42,14 +42,18 @@ ONLY_REQUEST_BYTES: Final = 128 * 1024
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
+HANDSHAKE_MS: Final = 10_000
 COPIES: Final = 2
 """Of a message that is being dealt with: the message, and what was taken out of it."""
 _CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
 
 
-def bounds(calls: int) -> tuple[tuple[str, int], ...]:
-    """Options of a server that runs so many calls at a time."""
+def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
+    """Options of a server that runs so many calls at a time. Of more connections, those whose handshake has not ended
+    among them, the new ones are closed at once."""
     return (
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         # Else a fast network lets every stream send megabytes before anybody waits for its message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", calls),

@@ -44,8 +44,6 @@ POLL_S: Final = 0.5
 MAX_CONCURRENT_RPCS: Final = 128
 MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
 MAX_CONNECTIONS: Final = 1024
-"""Those whose handshake has not ended among them; more are closed at once."""
-HANDSHAKE_MS: Final = 10_000
 STOP_GRACE_S: Final = 1.0
 KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -180,9 +178,7 @@ class GrpcServer:
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),
-                ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
-                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-                *bounds(calls),
+                *bounds(calls, MAX_CONNECTIONS),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -13,6 +13,7 @@ from bookie_pod.callers import Callers
 from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
+from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
     from bookie_pod.server.grpc.server import GrpcServer, GrpcService
@@ -41,7 +42,7 @@ async def start_grpc(
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.grpc.server")
     from bookie_pod.audit import Audit
-    from bookie_pod.server.access import Access, is_loopback
+    from bookie_pod.server.access import Access
     from bookie_pod.server.grpc.server import GrpcServer
     from bookie_pod.server.tokens import Tokens
 

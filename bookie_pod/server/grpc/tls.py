@@ -27,15 +27,19 @@ _ENCRYPTED: Final = b"ENCRYPTED"
 _log = structlog.get_logger(__name__)
 
 
-class _Files(NamedTuple):
+class TlsFiles(NamedTuple):
+    """PEM files of a server. `trusted`: of the authorities of clients, from whom a certificate is demanded then."""
+
     certificate: str
     key: str
     trusted: str | None
+    named: tuple[str, str, str] = ("grpcServerCertificatePath", "grpcServerKeyPath", "grpcServerTrustStorePath")
+    """How messages call the three of them."""
 
     @property
     def identity(self) -> tuple[tuple[int, int, int], ...]:
         """Another one when a file was exchanged. Raises OSError."""
-        found = [os.stat(path) for path in self if path is not None]
+        found = [os.stat(path) for path in self[:3] if path is not None]
         return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
 
@@ -44,14 +48,19 @@ def server_credentials(config: GrpcConfig) -> grpc.ServerCredentials | None:
     if not config.tls_enable:
         return None
     trusted = config.trust_store_path if config.client_authentication else None
-    renewal = _Renewal(_Files(config.certificate_path or "", config.key_path or "", trusted))
+    return renewed_credentials(TlsFiles(config.certificate_path or "", config.key_path or "", trusted))
+
+
+def renewed_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Raises `InvalidConfiguration`."""
+    renewal = _Renewal(files)
     return grpc.dynamic_ssl_server_credentials(
-        renewal.first, renewal.newer, require_client_authentication=config.client_authentication
+        renewal.first, renewal.newer, require_client_authentication=files.trusted is not None
     )
 
 
 class _Renewal:
-    def __init__(self, files: _Files) -> None:
+    def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._lock = threading.Lock()
         self._looked_at = time.monotonic()
@@ -82,25 +91,24 @@ class _Renewal:
         return identity, grpc.ssl_server_certificate_configuration([(key, chain)], roots)
 
 
-def _checked(files: _Files) -> tuple[tuple[int, int, int], ...]:
+def _checked(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
     """gRPC itself tells of bad files only at handshakes, and by silence. Raises `InvalidConfiguration`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate, key, trusted = files.named
     try:
         identity = files.identity
         if _ENCRYPTED in Path(files.key).read_bytes():
-            raise InvalidConfiguration(
-                f"grpcServerKeyPath={files.key}: gRPC takes no encrypted key; decrypt it with openssl pkey"
-            )
+            raise InvalidConfiguration(f"{key}={files.key}: gRPC takes no encrypted key; decrypt it with openssl pkey")
         context.load_cert_chain(files.certificate, files.key, "")
     except OSError as error:
         raise InvalidConfiguration(
-            f"grpcServerCertificatePath={files.certificate} and grpcServerKeyPath={files.key}: {_reason(error)}"
+            f"{certificate}={files.certificate} and {key}={files.key}: {_reason(error)}"
         ) from error
     if files.trusted is not None:
         try:
             context.load_verify_locations(files.trusted)
         except OSError as error:
-            raise InvalidConfiguration(f"grpcServerTrustStorePath={files.trusted}: {_reason(error)}") from error
+            raise InvalidConfiguration(f"{trusted}={files.trusted}: {_reason(error)}") from error
     return identity
 
 

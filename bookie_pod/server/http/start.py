@@ -13,6 +13,7 @@ from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
+from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
     from bookie_pod.server.http.admin.ports import AdminPorts
@@ -48,7 +49,7 @@ async def start_http(
         listener = listener._replace(admin=False)
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
     from bookie_pod.audit import Audit
-    from bookie_pod.server.access import Access, is_loopback
+    from bookie_pod.server.access import Access
     from bookie_pod.server.http.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.server.http.server import HttpServer
     from bookie_pod.server.tokens import Tokens

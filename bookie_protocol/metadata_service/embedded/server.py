@@ -1,7 +1,7 @@
 """Serving an embedded store to other processes over gRPC.
 
-Plain text and without authentication, like a stand-alone ZooKeeper: for development and single machines. It
-binds to the loopback address unless told otherwise.
+For development and single machines. Who may, and over what, its caller says (`ServingBounds`): by default everybody,
+in plain text, at the loopback address.
 
 Threads: event loop only.
 """
@@ -45,6 +45,8 @@ class ServingBounds:
     """Of the gRPC server, before which those here give way."""
     calls: int | None = None
     """That run at a time."""
+    credentials: grpc.ServerCredentials | None = None
+    """Of TLS; None: nothing is encrypted."""
 
 
 class EmbeddedMetadataServer:
@@ -76,12 +78,15 @@ class EmbeddedMetadataServer:
             maximum_concurrent_rpcs=bounds.calls,
         )
         add_EmbeddedMetadataServicer_to_server(_Servicer(self._owner), server)  # type: ignore[no-untyped-call]
+        address = host_and_port(self._host, self._port)
         try:
-            self._port = server.add_insecure_port(host_and_port(self._host, self._port))
+            if bounds.credentials is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                self._port = server.add_secure_port(address, bounds.credentials)
         except RuntimeError as error:
             raise ServerStartFailed(
-                f"the embedded metadata store cannot listen on {host_and_port(self._host, self._port)}: {error}; is the"
-                " port in use?"
+                f"the embedded metadata store cannot listen on {address}: {error}; is the port in use?"
             ) from error
         await server.start()
         self._server = server

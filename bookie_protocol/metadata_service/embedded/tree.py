@@ -93,6 +93,8 @@ class EmbeddedTree:
         self._watch_ids = itertools.count(1)
         self._upkeep: asyncio.Task[None] | None = None
         self._closing = False
+        self._failure = ""
+        """Why no session was opened last."""
         self._in_doubt = asyncio.Event()  # the event stream broke: renew now, the session may have ended
 
     @property
@@ -119,7 +121,7 @@ class EmbeddedTree:
                 raise
             raise MetadataUnavailable(
                 f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} s: check "
-                "metadataServiceUri and that its owner runs"
+                f"metadataServiceUri and that its owner runs{self._failure}"
             ) from None
 
     async def close(self) -> None:
@@ -237,7 +239,8 @@ class EmbeddedTree:
             try:
                 reply = await self._transport.open_session(request, self._session.default_timeout)
                 self._check(reply.outcome)
-            except MetadataUnavailable:
+            except MetadataUnavailable as error:
+                self._failure = f" ({error})"
                 await self._transport.reconnect()
                 await asyncio.sleep(self._pause())
                 continue

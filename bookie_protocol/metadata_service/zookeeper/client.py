@@ -1,4 +1,4 @@
-"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in.
+"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS.
 
 Threads: `make_client` anywhere; the rest runs on kazoo's connection thread.
 
@@ -8,6 +8,7 @@ Sources: reference metadata layout, sections 12 and 13.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
@@ -20,7 +21,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
+from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 
 _RECONNECT_PAUSE: Final = 0.1
 LONGEST_RECONNECT_PAUSE: Final = 2.0
@@ -37,13 +38,14 @@ def make_client(
     on_agreed: Callable[[float], None],
     *,
     secure: bool,
+    tls: MetadataTls | None,
 ) -> Any:
     """A client that is not started; see `ZooKeeperTree`. `on_agreed` hears, with each connection, after how many
     seconds of silence the session ends: the server has the last word on that. Raises `InvalidConfiguration`."""
     client = KazooClient(
         hosts=hosts,
         timeout=timeout,
-        handler=_Handler(timeout / len(hosts.split(","))),
+        handler=_Handler(timeout / len(hosts.split(",")), tls),
         auth_data=list(auth) or None,
         sasl_options=None if sasl is None else _sasl_options(sasl),
         default_acl=CREATOR_ALL_ACL if secure else None,
@@ -61,15 +63,35 @@ def make_client(
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """With several servers, one that does not even refuse must leave time for the others.
 
-    `connect_timeout` in seconds.
+    `connect_timeout` in seconds. TLS is ours: kazoo's own trusts the authorities of the system in any case.
     """
 
-    def __init__(self, connect_timeout: float) -> None:
+    def __init__(self, connect_timeout: float, tls: MetadataTls | None) -> None:
         super().__init__()
         self._connect_timeout = connect_timeout
+        self._tls = tls
+        self.failure = ""
+        """Why TLS did not come about last."""
+        if tls is not None:
+            tls.check()
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
+    def create_connection(self, *args: Any, timeout: float, hostname: str | None = None, **kwargs: Any) -> Any:
+        limit = min(timeout, self._connect_timeout)
+        connection = super().create_connection(*args, timeout=limit, **kwargs)
+        if self._tls is None:
+            return connection
+        try:
+            connection.settimeout(limit)
+            return self._tls.context().wrap_socket(connection, server_hostname=hostname)
+        except OSError as error:
+            self.failure = f" ({error})"
+            connection.close()
+            raise
+
+    def select(self, readable: list[Any], *others: Any, **kwargs: Any) -> Any:
+        """What TLS has decrypted already shows on no socket, and answers that came together would wait for the next."""
+        held = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
+        return (held, [], []) if held else super().select(readable, *others, **kwargs)
 
 
 def _wrap_handshakes(client: Any, longest: float, on_agreed: Callable[[float], None]) -> None:

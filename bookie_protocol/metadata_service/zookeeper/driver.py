@@ -54,7 +54,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.options import SaslLogin
+from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
@@ -91,7 +91,8 @@ class ZooKeeperTree:
     """One ZooKeeper session. `hosts` is a connect string, `timeout` the session time-out in seconds.
 
     `auth` holds (scheme, credential) pairs, `sasl` a login; with `secure` new nodes belong to their creator
-    alone (`zkEnableSecurity`). Raises `InvalidConfiguration` if the login needs a package that is missing.
+    alone (`zkEnableSecurity`). Raises `InvalidConfiguration` if the login needs a package that is missing, or a file of
+    TLS cannot be used.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ZooKeeperTree:
         auth: Sequence[tuple[str, str]] = (),
         sasl: SaslLogin | None = None,
         secure: bool = False,
+        tls: MetadataTls | None = None,
     ) -> None:
         self._hosts = hosts
         self._loop = asyncio.get_running_loop()
@@ -110,7 +112,7 @@ class ZooKeeperTree:
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
         self._identity: tuple[int, bytes] | None = None
-        self._client = make_client(hosts, timeout, auth, sasl, self._agreed, secure=secure)
+        self._client = make_client(hosts, timeout, auth, sasl, self._agreed, secure=secure, tls=tls)
         self._reads = ReadBatches(self._client)
         self._client.add_listener(self._on_kazoo_state)
         self._tell_loop = hop(self._loop, self._on_state)
@@ -141,7 +143,7 @@ class ZooKeeperTree:
                 raise
             raise MetadataUnavailable(
                 f"no ZooKeeper server of {self._hosts} answered within {timeout:g} s: check metadataServiceUri and "
-                "that the servers run"
+                f"that the servers run{self._client.handler.failure}"
             ) from None
 
     # --- NodeTree -----------------------------------------------------------------------------------------

@@ -130,6 +130,9 @@ def test_login_tls_and_frame_size_of_the_configuration_count_whoever_names_the_c
     monkeypatch.setenv("BK_zkAuthCredentialsPath", "/other")
     by_environment = Connection("zk+null://flag/ledgers", None, ())
     assert by_environment.configuration.metadata.zk_auth_credentials_path == "/other"
+    monkeypatch.delenv("BK_zkAuthCredentialsPath")
+    monkeypatch.setenv("BK_metadataServiceTokenFile", "/token")
+    assert Connection("embedded://flag:1/ledgers", None, ()).configuration.metadata.token_file == "/token"
 
 
 async def rule_of_placement(cluster):

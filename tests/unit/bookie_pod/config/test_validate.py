@@ -58,6 +58,11 @@ from bookie_pod.config.load import read_config
             "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath",
         ),
         ({"authorizedRoles": "broker,proxy"}, "authorizedRoles=broker,proxy: needs bookieAuthProviderFactoryClass="),
+        ({"metadataServiceTrustStorePath": "/ca"}, "metadataServiceTlsEnable=false: the files of TLS that are named"),
+        (
+            {"metadataServiceTlsEnable": "true", "metadataServiceKeyPath": "/key"},
+            "metadataServiceCertificatePath and metadataServiceKeyPath go together",
+        ),
         ({"tlsRequired": "true"}, "tlsRequired=true: needs tlsProviderFactoryClass"),
         ({"bookieAuthProviderFactoryClass": "BookieAuthZFactory"}, "bookieAuthProviderFactoryClass=org.apache"),
         (

@@ -10,6 +10,7 @@ from bookie_pod.config.sections.security import MetadataConfig
 from bookie_pod.node import metadata as metadata_module
 from bookie_pod.node.metadata import open_metadata, read_credentials
 from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.options import MetadataTls
 
 
 def test_credentials(tmp_path: Path) -> None:
@@ -41,6 +42,9 @@ async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch:
         zk_enable_security=True,
         zk_request_rate_limit=7.0,
         zk_auth_credentials_path=str(tmp_path / "zk"),
+        tls_enable=True,
+        trust_store_path="/ca",
+        token_file="/token",
     )
     await open_metadata(config, "zk://a:1/x")
     await open_metadata(replace(config, zk_auth_scheme="sasl"), "zk://a:1/x")
@@ -48,6 +52,7 @@ async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch:
     assert digest["uri"] == "zk://a:1/x"
     assert (digest["timeout"], digest["secure"], digest["requests_per_second"]) == (1.5, True, 7.0)
     assert (digest["auth"], digest["sasl"]) == ((("digest", "bookie:secret"),), None)
+    assert (digest["tls"], digest["token_file"]) == (MetadataTls(ca_file="/ca"), "/token")
     assert sasl["auth"] == ()
     assert (sasl["sasl"].username, sasl["sasl"].password) == ("bookie", "secret")
     assert "secret" not in repr(sasl["sasl"])

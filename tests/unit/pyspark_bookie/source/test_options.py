@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
+from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.traffic_class import TrafficClass
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
@@ -59,6 +60,19 @@ def test_reads_are_of_the_class_batch_unless_somebody_waits_for_them():
     assert [each.client_options().reads_are_batch for each in (parse(URI, AccessOptions), jobs)] == [True, False]
     sink = parse({**URI, "stream": "orders"}, SinkOptions)
     assert sink.client_options().reads_are_batch
+
+
+def test_the_metadata_service_is_reached_as_the_keys_of_a_configuration_say(tmp_path):
+    files = {"metadataServiceTrustStorePath": "/ca", "metadataServiceTokenFile": "/token"}
+    given = parsed(scope="all", metadataServiceTlsEnable="true", **files).client_options().metadata_service
+    assert (given.tls, given.token_file) == (MetadataTls(ca_file="/ca"), "/token")
+    (tmp_path / "login").write_text("user:secret")
+    login = {"zkAuthCredentialsPath": str(tmp_path / "login"), "zkAuthScheme": "sasl"}
+    with_login = parsed(scope="all", metadataServiceTlsEnable="true", **login).client_options().metadata_service
+    assert (with_login.tls, with_login.sasl.username) == (MetadataTls(), "user")
+    assert parsed(scope="all").client_options().metadata_service.tls is None
+    with pytest.raises(PodkeeperSparkError, match="a certificate and its key go together"):
+        parsed(scope="all", metadataServiceTlsEnable="true", metadataServiceKeyPath="/key").client_options()
 
 
 def test_options_travel_to_tasks_and_carry_no_password(tmp_path):
