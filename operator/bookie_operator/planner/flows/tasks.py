@@ -171,11 +171,10 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
     done = {one.bookie for one in over}
     if task.type is TaskType.DECOMMISSION:
         done |= set(task.bookies) - _there(world)
-    left = [name for name in task.bookies if name not in done]
+    gone = [name for name in task.bookies if name not in done and name not in _there(world)]
+    left = [name for name in task.bookies if name not in done and name not in gone]
     if not left:
-        return _ended(task, "Done", f"{', '.join(task.bookies)}: done")
-    if task.type is TaskType.REPLACE and left[0] not in _there(world):
-        return _gone(task, left[0])
+        return _gone(task, gone[0]) if gone else _ended(task, "Done", f"{', '.join(task.bookies)}: done")
     if task.type is TaskType.REPLACE:
         return repair.replace(world, desired, left[0], task.name)
     return decommission.take_out(world, desired, left[0], task.name)

@@ -288,3 +288,16 @@ def test_a_restart_of_some_goes_on_without_one_that_was_taken_out() -> None:
     sim.run_until_rest()
     assert sim.phase(task) == "Done"
     assert sim.kubernetes.pods["c-bookie-1"].uid != before
+
+
+def test_a_replacement_of_several_goes_on_without_one_that_was_taken_out() -> None:
+    sim = resting(replicas=5)
+    sim.advance(60)
+    sim.change(replicas=4)
+    task = sim.ask(TaskType.REPLACE, "c-bookie-4", "c-bookie-1")
+    sim.run(lambda one, _: "c-bookie-4" not in one.kubernetes.pods and one.status.operation is None)
+    sim.kubernetes.lose_volume("c-bookie-1")
+    sim.run_until_rest()
+    assert len(sim.bookkeeper.writable) == 4
+    assert "there is no bookie c-bookie-4 any more" in sim.task_messages[task]
+    assert not sim.accidents
