@@ -20,6 +20,7 @@ from typing import Final
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.quantity import readable
+from bookie_operator.planner.remedies import remedy
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import PodFault, StatefulSetView, World
 
@@ -84,7 +85,7 @@ def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) 
     if pod.deleting:
         return "is being stopped"
     if not pod.ready:
-        return f"is not ready: {pod.fault_message}" if pod.fault_message else "is not ready"
+        return f"is not ready: {remedy(pod)}" if pod.fault else "is not ready"
     bookie_id = desired.bookie_id(name)
     if facts is None or bookie_id not in facts.registered:
         return "is not registered in the metadata service"
@@ -113,14 +114,21 @@ def claims_stay(world: World, desired: Desired, names: Collection[str]) -> Obsta
     """None of these pods is all that keeps a volume from being deleted."""
     for name in sorted(names):
         claim = view.going_claim(world, name)
-        if claim is not None:
-            return Obstacle(
-                "ClaimBeingDeleted",
-                f"somebody deleted claim {claim.name}, which is there only until {name} ends, so nothing stops that. "
-                f"While it has its data run `bookie cluster decommission {desired.bookie_id(name)}`; then delete the "
-                f"pod, and replace the bookie with a BookieTask of type Replace that names {name}",
-                needs_person=True,
-            )
+        if claim is None:
+            continue
+        remedy = (
+            f"While it has its data run `bookie cluster decommission {desired.bookie_id(name)}`; then delete the pod,"
+            f" and replace the bookie with a BookieTask of type Replace that names {name}"
+            if is_registered(world, desired, name)
+            else f"It does not serve: replace it with a BookieTask of type Replace that names {name}, which looks first"
+            " whether others have copies of all that it stored"
+        )
+        return Obstacle(
+            "ClaimBeingDeleted",
+            f"somebody deleted claim {claim.name}, which is there only until {name} ends, so nothing stops that. "
+            + remedy,
+            needs_person=True,
+        )
     return None
 
 

@@ -1,15 +1,26 @@
-"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew; so does a
-rollout that waits while a bookie that never served is not asked for any more, which may be what it waits for; and a
-replacement that stalls while more bookies are asked for, which its copies could go to, or fewer.
+"""In which order bookies are changed; and what runs ends in good order for what comes before it.
 
-Only one operation runs at a time. So what cannot go on without the other ends in good order, as soon as that would
-begin, and is begun again afterwards by the wish that began it.
+Only one operation runs at a time, and some of them wait for what only another one brings. So there is one order,
+`ORDER`, and two sentences about it:
+
+- While nothing runs, the first of them that may begin does.
+- What runs and stalls gives way to what comes before it and may begin now, as long as it can still be taken back. The
+  wish that began it is still there, and begins it again afterwards.
+
+Nobody gives way to what comes later, so two never take turns without end: whatever comes earlier ends with less to do,
+or waits where nothing earlier helps. For that, each of them begins only if it can do something: a rollout that begins
+at once has a template to stage or a pod to delete (`rollout.mend`), and room is made only if everybody else serves.
+
+A rollout is only work that can wait: it gives way to a bookie that is lost, or that is to leave at once, without
+stalling first. And a bookie that a decommission is about is that one's own to repair.
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
@@ -25,10 +36,31 @@ from bookie_operator.planner.flows import (
     rollout_state,
     scale_up,
     tasks,
+    unstick,
 )
+from bookie_operator.planner.flows.decommission_state import MAKES_ROOM
 from bookie_operator.world.model import World
 
-_YIELDING: Final = frozenset({OperationType.ROLLOUT, OperationType.DECOMMISSION})
+Rule = Callable[[World, Desired], Decision | None]
+
+ORDER: Final[tuple[Rule, ...]] = (
+    decommission.withdrawal,
+    unstick.begin,
+    scale_up.begin,
+    repair.begin,
+    tasks.replacement,
+    decommission.making_room,
+    rollout.begin,
+    decommission.begin,
+)
+"""Who never served leaves first, for others may wait for its room; then what is broken is put right, so that new
+bookies are not made like it; then come more bookies, since copies may have nowhere to go without; then what is lost;
+then what only has no room. A rollout goes between two bookies of a decommission."""
+
+_AT_ONCE: Final[frozenset[Rule]] = frozenset(
+    {decommission.withdrawal, repair.begin, tasks.replacement, decommission.making_room}
+)
+"""What a rollout that waits gives way to before it stalls."""
 _LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
 """Steps of a decommission whose bookie is still there, and can be given back."""
 
@@ -38,34 +70,55 @@ def needs(world: World, desired: Desired) -> Needs:
     operation = world.cluster.status.operation
     if operation is None:
         return Needs()
-    if operation.type is OperationType.REPLACE:
-        return scale_up.needs_to_begin(world, desired) if operation.stalled else Needs()
-    return repair.needs_to_begin(world, desired) if operation.type in _YIELDING else Needs()
+    earlier = _earlier(operation, stalled=operation.stalled)
+    found = repair.needs_to_begin(world, desired) if repair.begin in earlier else Needs()
+    proofs = scale_up.needs_to_begin(world, desired).proofs if scale_up.begin in earlier else frozenset()
+    return replace(found, proofs=proofs)
 
 
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
     """What to do rather than wait; None: it waits for something else."""
     if operation.type is OperationType.REPLACE:
-        return (
-            _lost_again(world, desired, operation, waiting)
-            or _back_already(world, desired, operation)
-            or _given_up(world, desired, operation, waiting)
-        )
-    if operation.type not in _YIELDING:
-        return None
-    withdrawn = decommission.withdrawal(world, desired)
-    if withdrawn is not None and operation.type is OperationType.ROLLOUT:
-        return _end_rollout(world, operation, f"{withdrawn.operation.bookie} is taken away first")
-    wanted = repair.begin(world, desired)
-    wanted = wanted if isinstance(wanted, Record) else tasks.replacement(world, desired)
-    if not isinstance(wanted, Record) or wanted.operation.bookie == operation.bookie:
-        return None
-    lost = wanted.operation.bookie
-    if operation.type is OperationType.ROLLOUT:
-        return _end_rollout(world, operation, f"{lost} is replaced first")
-    if operation.step in _LIVE and waiting.stalled:
-        return decommission.given_back(world, desired, operation, f"{lost} is replaced first")
+        other = _lost_again(world, desired, operation, waiting) or _back_already(world, desired, operation)
+        if other is not None:
+            return other
+    for rule in _earlier(operation, stalled=waiting.stalled):
+        found = rule(world, desired)
+        if isinstance(found, Record) and not _own(found.operation, operation):
+            return _ended(world, desired, operation, f"something else goes first: {found.reason}")
     return None
+
+
+def _earlier(operation: Operation, *, stalled: bool) -> tuple[Rule, ...]:
+    """What the operation, as far as it is, gives way to."""
+    match operation.type:
+        case OperationType.ROLLOUT:
+            before = ORDER[: ORDER.index(rollout.begin)]
+            return before if stalled else tuple(rule for rule in before if rule in _AT_ONCE)
+        case OperationType.REPLACE if stalled and operation.step in repair.CANCELLABLE:
+            return ORDER[: ORDER.index(repair.begin)]
+        case OperationType.DECOMMISSION if stalled and operation.step in _LIVE:
+            own = decommission.making_room if operation.saved.get(MAKES_ROOM) else decommission.begin
+            return ORDER[: ORDER.index(own)]
+        case _:
+            return ()
+
+
+def _own(found: Operation, operation: Operation) -> bool:
+    """Whether what would begin is the work of the operation that runs."""
+    if operation.type is OperationType.DECOMMISSION:
+        return found.bookie == operation.bookie
+    return found.type is operation.type
+
+
+def _ended(world: World, desired: Desired, operation: Operation, why: str) -> Decision:
+    match operation.type:
+        case OperationType.ROLLOUT:
+            return _end_rollout(world, operation, why)
+        case OperationType.REPLACE:
+            return repair.given_back(world, desired, operation, why)
+        case _:
+            return decommission.given_back(world, desired, operation, why)
 
 
 def _end_rollout(world: World, operation: Operation, why: str) -> Decision:
@@ -88,17 +141,3 @@ def _back_already(world: World, desired: Desired, operation: Operation) -> Recor
     if operation.step != "Cookie" or not gates.is_writable(world, desired, operation.bookie):
         return None
     return Record(operations.stepped(world, operation, "Start"), f"{operation.bookie} had no cookie, and started anew")
-
-
-def _given_up(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Record | None:
-    """It stalls, and some other wish may be just what its message advises. Nothing of the bookie was deleted yet."""
-    if operation.step not in repair.CANCELLABLE or not waiting.stalled:
-        return None
-    for other in (
-        scale_up.begin(world, desired),
-        rollout.mend(world, desired),
-        decommission.withdrawal(world, desired),
-    ):
-        if isinstance(other, Record):
-            return repair.given_back(world, desired, operation, f"something else goes first: {other.reason}")
-    return None

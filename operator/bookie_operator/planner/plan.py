@@ -13,7 +13,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
@@ -24,27 +24,21 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
     adopt,
     create,
-    decommission,
     delete,
     disruption,
     expand,
     garbage,
     move,
     registry,
-    repair,
     replicas,
-    rollout,
-    scale_up,
     settings,
     support,
     tasks,
-    unstick,
     volume_attributes,
     zone_drain,
 )
+from bookie_operator.planner.giving_way import Rule
 from bookie_operator.world.model import World
-
-Rule = Callable[[World, Desired], Decision | None]
 
 FIRST: Final[tuple[Rule, ...]] = (
     support.new_names_taken,
@@ -67,12 +61,7 @@ CHANGES: Final[tuple[Rule, ...]] = (
     move.begin,
     expand.begin,
     volume_attributes.waiting,
-    decommission.withdrawal,
-    unstick.begin,
-    scale_up.begin,
-    repair.begin,
-    rollout.begin,
-    decommission.begin,
+    *giving_way.ORDER,
     tasks.begin,
     support.autorecovery,
     support.gateway,
@@ -80,9 +69,7 @@ CHANGES: Final[tuple[Rule, ...]] = (
     garbage.begin,
     support.monitoring,
 )
-"""While no operation runs. Space and bookies come before all that needs them; what a rollout or a replacement gives way
-to comes before the next one; one that is broken before those that work; a rollout goes between two bookies of a
-decommission."""
+"""While no operation runs. Space comes before all that needs it; what changes bookies has its order in `giving_way`."""
 
 SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disruption.begin)
 """What protects data, whatever else is wrong."""
@@ -106,8 +93,9 @@ def _decide(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]
         return delete.begin(world, desired), ()
     if world.cluster.paused:
         words = (
-            "nothing is changed while the annotation podkeeper.dev/paused is there, and the disruption budget stays as "
-            "it is: see that LedgersReplicated is True before you drain a node"
+            f"nothing is changed until `kubectl bookie resume {world.cluster.name}` removes the annotation "
+            "podkeeper.dev/paused, and the disruption budget stays as it is: see that LedgersReplicated is True before "
+            "you drain a node"
         )
         return Wait("Paused", words, 60.0), ()
     stopped = _another_instance(world) or create.foreign_claims(world)

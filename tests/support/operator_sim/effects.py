@@ -149,6 +149,7 @@ def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Del
     claim = sim.kubernetes.the_claim(action.name, action.uid)
     if not sim.deleting:
         sim.judge(claim.bookie, f"lost claim {claim.name}")
+        sim.judge_replacement(claim.bookie)
     claim.deleting = True
 
 

@@ -19,6 +19,14 @@ BAD_CLASS: Final = "refused"
 """The driver refuses a VolumeAttributesClass of this name."""
 BAD_IMAGE: Final = "broken"
 """Pods with an image of this name never start."""
+BROKEN: Final = {
+    BAD_IMAGE: PodFault.IMAGE,
+    "cannot-mount": PodFault.VOLUME,
+    "other-directories": PodFault.COOKIE,
+    "wrong-flags": PodFault.CRASHING,
+    "fits-nowhere": PodFault.UNSCHEDULABLE,
+}
+"""What becomes of pods with such an image, which stands for the whole template; `NAME@2`: of those with ordinal 2."""
 
 
 class Conflict(Exception):
@@ -69,6 +77,11 @@ class SimPod:
     """It is being stopped."""
     restarts: int = 0
     config: dict[str, str] = field(default_factory=dict)
+
+
+def fault_of_template(pod: SimPod) -> PodFault:
+    kind, _, ordinal = pod.image.partition("@")
+    return BROKEN.get(kind, PodFault.NONE) if ordinal in ("", str(pod.ordinal)) else PodFault.NONE
 
 
 @dataclass
@@ -215,7 +228,7 @@ class SimKubernetes:
             return PodFault.UNSCHEDULABLE
         if pod.name in self.faults:
             return self.faults[pod.name]
-        return PodFault.IMAGE if pod.image == BAD_IMAGE else PodFault.NONE
+        return fault_of_template(pod)
 
     def _stop_pods(self) -> None:
         for pod in list(self.pods.values()):

@@ -7,7 +7,7 @@ from typing import Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
-from tests.support.operator_sim.kubernetes import BAD_IMAGE
+from tests.support.operator_sim.kubernetes import BAD_IMAGE, BROKEN
 from tests.support.operator_sim.simulation import Simulation
 
 Mishap = Callable[[Simulation, int], None]
@@ -133,6 +133,12 @@ def break_image(sim: Simulation, number: int) -> None:
     sim.change(image=BAD_IMAGE)
 
 
+def break_template(sim: Simulation, number: int) -> None:
+    """For all bookies, or for one of them."""
+    kind = sorted(BROKEN)[number % len(BROKEN)]
+    sim.change(image=kind if number % 2 else f"{kind}@{number // 2 % 4}")
+
+
 def cordon(sim: Simulation, number: int) -> None:
     """One node, and its pod is drained; the one before is uncordoned."""
     name = _bookie(sim, number)
@@ -151,10 +157,10 @@ def fill_quota(sim: Simulation, number: int) -> None:
 
 
 def delete_claim(sim: Simulation, number: int) -> None:
-    """Under a running pod: it is there as long as that. Only while every ledger has all its copies, and once."""
-    name = _bookie(sim, number)
-    if name is not None and _whole(sim) and not any(one.deleting for one in sim.kubernetes.claims.values()):
-        sim.kubernetes.claims_of(name)[0].deleting = True
+    """It is there as long as its pod. At any moment, whatever else is missing: people do not look."""
+    claims = sorted(sim.kubernetes.claims.values(), key=lambda one: one.name)
+    if claims:
+        claims[number % len(claims)].deleting = True
         sim.forgiven = True
 
 
@@ -189,6 +195,8 @@ UNHEALED: Final[tuple[Mishap, ...]] = (
     scale_far,
     widen,
     break_image,
+    break_template,
+    break_template,
     upgrade,
     stop_first,
     cordon,

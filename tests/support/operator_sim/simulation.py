@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
-from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
+from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus, OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import holding, invariants, operations
 from bookie_operator.planner.actions import UpdateTask
@@ -21,7 +21,7 @@ from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
-from tests.support.operator_sim.kubernetes import Conflict, SimDeployment, SimKubernetes, SimPod
+from tests.support.operator_sim.kubernetes import Conflict, SimDeployment, SimKubernetes, SimPod, fault_of_template
 from tests.support.operator_sim.snapshot import world_of
 from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, merged
 
@@ -181,6 +181,20 @@ class Simulation:
         stops_first = mode == DecommissionMode.STOP_FIRST and "scaled" in what
         if named and not stops_first:
             self.accidents.append(f"{bookie} {what} while ledgers {sorted(named)} name it")
+
+    def judge_replacement(self, bookie: str) -> None:
+        """Nobody replaces a bookie by himself that a template breaks, and every other one with it."""
+        operation, pod = self.status.operation, self.kubernetes.pods.get(bookie)
+        if (
+            operation is None
+            or operation.type is not OperationType.REPLACE
+            or operation.saved.get(operations.TASK)
+            or pod is None
+        ):
+            return
+        held = [one for one in self.kubernetes.claims_of(bookie) if one.data_id and not one.lost and not one.deleting]
+        if len(held) == 2 and "@" not in pod.image and fault_of_template(pod) is not PodFault.NONE:
+            self.accidents.append(f"{bookie} is replaced, which a template breaks")
 
     # --- passes -------------------------------------------------------------------------------------------------------
 

@@ -155,14 +155,17 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
 
 
 def withdrawal(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that is not asked for any more, and that never served or takes the place of another one: what may
-    begin instead of other work."""
+    """Of a bookie that is not asked for any more, and that never served."""
     victim = gates.next_victim(world, desired)
-    if victim is None:
+    if victim is None or not gates.never_served(world, desired, victim.name):
         return None
-    if gates.never_served(world, desired, victim.name):
-        return _withdrawal(world, victim, None)
-    if not gates.without_room(world, desired, victim.name):
+    return _withdrawal(world, victim, None)
+
+
+def making_room(world: World, desired: Desired) -> Record | None:
+    """Of a bookie that is not asked for any more, and takes the place of another one."""
+    victim = gates.next_victim(world, desired)
+    if victim is None or not gates.without_room(world, desired, victim.name):
         return None
     begun = _begin(world, desired, victim, "")
     return begun if isinstance(begun, Record) else None

@@ -86,8 +86,8 @@ def _by_itself(world: World, desired: Desired, name: str) -> Decision:
         )
     if pod is None or world.now - repair_gates.lost_since(pod) < patience_s:
         return Wait("BookieLost", f"{name} is lost: {why}; it is replaced after {patience_s} s", seconds=10.0)
-    unknown = repair_gates.nodes_known(world, name)
-    return refused(unknown) if unknown is not None else _begin(world, desired, name, f"it is lost: {why}", {})
+    doubt = gates.first(repair_gates.nodes_known(world, name), repair_gates.template_works(world, desired, pod))
+    return refused(doubt) if doubt is not None else _begin(world, desired, name, f"it is lost: {why}", {})
 
 
 def _asked_for(world: World, name: str) -> bool:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable
 
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.remedies import stuck_on_node
@@ -90,6 +91,33 @@ def nodes_known(world: World, name: str) -> gates.Obstacle | None:
         f" node is gone: replace it with a BookieTask of type Replace that names {name}",
         needs_person=True,
     )
+
+
+def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstacle | None:
+    """Nobody replaces a bookie by himself whose volumes may be there, where it may be the template that does not fit
+    them: no bookie works with it, or this one was started anew already and did not come up."""
+    if any(claim.lost for claim in view.claims_of(world, pod.name)):
+        return None
+    others = (one for one in world.pods if one.template_hash == pod.template_hash and one.ready and not one.deleting)
+    if not any(gates.is_registered(world, desired, one.name) for one in others):
+        why = "and no bookie works with the template that it has"
+    elif _in_vain(world, desired, pod.name):
+        why = "also with empty disks"
+    else:
+        return None
+    return gates.Obstacle(
+        "BookieLost",
+        f"{pod.name} does not get to what it stored ({pod.fault_message}), {why}: change spec, or put it back; or, if"
+        f" its volumes are gone, replace it with a BookieTask of type Replace that names {pod.name}",
+        needs_person=True,
+    )
+
+
+def _in_vain(world: World, desired: Desired, name: str) -> bool:
+    """What was done last about it was to start it anew, and it did not come up since."""
+    last = next((one for one in world.cluster.status.history if one.bookie == name), None)
+    failed = last is not None and last.type is OperationType.REPLACE and last.outcome == "Failed"
+    return failed and gates.never_served(world, desired, name)
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

@@ -91,9 +91,22 @@ def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *,
 
 
 def mend(world: World, desired: Desired) -> Decision | None:
-    """Broken pods of a template that is not desired any more: they serve nobody, so nothing has to be asked for."""
-    broken = [pod for pod in state.outdated(world, desired) if pod.fault and state.down(world, desired, pod)]
-    if not broken or world.cluster.spec.update.strategy is UpdateStrategy.MANUAL:
+    """Broken pods of a template that is not desired any more: they serve nobody, so nothing has to be asked for. Where
+    none of them can be made anew, at least no new bookie is to have the template that may have broken them."""
+    if world.cluster.spec.update.strategy is UpdateStrategy.MANUAL:
+        return None
+    staged = {one.name: one.template_hash for one in state.unstaged(world, desired)}
+    broken = [
+        pod
+        for pod in state.outdated(world, desired)
+        if pod.fault and state.down(world, desired, pod) and not state.volume_gone(world, pod)
+    ]
+    broken = [
+        pod
+        for pod in broken
+        if state.replaceable(world, desired, pod) or staged.get(pod.stateful_set) == pod.template_hash
+    ]
+    if not broken:
         return None
     who = ", ".join(pod.name for pod in broken)
     return _record(

@@ -91,6 +91,17 @@ def down(world: World, desired: Desired, pod: PodView) -> bool:
     return not gates.is_registered(world, desired, pod.name)
 
 
+def replaceable(world: World, desired: Desired, pod: PodView) -> bool:
+    """It is down, and a new pod of it may be what it needs: its volumes are there, and stay when this one goes."""
+    stays = not pod.deleting and view.going_claim(world, pod.name) is None
+    return stays and down(world, desired, pod) and not volume_gone(world, pod)
+
+
+def volume_gone(world: World, pod: PodView) -> bool:
+    """For sure: whatever else keeps a bookie from its volumes or directories may come from its template."""
+    return any(claim.lost for claim in view.claims_of(world, pod.name))
+
+
 def skips(world: World, operation_id: str) -> bool:
     """A person vouches for this one operation that missing copies do not matter."""
     return world.cluster.annotations.get(names.SKIP_REPLICATION_CHECK) == operation_id

@@ -48,7 +48,7 @@ def choose(run: Run) -> Decision:
         return run.go("Autorecovery", "every bookie has the new template")
     if _manual(run):
         return run.go("RestoreDelay", "update.strategy is Manual now")
-    broken = [pod for pod in left if state.down(run.world, run.desired, pod)]
+    broken = [pod for pod in left if state.replaceable(run.world, run.desired, pod)]
     if broken:
         return _chosen(run, broken)
     if not run.saved(AUDITED) and state.checks_copies(run.world, run.operation.id):
@@ -74,7 +74,7 @@ def _chosen(run: Run, pods: list[PodView]) -> Decision:
 
 
 def audit(run: Run) -> Decision:
-    if any(state.down(run.world, run.desired, pod) for pod in state.outdated(run.world, run.desired)):
+    if any(state.replaceable(run.world, run.desired, pod) for pod in state.outdated(run.world, run.desired)):
         return run.forget(*auditing.KEYS).go("Choose", "a bookie that is down goes first")
     if not state.checks_copies(run.world, run.operation.id):
         return run.go("Choose", "copies are not looked at", saved={AUDITED: TRUE})
@@ -98,7 +98,8 @@ def stop(run: Run) -> Decision:
     ]
     if not left:
         return run.go("Await", f"stopped: {', '.join(chosen)}")
-    pod, wanted = left[0], state.outdated(run.world, run.desired, state.read(run.saved(RESTART)))
+    pod = next((one for one in left if view.going_claim(run.world, one.name) is None), left[0])
+    wanted = state.outdated(run.world, run.desired, state.read(run.saved(RESTART)))
     if pod not in wanted:
         return run.forget(STOPPING).go("Choose", f"{pod.name} has the desired template already")
     if (kept := gates.claims_stay(run.world, run.desired, {pod.name})) is not None:

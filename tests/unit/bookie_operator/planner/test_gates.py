@@ -10,7 +10,7 @@ import pytest
 from bookie_operator.planner import gates
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, Outlook, SafetyFacts
-from bookie_operator.world.model import StatefulSetView, World
+from bookie_operator.world.model import PodFault, StatefulSetView, World
 from tests.support.operator_sim import Simulation, resting
 
 VICTIM = "c-bookie-3"
@@ -43,7 +43,10 @@ Change = Callable[[World, Desired], World]
 NOT_SERVING: list[tuple[str, Change]] = [
     ("c-bookie-0 has no pod", lambda w, _: replace(w, pods=w.pods[1:])),
     ("c-bookie-0 is being stopped", lambda w, _: with_pod(w, "c-bookie-0", deleting=True)),
-    ("c-bookie-0 is not ready: no disk", lambda w, _: with_pod(w, "c-bookie-0", ready=False, fault_message="no disk")),
+    (
+        "c-bookie-0 is not ready: it ends again and again (full): see `kubectl logs c-bookie-0 --previous`",
+        lambda w, _: with_pod(w, "c-bookie-0", ready=False, fault=PodFault.CRASHING, fault_message="full"),
+    ),
     ("c-bookie-0 is not ready", lambda w, _: with_pod(w, "c-bookie-0", ready=False)),
     (
         "c-bookie-0 is not registered in the metadata service",

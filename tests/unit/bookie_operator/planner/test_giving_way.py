@@ -9,6 +9,7 @@ from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Rest
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import at_step
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
@@ -194,4 +195,53 @@ def test_a_replacement_that_waits_for_a_broken_bookie_lets_that_be_mended() -> N
     sim.run_until_rest(most=900)
     assert [kind for kind in kinds(sim) if kind[0] is REPLACE] == [(REPLACE, "Cancelled"), (REPLACE, "Done")]
     assert end(sim) == end(resting(replicas=5))
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_rollout_that_waits_for_a_bookie_without_its_volumes_lets_more_bookies_come(deleted: bool) -> None:
+    """What it stores has nowhere to go without them."""
+    sim = resting(durability={"ensembleSize": 4})
+    sim.bookkeeper.ensemble = 4
+    sim.change(version="2.0")
+    at_step(sim, "Stop")
+    sim.forgiven = True
+    if deleted:
+        sim.kubernetes.claims["ledger-0-c-bookie-0"].deleting = True
+        sim.run_until_stalled("ClaimBeingDeleted")
+    else:
+        sim.kubernetes.lose_volume("c-bookie-0")
+        sim.run_until_stalled("BookieUnavailable")
+    sim.change(replicas=5)
+    sim.run(lambda one, _: (SCALE_UP, "Done") in kinds(one), most=300)
+    assert [kind for kind, _ in kinds(sim)] == [ROLLOUT, SCALE_UP]
+    if deleted:
+        sim.bookkeeper.begin_drain(sim.desired().bookie_id("c-bookie-0"), False, ())
+        while sim.bookkeeper.naming(sim.desired().bookie_id("c-bookie-0")):
+            sim.run_pass()
+            sim.advance(5)
+        sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-0"])
+    sim.ask(TaskType.REPLACE, "c-bookie-0")
+    sim.run_until_rest()
+    assert [kind for kind, _ in kinds(sim)][-2:] == [REPLACE, ROLLOUT]
+    assert sim.bookkeeper.recovery_delay == 300
+    assert len(sim.bookkeeper.writable) == 5
+    assert not sim.accidents
+
+
+def test_a_bookie_that_makes_room_stays_while_a_template_is_what_leaves_none() -> None:
+    """It waits before it is stopped, because ledgers need it; and the template is put right meanwhile."""
+    sim = resting()
+    sim.change(image="fits-nowhere@1")
+    sim.run_until_stalled("UpdateFailed")
+    assert sim.kubernetes.pods["c-bookie-1"].fault is PodFault.UNSCHEDULABLE
+    ids = [sim.desired().bookie_id(f"c-bookie-{number}") for number in (0, 1, 3)]
+    sim.bookkeeper.ledgers[900] = SimLedger(ids, {sim.bookkeeper.cookies[one] for one in ids})
+    sim.advance(100)
+    sim.change(replicas=3)
+    at_step(sim, "Stop")
+    sim.run(lambda one, _: one.status.operation is not None and one.status.operation.stalled, most=300)
+    sim.change(image="")
+    sim.run_until_rest()
+    assert len(sim.bookkeeper.writable) == 3
     assert not sim.accidents

@@ -104,6 +104,16 @@ def going_claim(sim: Simulation) -> None:
     sim.kubernetes.claims_of(LOST)[0].deleting = True
 
 
+def going_claim_of_one_that_is_down(sim: Simulation) -> None:
+    going_claim(sim)
+    cannot_start(PodFault.CRASHING)(sim)
+
+
+def does_not_fit(sim: Simulation) -> None:
+    """By its template: also once it was given empty disks."""
+    sim.change(image="cannot-mount@1", repair={"autoReplaceAfterSeconds": 30})
+
+
 def leftover(sim: Simulation) -> None:
     """Claims of an earlier bookie that nobody retired."""
     sim.kubernetes.claims["ledger-0-c-bookie-4"] = SimClaim(
@@ -260,6 +270,12 @@ def replaced(sim: Simulation) -> None:
     sim.ask(TaskType.REPLACE, LOST)
 
 
+def replaced_and_mended(sim: Simulation) -> None:
+    replaced(sim)
+    at_step(sim, "Start", most=900)
+    sim.kubernetes.faults.clear()
+
+
 def four(sim: Simulation) -> None:
     sim.change(replicas=4)
 
@@ -364,6 +380,20 @@ TABLE = [
     Advice({}, last_copies, "LedgersUnrecoverable", "of type AcceptLoss", accepted_by_task),
     Advice({}, silent_node, "NodeLost", "out-of-service", vouched_for),
     Advice({}, going_claim, "ClaimBeingDeleted", "then delete the pod, and replace", drained_and_replaced),
+    Advice(
+        {},
+        going_claim_of_one_that_is_down,
+        "ClaimBeingDeleted",
+        "replace it with a BookieTask of type Replace that names c-bookie-1, which looks first",
+        replaced_and_mended,
+    ),
+    Advice(
+        {},
+        does_not_fit,
+        "BookieLost",
+        "with empty disks: change spec, or put it back",
+        lambda sim: sim.change(image=""),
+    ),
     Advice({}, leftover, "LeftoverClaims", "leave spec.replicas as it was", four),
     Advice(
         {},
