@@ -28,10 +28,15 @@ def token_lines(written: bytes) -> list[tuple[int, list[bytes]]]:
 
 
 def first_token(written: bytes) -> str | None:
-    """The token that is shown by those who have the whole file; None: there is none. `ValueError`: it is no text, or
-    too long."""
+    """The token that is shown by those who have the whole file; None: there is none. `ValueError`: it is nothing that a
+    header can hold, or the file is too long."""
     lines = token_lines(written)
-    return lines[0][1][0].decode("ascii") if lines else None
+    if not lines:
+        return None
+    token = lines[0][1][0].decode("ascii")
+    if not token.isprintable():
+        raise ValueError("its token has control characters, which are no ascii text")
+    return token
 
 
 def shown_token(written: bytes) -> str:

@@ -32,7 +32,7 @@ _OF_JOBS: Final = (jobs.DRIVER, jobs.EXECUTOR)
 _DNS_PORTS: Final = (53, 5353)
 """The second one is that of OpenShift's pods behind the first."""
 _ZOOKEEPER_PORT: Final = 2181
-_PORT: Final = re.compile(r":([0-9]{1,5})(?=[;,/]|$)")
+_HOST: Final = re.compile(r"(\[[^]]*\]|[^:]*)(?::([0-9]{1,5}))?")
 
 
 def network_policies(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
@@ -93,8 +93,9 @@ def _egress(cluster: ClusterView) -> Manifest:
 def metadata_ports(cluster: ClusterView) -> list[int]:
     """Of where the metadata are, and of where they are to be; the hosts may be names, which no policy can have."""
     uris = (metadata_service_uri(cluster), moves_to(cluster))
-    found = {int(port) for uri in uris for port in _PORT.findall(uri.partition("://")[2].partition("/")[0])}
-    return sorted(found or {_ZOOKEEPER_PORT})
+    hosts = [host for uri in uris for host in re.split("[;,]", uri.partition("://")[2].partition("/")[0]) if host]
+    found = [_HOST.fullmatch(host) for host in hosts]
+    return sorted({int((match and match[2]) or _ZOOKEEPER_PORT) for match in found})
 
 
 def _operator(context: BuildContext) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_what_the_pods_of_a_cluster_reach() -> None:
     for uri, ports in (
         ("zk://zk-0", {2181}),
         ("zk+null://a:2281;b:2282/", {2281, 2282}),
-        ("zk://[fd00::1]:2183", {2183}),
+        ("zk://[fd00::1]:2183,zk-1", {2183, 2181}),
     ):
         assert set(reached(metadataService={"uri": uri})) - {53, 5353, 3181, 8000} == ports
     assert 2281 in reached(metadataService={"type": "Embedded"})
