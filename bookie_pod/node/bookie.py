@@ -209,10 +209,10 @@ class Bookie:
         )
         await self._make_upkeep()
         self._start_disks()
-        await http
+        server = await http
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
-        await self._join(instance_id)
+        await self._join(instance_id, None if server is None else server.port)
         self.upkeep.start()
         self._undo.push_async_callback(self.upkeep.stop)
         self.status.running = True
@@ -226,7 +226,7 @@ class Bookie:
         gc.collect()
         gc.freeze()
 
-    async def _join(self, instance_id: str | None) -> None:
+    async def _join(self, instance_id: str | None, http_port: int | None) -> None:
         try:
             self._registration = await join_cluster(
                 self.config,
@@ -234,6 +234,7 @@ class Bookie:
                 bookie_id=self.bookie_id,
                 instance_id=instance_id,
                 address=self._address(),
+                http_port=http_port,
                 mode=self._mode,
                 status=self.status,
                 tasks=self._tasks,

@@ -30,14 +30,15 @@ async def join_cluster(
     bookie_id: str,
     instance_id: str | None,
     address: BookieAddressOptions,
+    http_port: int | None,
     mode: BookieMode,
     status: LiveStatus,
     tasks: BackgroundTasks,
     undo: AsyncExitStack,
 ) -> RegistrationManager:
-    """Register the bookie in the cluster of this instance id; `undo` takes it back. Raises `RegistrationFailed`,
-    `MetadataError`."""
-    info = await service_info(config, address)
+    """Register the bookie in the cluster of this instance id; `undo` takes it back. `http_port`: that of its HTTP
+    server, which has one by now also where any would do. Raises `RegistrationFailed`, `MetadataError`."""
+    info = await service_info(config, address, http_port)
     leaving = Leaving(metadata, bookie_id, mode)
     if await leaving.look() or not leaving.is_known:
         tasks.run(leaving.follow())

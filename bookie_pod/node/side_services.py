@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
+    from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
 
@@ -75,9 +76,9 @@ class SideServices:
         self.memory = MemoryGovernor(config.client_memory_bytes)
         """Of the clients of this process, whichever port they come to."""
 
-    def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[object]:
+    def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[HttpServer | None]:
         """The caller awaits it."""
-        starting: asyncio.Task[object] = asyncio.create_task(
+        starting = asyncio.create_task(
             start_http(
                 self._config.http,
                 self._status,

@@ -70,14 +70,14 @@ def may_expand_storage(config: BookieConfig) -> bool:
     return config.directories.allow_storage_expansion and config.ledger_storage.engine is not StorageEngine.DB
 
 
-async def service_info(config: BookieConfig, address: BookieAddressOptions) -> BookieServiceInfo:
-    """The endpoints to publish with the registration."""
+async def service_info(config: BookieConfig, address: BookieAddressOptions, http_port: int | None) -> BookieServiceInfo:
+    """The endpoints to publish with the registration. `http_port`: where the HTTP server listens, if there is one."""
     listener = config.http.listener
     return bookie_service_info(
         await asyncio.to_thread(derive_host, address),
         address.port,
         tls=config.tls.provider_factory_class is not None,
-        http_port=listener.port if listener is not None else None,
+        http_port=http_port,
         http_host=listener.host if listener is not None else None,
         http_tls=config.http.tls_enable,
         network_location=config.network.network_location,

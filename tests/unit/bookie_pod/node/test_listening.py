@@ -87,6 +87,20 @@ async def test_a_bookie_whose_port_is_taken_is_never_registered(
     assert str(raised.value) == line.format(port=taken)
 
 
+async def test_where_any_http_port_would_do_the_one_that_was_taken_is_published(tmp_path: Path) -> None:
+    """A decommission and the operator find the admin API by it."""
+    served = {"httpServerEnabled": "true", "httpServerHost": LOOPBACK, "httpServerPort": "0"}
+    bookie = Bookie(await configured(tmp_path, served))
+    try:
+        await bookie.start()
+        url = (await bookie._metadata.bookies.service_info(bookie.bookie_id)).admin_url()
+        assert url is not None
+        _, writer = await asyncio.open_connection(LOOPBACK, int(url.rpartition(":")[2]))
+        writer.close()
+    finally:
+        await bookie.stop()
+
+
 async def test_a_port_that_nobody_asked_for_ends_no_bookie(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
     config = GrpcConfig(server_host=LOOPBACK, server_port=taken)
     assert await hold_grpc_port(config, asked_for=False) is None
