@@ -6,7 +6,8 @@ Invariants
   once a second), between phases and when the scrubber stops.
 - Damage is in the register, and the read path refuses it, before the position passes it. What a read finds between two
   passes, or ahead of the position, counts as found by the pass of that time.
-- Only a pass that could look at everything forgets damage that it did not meet.
+- Only a pass that could look at everything, before it was left and after it was taken up again, forgets damage that it
+  did not meet.
 
 Threads: `run` on the scrubber's; everything else any.
 
@@ -160,7 +161,8 @@ class ScrubPart(ABC):
         except ScrubStopped:
             self._save()
             raise
-        if not self._errors:
+        complete = not self.position.skipped
+        if complete:
             for damage in self._end_pass():
                 _log.info("damage is gone", folder=self.folder, kind=damage.kind.value, detail=damage.detail)
         self.position = ScrubPosition(
@@ -168,7 +170,7 @@ class ScrubPart(ABC):
         )
         self._progress = (0, 0)
         self._save()
-        return not self._errors
+        return complete
 
     @abstractmethod
     def _first_phase(self) -> ScrubPhase:
@@ -225,6 +227,7 @@ class ScrubPart(ABC):
     def _not_checked(self, what: str, error: StorageFault) -> None:
         self._metrics.not_checked()
         self.counts.faults += 1
+        self.position.skipped = True
         if len(self._errors) < self._MAX_ERRORS:
             self._errors.append(f"{what}: {error}")
         _log.error("the scrubber cannot check", what=what, reason=str(error))

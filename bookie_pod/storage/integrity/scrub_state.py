@@ -1,7 +1,7 @@
 """Where the scrubber of one directory is, across restarts: `scrub-state.json` beside the files that it checks.
 
     {"version": 1, "pass": 7, "phase": "entry logs", "log": 17, "location": 73014448128, "ledger": -1, "entry": -1,
-     "startedMs": 0, "completedMs": 0, "damages": [{"kind": "entry", ...}], "superseded": [55834575876]}
+     "skipped": false, "startedMs": 0, "completedMs": 0, "damages": [{"kind": "entry", ...}], "superseded": [5583457]}
 
 Invariants
 - The file is replaced whole and durably, so a crash leaves the old one or the new one; what was checked since then is
@@ -54,6 +54,8 @@ class ScrubPosition:
     """The last entry that was checked in it; 0: none."""
     ledger_id: int = -1
     entry_id: int = -1
+    skipped: bool = False
+    """Something could not be checked by this pass."""
     started_ms: int = 0
     completed_ms: int = 0
     """When the last complete pass ended, ms since the epoch; 0: never."""
@@ -103,6 +105,7 @@ def _encode(memory: ScrubMemory) -> dict[str, Any]:
         "location": at.location,
         "ledger": at.ledger_id,
         "entry": at.entry_id,
+        "skipped": at.skipped,
         "startedMs": at.started_ms,
         "completedMs": at.completed_ms,
         "damages": [to_json(damage) for damage in memory.damages],
@@ -120,6 +123,7 @@ def _decode(stored: Any) -> ScrubMemory:
         int(stored["location"]),
         int(stored["ledger"]),
         int(stored["entry"]),
+        bool(stored.get("skipped")),  # older releases do not say
         int(stored["startedMs"]),
         int(stored["completedMs"]),
     )

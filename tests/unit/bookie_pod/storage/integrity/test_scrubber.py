@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import threading
@@ -77,7 +78,7 @@ class TestStateFile:
     def test_there_and_back(self) -> None:
         files = MemoryFiles()
         files.makedirs("/d")
-        memory = ScrubMemory(ScrubPosition(3, ScrubPhase.INDEX, 4, 5, 6, 7, 8, 9), [DAMAGE], [1, 2])
+        memory = ScrubMemory(ScrubPosition(3, ScrubPhase.INDEX, 4, 5, 6, 7, True, 8, 9), [DAMAGE], [1, 2])
         ScrubStateFile(files, "/d").write(memory)
         assert ScrubStateFile(files, "/d").read() == memory
 
@@ -132,6 +133,27 @@ def test_a_pass_goes_on_where_it_was_stopped(stop_after: int) -> None:
     assert [(each.ledger_id, each.entry_id) for each in rig.run()] == [(2, 4)]
     assert rig.paid <= whole + 2, f"{first} and {rig.paid - first} are more than one pass"
     assert rig.scrub.position.number == 1
+    rig.storage.close()
+
+
+def test_what_a_pass_has_skipped_before_it_was_stopped_counts_when_it_goes_on() -> None:
+    rig = ScrubRig()
+    rig.write([1], 3)
+    rig.write([2], 3)
+    path, _ = rig.place(1, 0)
+    rig.flip(path, 0)
+    assert [each.kind for each in rig.run()] == [DamageKind.LOG]
+    rig.restart()
+    rig.files.faults.fail("open", path=path, errno=errno.EMFILE)
+    rig.stop_after = rig.paid + 1
+    with pytest.raises(ScrubStopped):
+        rig.run()
+    rig.files.faults.clear()
+    rig.stop_after = None
+    rig.restart()
+    assert [each.kind for each in rig.run()] == [DamageKind.LOG]
+    assert rig.scrub.register.held_logs()
+    assert rig.scrub.position.number == 2
     rig.storage.close()
 
 
