@@ -96,7 +96,10 @@ class LedgersRebuild:
             self._look_at(ledger_id)
         logs = self._directory.logs
         for log_id in logs.log_ids():
-            for ledger_id in logs.ledgers_map(log_id, self._pace.pay).ledgers:
+            found = logs.ledgers_map(log_id, self._pace.pay)
+            if not found.complete and found.end is not None:
+                _note(self._state.damages, found.end.detail)
+            for ledger_id in found.ledgers:
                 if self._is_lacking(ledger_id):
                     self._look_at(ledger_id)
 
@@ -122,8 +125,7 @@ class LedgersRebuild:
             yield record
 
     def _note_damage(self, error: JournalDamaged) -> None:
-        if len(self._state.journal_damages) < MAX_DAMAGES:
-            self._state.journal_damages.append(str(error))
+        _note(self._state.journal_damages, str(error))
 
     def _take(self, record: JournalRecord) -> None:
         known = self._journaled.get(record.ledger_id)
@@ -164,3 +166,8 @@ class LedgersRebuild:
             self._state.ledgers_restored += 1
             self._state.ledgers_without_key += is_unknown_key(key)
             _log.warning("a ledger that the index lacked is known again, fenced", ledger=ledger_id)
+
+
+def _note(damages: list[str], damage: str) -> None:
+    if len(damages) < MAX_DAMAGES:
+        damages.append(damage)

@@ -107,7 +107,7 @@ class LocationsRebuild:
             entries, nbytes = seen, report.bytes_done
             state.bytes_done, state.bytes_total, state.logs = report.bytes_done, report.bytes_total, report.logs
             state.entries, state.unknown_ledger_entries = report.entries, report.unknown_ledger_entries
-        state.damages += [end.detail for end in report.damages]
+        state.damages = [end.detail for end in report.damages]  # of every log, those that told of ledgers among them
         self._torn = dict(report.torn)
 
     def _is_known(self, ledger_id: int) -> bool:

@@ -84,7 +84,7 @@ class RebuildState:
     ledgers_without_key: int = 0
     """Of these, ledgers whose master key neither a journal nor the metadata service knows."""
     damages: list[str] = field(default_factory=list)
-    """Damaged entry logs, the first ones."""
+    """Damaged entry logs, the first ones: ledgers that lie behind the damage only may be missing."""
     journal_damages: list[str] = field(default_factory=list)
     """Damaged journals, the first ones: keys in them may be missing."""
     unreadable: str = ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_pod.storage.journal.format import explicit_lac_record, header_bytes, key_record
@@ -163,3 +164,13 @@ def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
     rig.files.write_bytes_synced(journal_path(JOURNAL, 2), b"no journal at all" * 100)
     state = rig.rebuild(**LEDGERS)
     assert len(state.journal_damages) == 1
+
+
+def test_a_damaged_log_is_told_since_ledgers_may_lie_behind_the_damage() -> None:
+    rig = RebuildRig()
+    log_id = rig.write([1, 2], 1)
+    rig.cut(log_id, split_location(rig.rows()[2, 0])[1] - SIZE_BYTES)
+    forget(rig, 2)
+    state = rig.rebuild(**LEDGERS)
+    assert (state.ledgers_restored, len(state.damages)) == (0, 1)
+    assert rig.path(log_id) in state.damages[0]
