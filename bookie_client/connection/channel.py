@@ -128,8 +128,14 @@ class Channel:
             return
         if self._attempt is None:
             self._start_attempt()
-        assert self._attempt is not None
-        await asyncio.shield(self._attempt)
+        attempt = self._attempt
+        assert attempt is not None
+        try:
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            waits = asyncio.current_task()
+            if not attempt.cancelled() or (waits is not None and waits.cancelling()):
+                raise  # else `close` has ended the attempt, and nobody those who wait for it
         if self._connection is None:
             error = self._error or self._pool.closed_error(self.bookie_id)
             raise error if isinstance(error, BookieUnavailable) else BookieUnavailable(str(error))

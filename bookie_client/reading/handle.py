@@ -162,7 +162,10 @@ class LedgerReader:
 
             newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
         """
-        return await self._read(first, last, whole, bound=self.last_add_confirmed if self.is_closed else last)
+        found = await self._read(first, last, whole, bound=self.last_add_confirmed if self.is_closed else last)
+        if self.is_closed and last > self.last_add_confirmed:  # that came to be known meanwhile
+            return await self._read(first, last, whole, bound=self.last_add_confirmed)
+        return found
 
     def tail(self, start: int = 0) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read

@@ -353,3 +353,25 @@ async def test_a_connector_that_breaks_tells_those_who_wait():
     assert isinstance(error, BookieUnavailable)
     assert "no network here" in str(error)
     await rig.pool.close()
+
+
+async def test_closing_cancels_nobody_who_waits_for_a_connection():
+    rig = Rig()
+    begun = asyncio.Event()
+
+    async def silent(factory, host, port):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    rig.pool.connector = silent
+    waiting = [asyncio.create_task(rig.pool.channel("b").connect()) for _ in range(2)]
+    await begun.wait()
+    given_up = asyncio.create_task(rig.pool.channel("b").connect())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await rig.pool.close()
+    for each in waiting:
+        with pytest.raises(BookieUnavailable, match="this client is closed"):
+            await each
+    with pytest.raises(asyncio.CancelledError):
+        await given_up

@@ -279,6 +279,26 @@ async def test_unconfirmed_entries(cluster, version):
                 await reader.read_unconfirmed(0, last + 1)
 
 
+async def test_what_turns_out_to_lie_behind_the_end_is_no_part_of_the_ledger(cluster):
+    """It is recovered, and ended in front of it, while it is read."""
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(5))
+    ledger.put(5, "b2", lac=4)
+    async with cluster.client() as client, client.open(LEDGER, password=b"pw") as reader:
+        read = reader._read
+
+        async def while_it_is_recovered(*range_and_part, bound):
+            found = await read(*range_and_part, bound=bound)
+            cluster.bookie("b2").ledgers[LEDGER].entries.pop(5, None)
+            await client.recover(LEDGER, password=b"pw")
+            await until(lambda: reader.is_closed)
+            return found
+
+        reader._read = while_it_is_recovered
+        with pytest.raises(BadRequest, match="above the last add confirmed, 4"):
+            await reader.read_unconfirmed(3, 5)
+
+
 async def test_nothing_is_left_behind(three):
     async with three.client() as client:
         writer = await client.create(write_quorum=3)
