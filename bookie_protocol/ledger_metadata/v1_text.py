@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_metadata.model import INVALID_ENTRY_ID, Ensemble, LedgerMetadata, LedgerState
 
 _IN_RECOVERY: Final = -102
@@ -27,7 +28,7 @@ _CLOSED: Final = "CLOSED"
 def encode_body(metadata: LedgerMetadata) -> bytes:
     """The lines after the header."""
     if metadata.ack_quorum_size != metadata.write_quorum_size:
-        raise ValueError(
+        raise BadRequest(
             f"ledger {metadata.ledger_id}: metadata format 1 has no ack quorum; use format 3, or make it equal to the "
             "write quorum"
         )

@@ -39,9 +39,10 @@ def cookie() -> None:
 @connects
 def create(connection: Connection, bookie_id: str, path: str) -> None:
     """Store the cookie of FILE for BOOKIE, which has none."""
-    data = _read(path, bookie_id)
+    data, instance = _read(path, bookie_id)
 
     async def work(found: Cluster) -> None:
+        await _check_cluster(found, path, instance)
         try:
             await found.service.cookies.create(bookie_id, data)
         except MetadataExists as error:
@@ -72,9 +73,10 @@ def get(connection: Connection, bookie_id: str) -> None:
 @connects
 def update(connection: Connection, bookie_id: str, path: str) -> None:
     """Replace the cookie of BOOKIE by the one of FILE."""
-    data = _read(path, bookie_id)
+    data, instance = _read(path, bookie_id)
 
     async def work(found: Cluster) -> None:
+        await _check_cluster(found, path, instance)
         try:
             known = await found.service.cookies.read(bookie_id)
             await found.service.cookies.update(bookie_id, data, known.version)
@@ -144,8 +146,18 @@ def _none(bookie_id: str) -> NotThere:
     return NotThere(f"bookie {bookie_id} has no cookie")
 
 
-def _read(path: str, bookie_id: str) -> bytes:
-    """The cookie in a file, which must be this bookie's."""
+async def _check_cluster(found: Cluster, path: str, instance: str | None) -> None:
+    """The bookie would be refused at its next start, with the advice that is meant for somebody else's disk."""
+    here = await found.service.cluster.instance_id()
+    if instance != here:
+        raise Refused(
+            f"{path} is a cookie of the cluster with instance id {instance or '(none)'}, this one has"
+            f" {here or '(none)'}; nothing was changed: generate one with `bookie cluster cookie generate`"
+        )
+
+
+def _read(path: str, bookie_id: str) -> tuple[bytes, str | None]:
+    """The cookie in a file, which must be this bookie's, and the instance id that it names."""
     from bookie_pod.node.identity.cookies import parse_cookie
 
     _check_id(bookie_id)
@@ -156,7 +168,7 @@ def _read(path: str, bookie_id: str) -> bytes:
         raise InvalidConfiguration(str(error)) from error
     if found.bookie_id != bookie_id:
         raise InvalidConfiguration(f"{path} is the cookie of bookie {found.bookie_id}, not of {bookie_id}")
-    return data
+    return data, found.instance_id
 
 
 def _check_id(bookie_id: str) -> None:

@@ -193,6 +193,22 @@ def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path
     assert "belongs to the cluster with instance id" in printed.err
 
 
+@pytest.mark.parametrize("command", ["create", "update"])
+def test_a_cookie_of_another_cluster_is_not_stored(command: str, uri: str, capsys: Capture, tmp_path: Path) -> None:
+    instance, file = init(uri, capsys), tmp_path / "cookie"
+    made = ["b:1", "-j", "/j", "-l", "/l", "-o", str(file), "--metadata", uri]
+    if command == "update":
+        with_service(uri, lambda service: service.cookies.create("b:1", b"before"))
+    assert run(["cluster", "cookie", "generate", *made, "-i", "another"]) == 0
+    capsys.readouterr()
+    given = ["cluster", "cookie", command, "b:1", "-cf", str(file), "--metadata", uri]
+    assert run(given) == 10
+    assert f"instance id another, this one has {instance}" in refusal(capsys)
+    assert run(["cluster", "cookie", "generate", *made]) == 0
+    assert run(given) == 0
+    assert with_service(uri, lambda service: service.cookies.read("b:1")).value == file.read_bytes()
+
+
 def test_whoami_of_a_registered_bookie(
     uri: str, configured: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

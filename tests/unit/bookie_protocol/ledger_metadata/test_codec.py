@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import BadRequest, MetadataDamaged
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
@@ -130,7 +130,7 @@ def test_reading_rules() -> None:
 
 
 def test_format_1_cannot_hold_an_ack_quorum_of_its_own() -> None:
-    with pytest.raises(ValueError, match="no ack quorum"):
+    with pytest.raises(BadRequest, match="no ack quorum"):
         encode_ledger_metadata(replace(WORKED, format_version=1, ack_quorum_size=1))
 
 
