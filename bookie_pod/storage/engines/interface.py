@@ -28,6 +28,16 @@ background threads. Before the loop serves, and in tests, a function that simply
 do."""
 
 
+Consent = Callable[[bool], bool]
+"""Whether a ledger shall go, asked on the event loop right before it does. It is told whether nobody has put entries of
+the ledger since it is watched."""
+
+
+def always(untouched: bool) -> bool:
+    """The consent of who knows that nobody puts entries."""
+    return True
+
+
 FLUSH_TRIES: Final = 10
 """How often in a row the flush of a directory fails before its disk counts as failed."""
 

@@ -35,7 +35,7 @@ from itertools import takewhile
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
-from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop, each_alone
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, Consent, OnLoop, always, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
@@ -98,6 +98,8 @@ class MemTableStorage(ABC):
         self._rotated_stamp: Stamp | None = None
         self._requested_stamp: Stamp | None = None
         self._full_since: float | None = None
+        self._untouched: set[int] = set()
+        """Ledgers of which no entry was put since they are watched. Event loop."""
         self._swap_callbacks: list[Callable[[], None]] = []
         self._space_callbacks: list[Callable[[], None]] = []
         self._deletion_callbacks: list[Callable[[int, bool], None]] = []
@@ -134,6 +136,7 @@ class MemTableStorage(ABC):
 
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
         self.cache.check_taken(ledger_id)
+        self._untouched.discard(ledger_id)
         return self.memtable.active.entries_of(ledger_id)
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
@@ -248,8 +251,23 @@ class MemTableStorage(ABC):
     def ledger_ids(self) -> list[int]:
         return self.cache.records.ledger_ids()
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        self._on_loop(lambda: self._delete(ledger_id))
+    def watch(self, ledger_ids: Collection[int]) -> None:
+        """From now on it is noticed who puts entries of these ledgers, and of no others."""
+
+        def begin() -> None:
+            self._untouched = set(ledger_ids)
+            if not self._untouched.isdisjoint(self.memtable.active.ledgers):
+                for callback in self._swap_callbacks:
+                    callback()
+
+        self._on_loop(begin)
+
+    def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
+        def delete() -> None:
+            if consent(ledger_id in self._untouched):
+                self._delete(ledger_id)
+
+        self._on_loop(delete)
 
     def flags(self) -> int:
         return self._flags.read()

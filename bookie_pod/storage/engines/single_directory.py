@@ -31,7 +31,7 @@ from itertools import groupby, takewhile
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
-from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.interface import Consent, OnLoop, always
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
@@ -88,6 +88,8 @@ class SingleDirectoryStorage:
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)
         self._frozen: FrozenWork | None = None
         self._flush_lock = threading.Lock()
+        self._untouched: set[int] = set()
+        """Ledgers of which no entry was put since they are watched. Event loop."""
         self._swap_callbacks: list[Callable[[], None]] = []
         self._space_callbacks: list[Callable[[], None]] = []
         self._deletion_callbacks: list[Callable[[int, bool], None]] = []
@@ -110,6 +112,7 @@ class SingleDirectoryStorage:
 
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
         self._check_usable()
+        self._untouched.discard(ledger_id)
         return self._active.entries_of(ledger_id)
 
     def account(self, nbytes: int, count: int) -> bool:
@@ -234,8 +237,23 @@ class SingleDirectoryStorage:
 
     # --- any thread -----------------------------------------------------------------------------------------
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        self._on_loop(lambda: self._delete(ledger_id))
+    def watch(self, ledger_ids: Collection[int]) -> None:
+        """From now on it is noticed who puts entries of these ledgers, and of no others."""
+
+        def begin() -> None:
+            self._untouched = set(ledger_ids)
+            if not self._untouched.isdisjoint(self._active.ledgers):
+                for callback in self._swap_callbacks:
+                    callback()
+
+        self._on_loop(begin)
+
+    def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
+        def delete() -> None:
+            if consent(ledger_id in self._untouched):
+                self._delete(ledger_id)
+
+        self._on_loop(delete)
 
     def restore_ledger(self, ledger_id: int, record: LedgerRecord) -> bool:
         """Make a ledger known that is not; False if it is known meanwhile. Durable with the next flush."""

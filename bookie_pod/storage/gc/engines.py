@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.engines.interface import Consent, LedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
@@ -39,8 +39,11 @@ class CollectedDirectory:
         record = self._directory.ledgers.get(ledger_id)
         return record is not None and record.fenced
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        self._directory.delete_ledger(ledger_id)
+    def watch(self, ledger_ids: Collection[int]) -> None:
+        self._directory.watch(ledger_ids)
+
+    def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
+        self._directory.delete_ledger(ledger_id, consent)
 
     def flush(self) -> None:
         self._directory.flush()
@@ -83,8 +86,11 @@ class CollectedEngine:
         record = self._storage.cache.records.get(ledger_id)
         return record is not None and record.fenced
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        self._storage.delete_ledger(ledger_id)
+    def watch(self, ledger_ids: Collection[int]) -> None:
+        self._storage.watch(ledger_ids)
+
+    def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
+        self._storage.delete_ledger(ledger_id, consent)
 
     def flush(self) -> None:
         self._storage.flush()

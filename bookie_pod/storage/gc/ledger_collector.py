@@ -5,6 +5,9 @@ Invariants
   is local and not in the later listing was deleted.
 - Whatever could not be told keeps the ledger: an error ends the listing, and only what was compared before is deleted.
   That is told (`LedgerCollection.doubt`): a service that is away for weeks would keep all space, and nobody would know.
+- An id may be used again, and its new ledger written here, between the word of the service and the deletion: a ledger
+  of which entries are put meanwhile stays. It goes if the next pass finds it deleted still: then its writer is one that
+  has not heard.
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
   and the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
@@ -80,11 +83,16 @@ class LedgerCollector:
         self._saw_nothing = False
         self._instance_checked = False
         self._elsewhere: dict[int, bool] = {}
+        self._written: set[int] = set()
+        """Ledgers that stay in this pass because entries of them were put."""
+        self._written_before: set[int] = set()
+        """The same of the pass before."""
 
     def begin_pass(self) -> None:
         """Answers of the pass before are void."""
         self._instance_checked = False
         self._elsewhere.clear()
+        self._written_before, self._written = self._written, set()
 
     def _check_instance(self) -> None:
         if not self._instance_checked:
@@ -104,6 +112,8 @@ class LedgerCollector:
             return result
         try:
             self._check_instance()
+            if not self._verify:
+                self._storage.watch(local)
             self._compare(local, result)
         except MetadataError as error:
             _log.warning("search for deleted ledgers ended early: nothing more is deleted", reason=str(error))
@@ -155,6 +165,7 @@ class LedgerCollector:
             for ledger_id in ledger_ids:
                 self._delete(ledger_id, result)
             return
+        self._storage.watch(ledger_ids)
         for ledger_id, metadata in self._metadata.read_many(self._paid(ledger_ids)):
             if self._is_garbage(ledger_id, metadata):
                 self._delete(ledger_id, result)
@@ -197,13 +208,26 @@ class LedgerCollector:
         return metadata.state is LedgerState.CLOSED
 
     def _delete(self, ledger_id: int, result: LedgerCollection) -> None:
-        # Before: who makes it anew at once, and whoever scrubs then, shall find that there was another one.
-        self.deleted.add(ledger_id)
+        goes = False
+
+        def consent(untouched: bool) -> bool:
+            nonlocal goes
+            goes = untouched or ledger_id in self._written_before
+            if goes:
+                # Before: who makes it anew at once, and whoever scrubs then, shall find that there was another one.
+                self.deleted.add(ledger_id)
+            return goes
+
         try:
-            self._storage.delete_ledger(ledger_id)
+            self._storage.delete_ledger(ledger_id, consent)
         except PodkeeperError as error:
             result.failed += 1
             _log.error("ledger could not be deleted, will be tried again", ledger=ledger_id, reason=str(error))
+            return
+        if not goes:
+            self._written.add(ledger_id)
+            result.kept_in_doubt += 1
+            _log.info("ledger kept until the next pass: entries of it were put meanwhile", ledger=ledger_id)
             return
         result.deleted += 1
 
@@ -250,6 +274,7 @@ class LedgerCollector:
                 result.kept_in_doubt += 1
                 return
             # Looking at copies may take minutes; a recovery by hand takes no lock, and may have placed it here since.
+            self._storage.watch([ledger_id])
             if not self._is_placed_elsewhere(ledger_id):
                 return
             if not still_held():

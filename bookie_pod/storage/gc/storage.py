@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
+from bookie_pod.storage.engines.interface import Consent
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.location_rows import EntryMove
 
@@ -33,8 +34,13 @@ class CollectedStorage(Protocol):
         """Whether it is here and fenced."""
         ...
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        """Forget the ledger, in memory at once; durable with the next `flush`."""
+    def watch(self, ledger_ids: Collection[int]) -> None:
+        """From now on it is noticed who puts entries of these ledgers, and of no others."""
+        ...
+
+    def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
+        """Forget the ledger, in memory at once; durable with the next `flush`. Nothing happens without `consent`, which
+        is asked on the event loop, where entries are put."""
         ...
 
     def flush(self) -> None:

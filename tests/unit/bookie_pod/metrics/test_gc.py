@@ -101,7 +101,7 @@ def test_what_could_not_be_deleted(engine: str, monkeypatch: pytest.MonkeyPatch)
         def refuse(ledger_id: int) -> None:
             raise StorageFault(f"ledger {ledger_id} is not deleted")
 
-        patch.setattr(type(rig.gc._storage), "delete_ledger", lambda self, ledger_id: refuse(ledger_id))
+        patch.setattr(type(rig.gc._storage), "delete_ledger", lambda self, ledger_id, consent: refuse(ledger_id))
         rig.gc.run_pass()
     assert counted.values("DELETED_LEDGER_TOTAL", "RECLAIM_FAILED_TO_DELETE") == (0, 2)
 

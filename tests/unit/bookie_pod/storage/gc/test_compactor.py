@@ -88,6 +88,20 @@ def test_one_that_died_between_index_and_second_name_is_finished() -> None:
     assert rig.readable(1) == _entries(10)
 
 
+def test_a_source_that_somebody_holds_stays_though_nothing_points_to_it() -> None:
+    rig, source = _half_dead()
+    rig.bookie.faults.fail("unlink", path=".compacted", times=1)
+    rig.force()
+    rig.bookie.faults.clear()
+    rig.gc.excluded = lambda: {source: "the scrubber found damage"}
+    rig.gc.run_pass()
+    assert rig.logs.exists(source)
+    rig.gc.excluded = dict
+    rig.force()
+    assert not rig.logs.exists(source)
+    assert rig.readable(1) == _entries(10)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_copy_that_lacks_entries_does_not_cost_its_source(engine: str) -> None:
     """The reference's scan ends without a word where a log is damaged; what it copied then is not everything."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import replace
 
 import pytest
 
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.storage.engines.interface import Consent
 from bookie_pod.storage.gc.fenced_deleted import NAME as FENCED
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
+from tests.support.storage_engine import KEY, entry
 
 OTHER = ("other:3181",)
 SOMEBODY_ELSES = 1000
@@ -167,10 +171,10 @@ def test_a_ledger_that_cannot_be_deleted_does_not_keep_the_others() -> None:
     storage = rig.storage.directories[0]
     plain = storage.delete_ledger
 
-    def delete(ledger_id: int) -> None:
+    def delete(ledger_id: int, consent: Consent) -> None:
         if ledger_id == 1:
             raise StorageFault("not this one")
-        plain(ledger_id)
+        plain(ledger_id, consent)
 
     storage.delete_ledger = delete
     result = rig.gc.run_pass()
@@ -330,9 +334,9 @@ def test_that_a_ledger_was_fenced_is_durable_before_it_is_deleted(engine: str, o
     known: dict[int, bool] = {}
     delete = rig.gc._storage.delete_ledger
 
-    def watched(ledger_id: int) -> None:
+    def watched(ledger_id: int, consent: Consent) -> None:
         known[ledger_id] = _on_disk(rig).was_fenced(ledger_id)
-        delete(ledger_id)
+        delete(ledger_id, consent)
 
     rig.gc._storage.delete_ledger = watched
     rig.gc.run_pass()
@@ -385,6 +389,68 @@ def test_a_ledger_is_known_to_have_been_another_one_before_it_is_gone() -> None:
     rig.storage.on_ledger_deleted(lambda ledger_id, fenced: known.append(rig.gc.may_be_earlier_life(ledger_id, 0)))
     assert rig.gc.run_pass().ledgers_deleted == 1
     assert known == [True]
+
+
+@pytest.mark.parametrize("hot", [False, True], ids=["cold", "hot"])
+@pytest.mark.parametrize("options", [FAST, UNVERIFIED, OVER_REPLICATED], ids=["verified", "trusted", "elsewhere"])
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_one_that_is_made_anew_behind_the_word_of_the_service_stays(engine: str, options, hot: bool) -> None:
+    """And its entries are acknowledged. `hot`: whoever writes it has its dict since before."""
+    rig = GcRig(options, engine=engine)
+    ledgers = Ledgers(rig.storage, 1)
+    rig.write([1, 2], 3, mark=b"a")
+    rig.metadata.ledgers[SOMEBODY_ELSES] = OTHER
+    rig.now += 5
+    if options is OVER_REPLICATED:
+        rig.metadata.ledgers[1] = OTHER
+    else:
+        rig.delete(1)
+    if hot:
+        _add(ledgers, entry(1, 7))
+    storage = rig.gc._storage
+    delete = storage.delete_ledger
+
+    def late(ledger_id: int, consent: Consent) -> None:
+        rig.metadata.ledgers[1] = None
+        _add(ledgers, entry(1, 8, mark=b"b"))
+        delete(ledger_id, consent)
+
+    storage.delete_ledger = late
+    result = rig.gc.run_pass()
+    assert (result.ledgers_deleted, _left(rig)) == (0, {1, 2})
+    assert rig.storage.read(1, 8) == entry(1, 8, mark=b"b")
+    assert not rig.gc.may_be_earlier_life(1, 1 << 20)
+    storage.delete_ledger = delete
+    rig.now += 5
+    assert rig.gc.run_pass().ledgers_deleted == 0
+
+
+def test_a_writer_that_has_not_heard_of_a_deletion_keeps_its_ledger_for_one_pass() -> None:
+    rig = _rig(2)
+    ledgers = Ledgers(rig.storage, 1)
+    rig.delete(1)
+    storage = rig.gc._storage
+    delete = storage.delete_ledger
+
+    def while_it_writes(ledger_id: int, consent: Consent) -> None:
+        _add(ledgers, entry(1, 8))
+        delete(ledger_id, consent)
+
+    storage.delete_ledger = while_it_writes
+    assert rig.gc.run_pass().ledgers_deleted == 0
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert _left(rig) == {0}
+
+
+def _add(ledgers: Ledgers, data: bytes) -> None:
+    """As an add does: the hot way if the ledger is."""
+    ledger_id, entry_id = struct.unpack_from(">qq", data)
+    state = ledgers.for_write(ledger_id, KEY)
+    state.key_journaled = True
+    ledgers.heat(state)
+    assert state.hot_key is not None
+    state.entries[entry_id] = data
+    ledgers.storage.account(ledger_id, len(data), 1)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
