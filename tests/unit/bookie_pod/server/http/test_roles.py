@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod import audit
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
@@ -25,6 +27,7 @@ from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
 from tests.support.certificates import Certificates
 from tests.support.fake_admin import FakeAdmin
 from tests.support.http_answers import HttpAnswer, ask
+from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 ELSEWHERE = {"X-Forwarded-For": "10.0.0.7"}
@@ -63,13 +66,13 @@ def test_every_call_over_grpc_names_a_role() -> None:
 
 class Server:
     def __init__(self, port: int, admin: FakeAdmin, log: Path, registry: Registry) -> None:
-        self._port = port
+        self.port = port
         self._log = log
         self.admin = admin
         self.registry = registry
 
     async def __call__(self, request: tuple[str, str], body: str | None = None, **headers: str) -> HttpAnswer:
-        return await ask(self._port, request[1], request[0], body, **headers)
+        return await ask(self.port, request[1], request[0], body, **headers)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._log.read_text().splitlines()]
@@ -110,6 +113,21 @@ async def test_without_credentials_strangers_look_and_change_nothing(server: Ser
 
 
 TOKENS = "all\nlook viewer\nrun operator ci\n"
+
+
+@pytest.mark.parametrize("server", [TOKENS], indirect=True)
+async def test_a_change_for_which_nobody_waits_any_more_is_not_made(server: Server) -> None:
+    """As if the bookie had stood still for so long that the operator which asked has a successor by now."""
+    body = b'{"readOnly": true}'
+    head = "PUT /api/v1/bookie/state/readonly HTTP/1.1\r\nHost: bookie\r\nAuthorization: Bearer run\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    with capture_logs():
+        with socket.create_connection(("127.0.0.1", server.port)) as asker:
+            asker.sendall(head.encode() + body)
+        await until(server.lines)
+    (line,) = server.lines()
+    assert line["outcome"] == "failed"
+    assert not server.admin.node.flags.read_only
 
 
 @pytest.mark.parametrize("server", [TOKENS], indirect=True)
