@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.support.java import BOOKKEEPER_OPTIONS, MavenProject, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, MavenProject, find_java
 
 PROJECT = MavenProject(Path(__file__).parent / "java", tests=True)
-_PACKAGE = "dev.podkeeper.interop"
+PACKAGE = "dev.podkeeper.interop"
+_ENTRY_LOG_DUMP = Path(__file__).with_name("EntryLogDump.java")
 _SECONDS = 110
 
 
@@ -36,7 +37,7 @@ def command(
         *(launcher or [find_java()]),
         "-Xmx384m",
         "-XX:MaxDirectMemorySize=384m",
-        "-XX:TieredStopAtLevel=1",  # short runs: the optimising compiler costs more than it gives
+        *SHORT_LIVED,
         *BOOKKEEPER_OPTIONS,
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         f"-Dpodkeeper.metadata={metadata_uri}",
@@ -57,7 +58,7 @@ def _run(line: Sequence[str]) -> str:
 
 def run_program(class_path: str, name: str, metadata_uri: str, *arguments: str) -> str:
     """Runs a class of the interop package to its end; returns what it printed."""
-    return _run(command(class_path, f"{_PACKAGE}.{name}", metadata_uri, *arguments))
+    return _run(command(class_path, f"{PACKAGE}.{name}", metadata_uri, *arguments))
 
 
 def start_program(
@@ -66,26 +67,22 @@ def start_program(
     """Starts a class of the interop package; what it prints goes to `output`. The caller ends it."""
     with output.open("ab") as file:
         return subprocess.Popen(
-            command(class_path, f"{_PACKAGE}.{name}", metadata_uri, *arguments),
+            command(class_path, f"{PACKAGE}.{name}", metadata_uri, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
 
 
-def run_junit(class_path: str, name: str, metadata_uri: str, bookies: int) -> str:
-    """Runs one JUnit class; returns the summary. Raises `JavaProgramError` if a test failed or none was found."""
-    return _run(
-        command(
-            class_path,
-            "org.junit.platform.console.ConsoleLauncher",
-            metadata_uri,
-            "execute",
-            f"--select-class={_PACKAGE}.{name}",
-            "--fail-if-no-tests",
-            "--disable-banner",
-            "--disable-ansi-colors",
-            "--details=tree",
-            bookies=bookies,
-        )
-    )
+def dump_entry_logs(class_path: str, folder: Path, log_ids: Iterable[int]) -> list[str]:
+    """What the reference's own reader finds in entry logs below a folder: lines of entries, and of maps of ledgers."""
+    said = _run([find_java(), *SHORT_LIVED, "-cp", class_path, str(_ENTRY_LOG_DUMP), str(folder), *map(str, log_ids)])
+    return [line for line in said.splitlines() if line.split(" ")[0] in ("entry", "map", "nomap")]
+
+
+def run_junit(class_path: str, metadata_uri: str, bookies: int, *selection: str) -> None:
+    """Runs JUnit classes in one JVM; `selection`: the launcher's options that say which. Raises `JavaProgramError`,
+    with the tree of all tests, if one failed or none was found."""
+    options = ("--fail-if-no-tests", "--disable-banner", "--disable-ansi-colors", "--details=tree")
+    launcher = "org.junit.platform.console.ConsoleLauncher"
+    _run(command(class_path, launcher, metadata_uri, "execute", *selection, *options, bookies=bookies))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +11,10 @@ import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_pod.cli.main import run
-from tests.interop.java_programs import run_program
+from tests.interop.java_programs import dump_entry_logs, run_program
 from tests.interop.test_crash import read_back
 from tests.support import dying_bookie
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, BookieProcess
-from tests.support.java import find_java
 from tests.support.java_bookie import java_shell
 from tests.support.until import until_true
 
@@ -36,7 +34,6 @@ RESTING = {"gcWaitTime": "3600000", "minorCompactionInterval": "7200", "majorCom
 PATIENCE_S = 60.0
 LEDGERS, ENTRIES = 4, 8000
 FEW_ENTRIES = 3000
-DUMP = Path(__file__).with_name("EntryLogDump.java")
 FORMS = {
     "db": {"ledgerStorageClass": DB_STORAGE, "useTransactionalCompaction": "true"},
     "db-plain": {"ledgerStorageClass": DB_STORAGE, "useTransactionalCompaction": "false"},
@@ -190,7 +187,7 @@ def test_tools_of_the_reference_read_our_compacted_logs(class_path, solo, tmp_pa
         copies = sorted(
             log_id for log_id, path in logs(bookie).items() if log_id > max(before) and path.stat().st_size > 4096
         )
-        _check_dump(_dump(class_path, bookie, copies), alive)
+        _check_dump(dump_entry_logs(class_path, Path(bookie.configuration["ledgerDirectories"]), copies), alive)
         configuration = bookie.work / "bookie.conf"
         output = java_shell(class_path, configuration, "readlogmetadata", f"{copies[0]:x}.log")
         assert re.findall(r"Lid=(\d+), TotalSizeOfEntriesOfLedger=\d+", output) == [str(alive)]
@@ -227,23 +224,3 @@ def _check_dump(lines: Collection[str], alive: int) -> None:
 def _folders(bookie: BookieProcess) -> list[str]:
     of = bookie.configuration
     return ["--journal-dir", of["journalDirectories"], "--ledger-dir", of["ledgerDirectories"]]
-
-
-def _dump(class_path: str, bookie: BookieProcess, log_ids: Collection[int]) -> list[str]:
-    done = subprocess.run(
-        [
-            find_java(),
-            "-cp",
-            class_path,
-            str(DUMP),
-            bookie.configuration["ledgerDirectories"],
-            *map(str, log_ids),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [line for line in done.stdout.splitlines() if line.split(" ")[0] in ("entry", "map", "nomap")]

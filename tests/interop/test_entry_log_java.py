@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import zlib
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.storage.files_posix import PosixFiles
+from tests.interop.java_programs import dump_entry_logs
 from tests.support.entry_logs import entry, open_logger
-from tests.support.java import find_java
 
 pytestmark = pytest.mark.interop
-
-PROGRAM = Path(__file__).with_name("EntryLogDump.java")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ def test_the_reference_reads_our_logs(shape: dict[str, int], class_path: str, tm
     logger.close()
     log_ids = sorted({log_id for log_id, _ in sizes})
     assert len(log_ids) > 2
-    assert _dump(class_path, tmp_path, log_ids) == expected
+    assert set(dump_entry_logs(class_path, tmp_path, log_ids)) == expected
 
 
 def test_a_map_of_25000_ledgers(class_path: str, tmp_path: Path) -> None:
@@ -50,19 +47,6 @@ def test_a_map_of_25000_ledgers(class_path: str, tmp_path: Path) -> None:
     for ledger_id in range(25_000):
         logger.append_run(ledger_id, [0], [entry(ledger_id, 0, 36)])
     logger.close()
-    lines = _dump(class_path, tmp_path, [0])
+    lines = dump_entry_logs(class_path, tmp_path, [0])
     assert {line for line in lines if line.startswith("map")} == {f"map 0 {i} 40" for i in range(25_000)}
     assert len([line for line in lines if line.startswith("entry")]) == 25_000
-
-
-def _dump(class_path: str, directory: Path, log_ids: list[int]) -> set[str]:
-    done = subprocess.run(
-        [find_java(), "-cp", class_path, str(PROGRAM), str(directory), *map(str, log_ids)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line for line in done.stdout.splitlines() if line.split(" ")[0] in ("entry", "map", "nomap")}

@@ -1,19 +1,17 @@
-"""The stock Java client, class by class, against a cluster of three bookies."""
+"""The stock Java client, all classes in one JVM, against a cluster of three bookies."""
 
 from __future__ import annotations
 
-import pytest
-
-from tests.interop.java_programs import junit_classes, run_junit
+from tests.interop.java_programs import PACKAGE, run_junit
 from tests.support.bookie_process import SORTED_STORAGE
 
 # The reference answers this request only with the sorted or interleaved storage.
-_NEEDS_SORTED_AT_REFERENCE = "EntriesOfLedgerTest"
+_NEEDS_SORTED_AT_REFERENCE = f"{PACKAGE}.EntriesOfLedgerTest"
 
 
-@pytest.mark.parametrize("name", [each for each in junit_classes() if each != _NEEDS_SORTED_AT_REFERENCE])
-def test_class(name, class_path, cluster):
-    run_junit(class_path, name, cluster.metadata_uri, len(cluster.bookies))
+def test_all_other_classes(class_path, cluster):
+    others = (f"--select-package={PACKAGE}", f"--exclude-classname={_NEEDS_SORTED_AT_REFERENCE}")
+    run_junit(class_path, cluster.metadata_uri, len(cluster.bookies), *others)
     assert all(bookie.is_running() for bookie in cluster.bookies)
 
 
@@ -24,5 +22,5 @@ def test_entries_of_ledger(class_path, request, make_cluster, bookie_kind):
             target.bookie(bookie_kind, {"ledgerStorageClass": SORTED_STORAGE}).start()
     else:
         target = request.getfixturevalue("cluster")
-    run_junit(class_path, _NEEDS_SORTED_AT_REFERENCE, target.metadata_uri, len(target.bookies))
+    run_junit(class_path, target.metadata_uri, len(target.bookies), f"--select-class={_NEEDS_SORTED_AT_REFERENCE}")
     assert all(bookie.is_running() for bookie in target.bookies)

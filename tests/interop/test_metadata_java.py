@@ -15,8 +15,8 @@ from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
+from tests.interop.java_autorecovery import start_daemon
 from tests.support.bookie_process import free_port
-from tests.support.java import BOOKKEEPER_OPTIONS, find_java
 from tests.support.java_bookie import java_shell
 
 _DAEMON_SECONDS = 60.0
@@ -92,12 +92,7 @@ async def test_a_daemon_of_the_reference_shares_votes_and_work(
 ) -> None:
     """It waits for our auditor to go, and takes away the mark of a ledger that does not exist."""
     ours = await service.auditor_election.elect("10.0.0.9:3181")
-    command = [find_java(), "-Xmx256m", *BOOKKEEPER_OPTIONS, "-cp", class_path]
-    command += ["org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(configuration)]
-    with (tmp_path / "daemon.log").open("wb") as log:
-        daemon = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=asyncio.subprocess.STDOUT
-        )
+    daemon = await start_daemon(class_path, configuration, tmp_path)
     tree, election = service.under_replication, service.auditor_election
 
     async def two_votes() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.bookie_process import free_port
-from tests.support.java import NETTY_OPTIONS, MavenProject, find_java
+from tests.support.java import NETTY_OPTIONS, SHORT_LIVED, MavenProject, find_java
 
 _VERSION = os.environ.get("PULSAR_VERSION", "4.0.0")
 PROJECT = MavenProject(Path(__file__).parent / "java", options=(f"-Dpulsar.version={_VERSION}",))
@@ -47,8 +47,7 @@ def java(heap_mb: int, direct_mb: int, *arguments: str) -> list[str]:
         find_java(),
         f"-Xmx{heap_mb}m",
         f"-XX:MaxDirectMemorySize={direct_mb}m",
-        "-XX:TieredStopAtLevel=1",  # short runs: the optimising compiler costs more than it gives
-        "-XX:+UseSerialGC",
+        *SHORT_LIVED,
         *NETTY_OPTIONS,
         "--add-opens=java.base/sun.net=ALL-UNNAMED",
         "--add-opens=java.management/sun.management=ALL-UNNAMED",

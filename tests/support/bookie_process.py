@@ -22,8 +22,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from kazoo.client import KazooClient
+
+from tests.support.warm import BOOKIE, WarmProcess
 
 DB_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 SORTED_STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
@@ -91,7 +94,8 @@ class BookieProcess:
     zookeeper: str  # host:port
     command: Callable[[Path, Mapping[str, str]], Sequence[str]]
     environment: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    warm: bool = False  # the command is ours, and is run by a fork of a process that has imported it
+    process: subprocess.Popen[bytes] | WarmProcess | None = None
 
     @property
     def bookie_id(self) -> str:
@@ -119,14 +123,7 @@ class BookieProcess:
                 client.delete(path)
             began = time.monotonic()
             with self.log.open("ab") as output:
-                self.process = subprocess.Popen(
-                    self.command(file, self.configuration),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **self.environment},
-                    start_new_session=True,
-                )
+                self.process = self._launched(file, output)
             self._wait_ready(client, path, began + timeout)
             return time.monotonic() - began
         except BaseException:
@@ -198,15 +195,31 @@ class BookieProcess:
         root = "/" + self.configuration["metadataServiceUri"].split("://", 1)[1].split("/", 1)[1]
         return f"{root}/available/{self.bookie_id}"
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _launched(self, file: Path, output: IO[bytes]) -> subprocess.Popen[bytes] | WarmProcess:
+        """In a session of its own."""
+        command = self.command(file, self.configuration)
+        environment = {**os.environ, **self.environment}
+        if self.warm:
+            return WarmProcess(BOOKIE, command[1:], stdout=output, stderr=output, env=environment)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _running(self) -> subprocess.Popen[bytes] | WarmProcess:
         if self.process is None:
             raise RuntimeError(f"{self.kind} bookie {self.bookie_id} is not running")
         return self.process
 
 
-def podkeeper_bookie(configuration: dict[str, str], work: Path, zookeeper: str) -> BookieProcess:
+def podkeeper_bookie(configuration: dict[str, str], work: Path, zookeeper: str, *, warm: bool = False) -> BookieProcess:
     """Our bookie, not started: `bookie serve` of the environment that runs this."""
-    program = Path(sys.executable).with_name("bookie")
-    return BookieProcess(
-        "ours", configuration, work, zookeeper, lambda file, _: [str(program), "serve", "--config", str(file)]
-    )
+
+    def command(file: Path, _: Mapping[str, str]) -> Sequence[str]:
+        return [str(Path(sys.executable).with_name("bookie")), "serve", "--config", str(file)]
+
+    return BookieProcess("ours", configuration, work, zookeeper, command, warm=warm)

@@ -98,8 +98,11 @@ async def cluster(bookies: ServeCluster, client: Client) -> ServeCluster:
 async def write_ledgers(client: Client, count: int, quorums: tuple[int, int, int], entries: int = ENTRIES) -> list[int]:
     """Closed ledgers of about `entries` KB each."""
     ids = []
+    ensemble, write_quorum, ack_quorum = quorums
+    async with asyncio.timeout(60):  # a bookie that serves is in the client's view a moment later
+        while len(await client.writable_bookies()) < ensemble:  # noqa: ASYNC110 - other processes give no event
+            await asyncio.sleep(0.02)
     for _ in range(count):
-        ensemble, write_quorum, ack_quorum = quorums
         async with client.create(
             ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=PASSWORD
         ) as ledger:

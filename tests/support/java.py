@@ -28,6 +28,9 @@ NETTY_OPTIONS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Of a Java that runs for a minute, the second compiler and parallel collection take half of the processor time."""
+
 BOOKKEEPER_OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
     "--add-opens=java.base/java.io=ALL-UNNAMED",

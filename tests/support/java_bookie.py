@@ -6,44 +6,20 @@ Any thread may call these; they keep no state.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.bookie_process import BookieProcess
-from tests.support.java import BOOKKEEPER_OPTIONS, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, find_java
 
 # bin/common.sh of Apache BookKeeper, but for the sizes.
-_COLLECTOR_OPTIONS = (
+STOCK_OPTIONS = (
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=10",
     "-XX:+ParallelRefProcEnabled",
     "-XX:+DisableExplicitGC",
 )
 _TOOL_SECONDS = 120
-
-
-def java_bookie_command(
-    class_path: str, heap_mb: int, direct_mb: int
-) -> Callable[[Path, Mapping[str, str]], Sequence[str]]:
-    """What `BookieProcess.command` wants: the command line for a configuration file."""
-
-    def command(file: Path, configuration: Mapping[str, str]) -> Sequence[str]:
-        return [
-            find_java(),
-            f"-Xms{heap_mb}m",
-            f"-Xmx{heap_mb}m",
-            f"-XX:MaxDirectMemorySize={direct_mb}m",
-            *_COLLECTOR_OPTIONS,
-            *BOOKKEEPER_OPTIONS,
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-cp",
-            class_path,
-            "org.apache.bookkeeper.server.Main",
-            "--conf",
-            str(file),
-        ]
-
-    return command
 
 
 def java_bookie(
@@ -54,9 +30,27 @@ def java_bookie(
     *,
     heap_mb: int = 192,
     direct_mb: int = 192,
+    options: Sequence[str] = STOCK_OPTIONS,
 ) -> BookieProcess:
-    """A Java bookie, not started. The caches of its storage must fit into `direct_mb` MiB."""
-    command = java_bookie_command(class_path, heap_mb, direct_mb)
+    """A Java bookie, not started. The caches of its storage must fit into `direct_mb` MiB. `options`: of its compiler
+    and its collector."""
+
+    def command(file: Path, _: Mapping[str, str]) -> Sequence[str]:
+        return [
+            find_java(),
+            f"-Xms{heap_mb}m",
+            f"-Xmx{heap_mb}m",
+            f"-XX:MaxDirectMemorySize={direct_mb}m",
+            *options,
+            *BOOKKEEPER_OPTIONS,
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-cp",
+            class_path,
+            "org.apache.bookkeeper.server.Main",
+            "--conf",
+            str(file),
+        ]
+
     return BookieProcess("java", configuration, work, zookeeper, command)
 
 
@@ -66,6 +60,7 @@ def java_shell(class_path: str, configuration_file: Path, *arguments: str) -> st
         [
             find_java(),
             "-Xmx256m",
+            *SHORT_LIVED,
             *BOOKKEEPER_OPTIONS,
             "-cp",
             class_path,

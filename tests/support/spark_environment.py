@@ -9,11 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from tests.support.java import java_home
+from tests.support.java import SHORT_LIVED, java_home
 
 REPOSITORY = Path(__file__).parents[2]
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of a Java that runs for a minute, the second compiler and parallel collection take half of the processor time."""
 
 
 def spark_variables() -> dict[str, str]:
@@ -25,8 +23,8 @@ def spark_variables() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(REPOSITORY), *others))),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LAUNCHER_OPTS": _SHORT_LIVED,
-        "SPARK_SUBMIT_OPTS": _SHORT_LIVED,
+        "SPARK_LAUNCHER_OPTS": " ".join(SHORT_LIVED),
+        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED),
     }
 
 

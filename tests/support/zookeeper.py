@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.support.bookie_process import free_port
 from tests.support.hanging import hang
+from tests.support.java import SHORT_LIVED
 
 _JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-*")
 _COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
@@ -114,7 +115,7 @@ class ZooKeeperServer:
                     "sessionRequireClientSASLAuth=true\n"
                 )
         command = [
-            *(java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+            *(java, "-Xmx128m", *SHORT_LIVED),
             *self._sasl_options(),
             *("-Dzookeeper.forceSync=no", "-Dlog4j2.level=ERROR", "-Dlog4j.rootLogger=ERROR"),
             *("-cp", _class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config),
