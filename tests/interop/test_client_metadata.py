@@ -17,8 +17,8 @@ from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.interop.java_autorecovery import tool_configuration
 from tests.interop.java_client import PASSWORD, payload
-from tests.support.bookie_process import free_port
 from tests.support.java_bookie import java_shell
 
 GOLDEN = {
@@ -42,12 +42,7 @@ def zookeeper_client(zookeeper):
 
 @pytest.fixture
 def shell(class_path, cluster, tmp_path):
-    file = tmp_path / "bk.conf"
-    file.write_text(
-        f"metadataServiceUri={cluster.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
-        f"advertisedAddress=127.0.0.1\nhttpServerEnabled=false\njournalDirectories={tmp_path}/journal\n"
-        f"ledgerDirectories={tmp_path}/ledgers\n"
-    )
+    file = tool_configuration(cluster, tmp_path)
 
     async def run(*arguments):
         return await asyncio.to_thread(java_shell, class_path, file, *arguments)

@@ -15,8 +15,7 @@ from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
-from tests.interop.java_autorecovery import start_daemon
-from tests.support.bookie_process import free_port
+from tests.interop.java_autorecovery import start_daemon, tool_configuration
 from tests.support.java_bookie import java_shell
 
 _DAEMON_SECONDS = 60.0
@@ -37,13 +36,7 @@ async def service(empty: Cluster) -> AsyncIterator[MetadataService]:
 
 @pytest.fixture
 def configuration(empty: Cluster, tmp_path: Path) -> Path:
-    file = tmp_path / "bk.conf"
-    file.write_text(
-        f"metadataServiceUri={empty.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
-        "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
-        f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n"
-    )
-    return file
+    return tool_configuration(empty, tmp_path)
 
 
 async def test_the_shell_reads_and_writes_our_tree(

@@ -14,7 +14,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
-from tests.support.bookie_process import free_port
+from tests.interop.java_autorecovery import tool_configuration
 from tests.support.java_bookie import java_shell
 
 IDS = (0, 3, 12_345, 2**31 + 5, 2**40)
@@ -40,13 +40,7 @@ async def service(empty: Cluster) -> AsyncIterator[MetadataService]:
 
 @pytest.fixture
 def configuration(empty: Cluster, tmp_path: Path) -> Path:
-    file = tmp_path / "bk.conf"
-    file.write_text(
-        f"metadataServiceUri={empty.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
-        "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
-        f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n"
-    )
-    return file
+    return tool_configuration(empty, tmp_path)
 
 
 async def test_the_shell_lists_formats_and_reads_as_if_they_were_not_there(
