@@ -75,18 +75,19 @@ class Judge:
         alone = [each for each in self._history.live() if each.quorums[1] == each.quorums[2] and each.acked >= 0]
         return {ledger.ledger_id: ledger.acked for ledger in alone}
 
-    async def remembers(self, bookie: Bookie, acknowledged: Mapping[int, int], *, all_it_had: bool = False) -> None:
-        """Something was done to it: the newest entries that it had to acknowledge are there. `all_it_had`: of those
-        whose copies there were sound none is denied, whatever was done to its disks. Asked at once, before those who
-        heal have made good what it has forgotten."""
-        asked = {ledger_id: (max(0, last - _NEWEST), last) for ledger_id, last in acknowledged.items()}
+    async def remembers(self, bookie: Bookie, before: Mapping[int, int], *, all_it_had: bool = False) -> None:
+        """Something was done to it: what it had to acknowledge a while `before` that, and since, is there.
+        `all_it_had`: of those whose copies there were sound none is denied, whatever was done to its disks. Asked at
+        once, before those who heal have made good what it has forgotten, and the newest first."""
+        now = self.acknowledged()
+        asked = {each: (max(0, before.get(each, -1) - _NEWEST), last) for each, last in now.items()}
         if all_it_had:
             for ledger in self._history.live():
                 if ledger.end is not None and bookie.name in self._sound.get(ledger.ledger_id, ()):
                     asked[ledger.ledger_id] = 0, ledger.end[0]
         with suppress(CouldNotTell, TimeoutError):
             async with asyncio.timeout(_REMEMBERS_S), connected(self._world.uri) as client:
-                for ledger_id, (first, last) in asked.items():
+                for ledger_id, (first, last) in sorted(asked.items(), reverse=True):
                     await self._asked(client, bookie, self._history.ledgers[ledger_id], first, last)
 
     async def _asked(self, client: Client, bookie: Bookie, ledger: Ledger, first: int, last: int) -> None:

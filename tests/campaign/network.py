@@ -5,8 +5,9 @@
     with host.cut(Cut.OUT): ...              # nothing leaves it
     network.close()
 
-The bridge is this process's own way to the hosts (`network.here`). Needs root, `ip` and `iptables`; delay needs `tc`
-with netem in the kernel, and without it (`has_netem`) a link is made slow by its rate instead.
+The bridge has a namespace of its own, so that this machine's rules for what it forwards, as container runtimes make
+them, are nothing to it; this process is one host more (`network.here`). Needs root, `ip` and `iptables`; delay needs
+`tc` with netem in the kernel, and without it (`has_netem`) a link is made slow by its rate instead.
 
 Every name begins with the prefix, and `close` removes them all. Any thread, one at a time.
 """
@@ -24,6 +25,7 @@ from enum import Enum
 from typing import Final
 
 _DEVICE: Final = "eth0"
+_BRIDGE: Final = "bridge"
 _FIRST_HOST: Final = 10
 
 
@@ -120,13 +122,19 @@ class Network:
         """`prefix`: at most eight letters and digits, which nothing else on this machine begins with."""
         number = os.getpid()
         self._prefix = prefix
-        self._net = f"10.{64 + number % 128}.{number // 128 % 250}"
+        self._net = f"10.{112 + number % 131}.{number // 131 % 250}"  # not where clusters have services and pods
         self._hosts: list[Host] = []
-        self._bridge = f"{prefix}b"
-        _run("ip", "link", "add", self._bridge, "type", "bridge")
+        self._switch = Host(f"{prefix}s", "", False)
+        """Where the bridge is."""
+        self._wire = f"{prefix}h"
         try:
-            _run("ip", "addr", "add", f"{self.here}/24", "dev", self._bridge)
-            _run("ip", "link", "set", self._bridge, "up")
+            _run("ip", "netns", "add", self._switch.name)
+            inside = self._switch.enter
+            _run(*inside, "ip", "link", "add", _BRIDGE, "type", "bridge")
+            _run(*inside, "ip", "link", "set", _BRIDGE, "up")
+            self._plug(self._wire, "here")
+            _run("ip", "addr", "add", f"{self.here}/24", "dev", self._wire)
+            _run("ip", "link", "set", self._wire, "up")
         except BaseException:
             self.close()
             raise
@@ -138,19 +146,23 @@ class Network:
 
     def add(self) -> Host:
         number = len(self._hosts) + _FIRST_HOST
-        name, outside = f"{self._prefix}n{number}", f"{self._prefix}v{number}"
+        name = f"{self._prefix}n{number}"
         address = f"{self._net}.{number}"
         _run("ip", "netns", "add", name)
         host = Host(name, address, False)
         self._hosts.append(host)
-        _run("ip", "link", "add", outside, "type", "veth", "peer", "name", _DEVICE, "netns", name)
-        _run("ip", "link", "set", outside, "master", self._bridge, "up")
+        self._plug(_DEVICE, f"to{number}", "netns", name)
         inside = host.enter
         _run(*inside, "ip", "link", "set", "lo", "up")
         _run(*inside, "ip", "addr", "add", f"{address}/24", "dev", _DEVICE)
         _run(*inside, "ip", "link", "set", _DEVICE, "up")
         self._hosts[-1] = Host(name, address, self._try_netem(host))
         return self._hosts[-1]
+
+    def _plug(self, device: str, outlet: str, *where: str) -> None:
+        """Make a device whose other end, of this name, is on the bridge."""
+        _run("ip", "link", "add", device, *where, "type", "veth", "peer", "name", outlet, "netns", self._switch.name)
+        _run(*self._switch.enter, "ip", "link", "set", outlet, "master", _BRIDGE, "up")
 
     @staticmethod
     def _try_netem(host: Host) -> bool:
@@ -163,8 +175,8 @@ class Network:
 
     def close(self) -> None:
         """Remove the namespaces and the bridge; what runs in them is ended before."""
-        for host in self._hosts:
+        with contextlib.suppress(RuntimeError):
+            _run("ip", "link", "del", self._wire)
+        for host in (*self._hosts, self._switch):
             with contextlib.suppress(RuntimeError):
                 _run("ip", "netns", "del", host.name)
-        with contextlib.suppress(RuntimeError):
-            _run("ip", "link", "del", self._bridge)

@@ -130,17 +130,17 @@ class Campaign:
         async with bookie.hold():
             if not bookie.program.is_running:
                 await world.start_bookie(bookie)
-            began = self.history.clock
+            began, before = self.history.clock, judge.acknowledged()
             detail = await fault.on_bookie(world, bookie, random)
             self.history.fault(began, fault.name, bookie.name, detail)
-            await judge.remembers(bookie, judge.acknowledged(), all_it_had=fault.destroys)
+            await judge.remembers(bookie, before, all_it_had=fault.destroys)
 
     async def _strike_all(self, world: World, judge: Judge, fault: Fault, random: Random) -> None:
         assert fault.on_cluster is not None
         bookies = list(world.bookies.values())
-        began = self.history.clock
+        began, before = self.history.clock, judge.acknowledged()
         starts = [bookie.program.starts for bookie in bookies]
         self.history.fault(began, fault.name, "all", await fault.on_cluster(world, random))
-        for bookie, before in zip(bookies, starts, strict=True):
-            if bookie.program.starts > before:
-                await judge.remembers(bookie, judge.acknowledged())
+        for bookie, count in zip(bookies, starts, strict=True):
+            if bookie.program.starts > count:
+                await judge.remembers(bookie, before)
