@@ -14,6 +14,7 @@ from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import LedgerClosed, LedgerFenced
 from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed, read_every_replica
 from tests.support.client_workload import Workload
+from tests.support.cluster_fixtures import all_writable
 from tests.support.hanging import hanging
 from tests.support.healing_rig import ENTRIES, PASSWORD, write_ledgers
 from tests.support.metadata_process import MetadataProcess
@@ -46,6 +47,13 @@ async def client(cluster: ServeCluster) -> AsyncIterator[Client]:
         yield made
 
 
+async def added(cluster: ServeCluster, client: Client, count: int) -> list[str]:
+    """So many further bookies, of which the client has heard."""
+    names = await asyncio.to_thread(cluster.add, count)
+    await all_writable(client, cluster)
+    return names
+
+
 def shown_as_lost(process: AutoRecoveryProcess) -> set[int]:
     """Ledgers with entries of which no copy is left, as the admin API shows them."""
     worker = json.loads(process.get("/api/v1/autorecovery/process")[1])["worker"]
@@ -53,7 +61,7 @@ def shown_as_lost(process: AutoRecoveryProcess) -> set[int]:
 
 
 async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
-    await asyncio.to_thread(cluster.add, 5)
+    await added(cluster, client, 5)
     with (
         AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one,
         AutoRecoveryProcess(tmp_path / "two", cluster.uri) as two,
@@ -85,7 +93,7 @@ async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, cli
 
 @pytest.mark.parametrize("way", ["kill", pytest.param("hang", marks=pytest.mark.slow)])
 async def test_a_worker_ends_in_the_middle(cluster: ServeCluster, client: Client, tmp_path: Path, way: str) -> None:
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     ids = await write_ledgers(client, 24, (3, 3, 2), entries=200)
     victim = (await client.metadata(ids[0])).last_ensemble[0]
     slow = {"replicationRateByBytes": "200000", "replicationYieldsToClients": "false", "replicationLedgersAtOnce": "2"}
@@ -112,7 +120,7 @@ async def test_a_worker_ends_in_the_middle(cluster: ServeCluster, client: Client
 
 async def test_a_bookie_hangs_and_comes_back(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
     """Once its session has ended it is lost, and its copies are made again; what it has is surplus then."""
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     ids = await write_ledgers(client, 6, (3, 3, 2))
     victim = (await client.metadata(ids[0])).last_ensemble[0]
     with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
@@ -125,7 +133,7 @@ async def test_a_bookie_hangs_and_comes_back(cluster: ServeCluster, client: Clie
 
 async def test_a_bookie_comes_back_with_an_empty_disk(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
     """Three bookies, ensembles of three: there is no spare, so it is filled again where it is."""
-    names = await asyncio.to_thread(cluster.add, 3)
+    names = await added(cluster, client, 3)
     ids = await write_ledgers(client, 6, (3, 3, 2))
     victim = names[0]
     cluster.kill(victim)
@@ -144,7 +152,7 @@ async def test_a_bookie_comes_back_with_an_empty_disk(cluster: ServeCluster, cli
 
 async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
     """It is told, the ledger keeps its mark and its length, and all others heal."""
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     sound = await write_ledgers(client, 4, (3, 3, 2))
     single = await write_ledgers(client, 6, (1, 1, 1))
     victim = (await client.metadata(single[0])).last_ensemble[0]
@@ -173,7 +181,7 @@ async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_
 
 
 async def test_an_open_ledger_whose_writer_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     async with Client(cluster.uri) as other:
         ledger = await other.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         await ledger.append_many([b"%d " % i + PAYLOAD for i in range(ENTRIES)])
@@ -193,7 +201,7 @@ async def test_an_open_ledger_whose_writer_is_gone(cluster: ServeCluster, client
 
 async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, client: Client) -> None:
     cluster._settings["autoRecoveryDaemonEnabled"] = "true"
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     ids = await write_ledgers(client, 4, (3, 2, 2))
     marks = client.metadata_service.under_replication
     await marks.mark(10**9, ["nobody:3181"], ctime_ms=None)
@@ -207,7 +215,7 @@ async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, cl
 
 async def test_two_bookies_of_three_are_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
     """Closed ledgers heal from the third copy. The end of an open one cannot be told: it is told so, and left alone."""
-    await asyncio.to_thread(cluster.add, 5)
+    await added(cluster, client, 5)
     ids = await write_ledgers(client, 8, (3, 3, 2))
     async with Client(cluster.uri) as other:
         ledger = await other.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
@@ -244,7 +252,7 @@ async def only_marked(client: Client, ledger_id: int, others: list[int], gone: S
 async def test_the_metadata_service_goes_away_for_longer_than_sessions_last(
     cluster: ServeCluster, client: Client, metadata_service: MetadataProcess, tmp_path: Path
 ) -> None:
-    await asyncio.to_thread(cluster.add, 4)
+    await added(cluster, client, 4)
     ids = await write_ledgers(client, 6, (3, 3, 2))
     victim = (await client.metadata(ids[0])).last_ensemble[0]
     with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:

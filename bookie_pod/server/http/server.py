@@ -1,10 +1,11 @@
 """The HTTP server's socket and its bounds.
 
 Invariants
-- At most `MAX_CONNECTIONS` connections are open. For one more that makes way which has been silent, or idle after its
-  answer, for longest. When all are being served, it is looked at what others begin with: `PROBE_CONNECTIONS`
-  more are taken for the probes alone, and whoever asks for anything else is answered 503 and closed. `MOST_LOOKED_AT`
-  may say nothing then, and go when more come: nobody's requests keep the probes out, however often they are made.
+- At most `MAX_CONNECTIONS` connections are open. It is looked at what those beyond begin with. For one that has begun,
+  that makes way which has been silent, or idle after its answer, for longest; nobody who has not had `UNREAD_S` to
+  begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and whoever asks for
+  anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then, and go when more come: nobody's
+  connections or requests keep the probes out, however many they are.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -55,6 +56,8 @@ MAX_BODY_BYTES: Final = 512 * 1024
 """Of the admin API, which has a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
+UNREAD_S: Final = 1.0
+"""So long what a connection begins with may lie unread while very many come at once."""
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 MOST_LOOKED_AT: Final = 2 * _BACKLOG
@@ -177,9 +180,12 @@ class HttpServer:
                 self._idle = OrderedDict.fromkeys(each for each in self._idle if each.transport is not None)
 
     def _make_way(self) -> bool:
-        """Close the connection that has done nothing for longest; False if all are being served."""
+        """Close the connection that has done nothing for longest; False if all are being served, or have just come."""
+        came_before = asyncio.get_running_loop().time() - UNREAD_S
         for _ in range(min(len(self._silent), MAX_CONNECTIONS)):
-            connection = next(iter(self._silent))
+            connection, timer = next(iter(self._silent.items()))
+            if timer.when() - FIRST_REQUEST_S > came_before:
+                break
             if connection.transport is not None:
                 self._silent.pop(connection).cancel()
                 connection.force_close()
@@ -199,13 +205,9 @@ class HttpServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
-        if len(server.connections) < MAX_CONNECTIONS or self._make_way():
+        if len(server.connections) < MAX_CONNECTIONS:
             return self._new_connection()
-        return _LookedAt(self._looked_at, self._take_probe if self._has_room_for_probe() else None)
-
-    def _has_room_for_probe(self) -> bool:
-        self._for_probes = {each for each in self._for_probes if each.transport is not None}
-        return len(self._for_probes) < PROBE_CONNECTIONS
+        return _LookedAt(self._looked_at, self._take)
 
     def _new_connection(self) -> _Connection:
         assert self._runner.server is not None
@@ -214,11 +216,17 @@ class HttpServer:
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
 
-    def _take_probe(self, transport: asyncio.Transport, begin: bytes) -> bool:
-        if not self._has_room_for_probe():
-            return False
+    def _take(self, transport: asyncio.Transport, begin: bytes, is_probe: bool) -> bool:
+        """Serve a connection that has begun with this; False: there is no room for it."""
+        assert self._runner.server is not None
+        has_room = len(self._runner.server.connections) < MAX_CONNECTIONS or self._make_way()
+        if not has_room:
+            self._for_probes = {each for each in self._for_probes if each.transport is not None}
+            if not is_probe or len(self._for_probes) >= PROBE_CONNECTIONS:
+                return False
         connection = self._new_connection()
-        self._for_probes.add(connection)
+        if not has_room:
+            self._for_probes.add(connection)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         connection.data_received(begin)
@@ -318,32 +326,28 @@ class _LookedAt(asyncio.Protocol):
     """One connection too many, until it is known whether it is a probe's."""
 
     def __init__(
-        self, others: OrderedDict[_LookedAt, None], take_probe: Callable[[asyncio.Transport, bytes], bool] | None
+        self, others: OrderedDict[_LookedAt, None], take: Callable[[asyncio.Transport, bytes, bool], bool]
     ) -> None:
-        """`others`: that are looked at. `take_probe` is given a probe's with what it began with, and says whether there
-        is room for it; None: it goes too."""
+        """`others`: that are looked at. `take` is given one with what it began with, and whether that is a probe, and
+        says whether there is room for it."""
         self._others = others
-        self._take_probe = take_probe
+        self._take = take
         self._transport: asyncio.Transport
         self._begin = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
-        if self._take_probe is None:
-            self.turn_away()
-            return
         self._others[self] = None
         if len(self._others) > MOST_LOOKED_AT:
             next(iter(self._others)).turn_away()
 
     def data_received(self, data: bytes) -> None:
         self._begin += data
-        if self._take_probe is not None and _PROBE.match(self._begin):
+        is_probe = _PROBE.match(self._begin) is not None
+        if is_probe or len(self._begin) >= _LONGEST_BEGIN or b" " in self._begin[_LONGEST_METHOD:]:
             self._others.pop(self, None)
-            if not self._take_probe(self._transport, self._begin):
+            if not self._take(self._transport, self._begin, is_probe):
                 self.turn_away()
-        elif len(self._begin) >= _LONGEST_BEGIN or b" " in self._begin[_LONGEST_METHOD:]:
-            self.turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.pop(self, None)

@@ -102,6 +102,8 @@ class Connection(asyncio.Protocol):
         """The transport has too much that the client does not take."""
         self._written = 0
         """Bytes of answers, ever."""
+        self._large: deque[tuple[int, int]] = deque()
+        """Writes of which a part may not have been taken: how many were written up to its end, and its size."""
         self._awaited = 0
         """So many of them are waited for to be taken; then for all that were written meanwhile."""
         self._awaited_since = 0.0
@@ -427,14 +429,25 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self.closed:
             written = self.transport.get_write_buffer_size()
         share, now, unsent = self.share, time.perf_counter(), written + self._out_bytes
-        share.hold(self._rest_bytes + unsent - share.held)
-        if self._written - written >= self._awaited:
+        taken = self._written - written
+        share.hold(self._rest_bytes + unsent + self._taken_in_part(taken) - share.held)
+        if taken >= self._awaited:
             self._awaited, self._awaited_since = self._written, now
         sends = self._rest_since if self._rest_bytes and not self._stalls else None
         if not unsent:
             share.stuck_since = sends
         else:
             share.stuck_since = self._awaited_since if sends is None else min(sends, self._awaited_since)
+
+    def _taken_in_part(self, taken: int) -> int:
+        """Bytes that the client has taken of a write that it has not taken wholly: the transport keeps all of it."""
+        large = self._large
+        while large and large[0][0] <= taken:
+            large.popleft()
+        if not large:
+            return 0
+        end, size = large[0]
+        return max(0, taken - end + size)
 
     def drop(self) -> None:
         """Close at once, whatever is under way."""
@@ -485,6 +498,8 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"".join(pieces))
         else:
             self.transport.writelines(pieces)
+        if size > JOIN_MAX:
+            self._large.append((self._written, size))
             self._count_held()
 
     def pause_writing(self) -> None:

@@ -187,6 +187,7 @@ async def test_who_does_nothing_for_longest_makes_way(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module, "UNREAD_S", -1.0)
     server = await start_http(LOCAL, node, registry)
     assert server is not None
     held = []
@@ -206,7 +207,8 @@ async def test_who_is_not_there_yet_when_others_come_is_closed_when_silent(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several connections are accepted at once, and a TLS handshake takes a while."""
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module, "UNREAD_S", -1.0)
     monkeypatch.setattr(server_module, "FIRST_REQUEST_S", 0.05)
     server = await start_http(LOCAL, node, registry)
     assert server is not None
@@ -240,7 +242,7 @@ async def test_while_all_are_served_the_probes_have_connections_of_their_own(
         await until(lambda: len(running.connections) == 2)
     probe, writer = await connect(server, HEARTBEAT)
     assert (await probe.readline()).startswith(b"HTTP/1.1 200")
-    reader, other = await connect(server)
+    reader, other = await connect(server, HEARTBEAT)
     assert (await reader.read()).startswith(b"HTTP/1.1 503")
     await closed(writer, other, *(each for _, each in held))
     await server.stop()
@@ -288,6 +290,24 @@ async def test_strangers_who_come_all_at_once_do_not_drive_out_a_probe_that_came
         assert answers == [b"HTTP/1.1 200", b"HTTP/1.1 503"], "there is room for one more"
         await closed(writer)
         await server.stop()
+
+
+async def test_whoever_came_a_moment_ago_makes_way_for_nobody(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the probe has sent may not have been read yet."""
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "UNREAD_S", 3600.0)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    probe, writer = await connect(server)
+    others = [await connect(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(20)]
+    for reader, _ in others:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+    writer.write(HEARTBEAT)
+    assert (await probe.readline()).startswith(b"HTTP/1.1 200")
+    await closed(writer, *(each for _, each in others))
+    await server.stop()
 
 
 async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: HttpServer) -> None:

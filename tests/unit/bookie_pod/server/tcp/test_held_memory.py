@@ -231,3 +231,18 @@ async def test_many_clients_that_take_their_answers_slowly(frame: bytes, monkeyp
     assert rig.context.memory.total == 0
     assert rig.context.memory.cut_off == 0
     rig.close()
+
+
+async def test_an_answer_is_held_until_all_of_it_is_taken(rig: ServerRig) -> None:
+    """The transport lets go of no part of it before."""
+    conn, transport = slow(rig)
+    for size in (MB, 2 * MB, KB):
+        conn.send(bytes(size))
+        await rig.settle()
+    counted = []
+    for taken in (MB - 1, 1, MB, MB - 1, 1, KB):
+        transport.unsent -= taken
+        rig.context.look_at_connections()
+        counted.append(rig.context.memory.held)
+    assert counted == [3 * MB + KB, 2 * MB + KB, 2 * MB + KB, 2 * MB + KB, KB, 0]
+    conn.connection_lost(None)
