@@ -266,10 +266,10 @@ class Actors:
     # --- readers --------------------------------------------------------------------------------------------------
 
     async def _tail(self, ledger: Ledger, version: int) -> None:
-        """Every entry once and in order, and none that is not confirmed."""
+        """Every entry once and in order, and none that is not confirmed; of a ledger that is lost as far as it goes."""
         history, following, lac = self.history, 0, -1
         async with connected(self.uri, version) as client:
-            while True:
+            while not ledger.given_up:
                 try:
                     async with client.open(ledger.ledger_id, password=ledger.password) as reader:
                         async for entry in reader.tail(following):
