@@ -492,14 +492,14 @@ class Connection(asyncio.Protocol):
         pieces, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
         self._written += size
+        if size > JOIN_MAX:
+            self._large.append((self._written, size))
         if len(pieces) == 1:
             self.transport.write(pieces[0])
         elif size <= JOIN_MAX:
             self.transport.write(b"".join(pieces))
         else:
             self.transport.writelines(pieces)
-        if size > JOIN_MAX:
-            self._large.append((self._written, size))
             self._count_held()
 
     def pause_writing(self) -> None:

@@ -94,7 +94,8 @@ class LaneReads:
         since = time.monotonic()
         for _ in reads:
             if results and time.monotonic() - since >= LONG_S:
-                conn.context.loop.call_soon_threadsafe(self._answer_first, results)
+                counted, self._counted = self._counted, 0
+                conn.context.loop.call_soon_threadsafe(self._answer_first, results, counted)
                 results, since = [], time.monotonic()
             if conn.closed:
                 results.append(BookieUnavailable("the connection that asked is closed"))
@@ -113,18 +114,19 @@ class LaneReads:
         return results
 
     def _on_loop(self, results: Any, error: BaseException | None) -> None:
-        try:
-            self._answer_first([error] * len(self._reads) if error is not None else results)
-        finally:
-            if self._counted:
-                self._counted, given = 0, self._counted
-                self._conn.share.make(-given)
+        counted, self._counted = self._counted, 0
+        self._answer_first([error] * len(self._reads) if error is not None else results, counted)
         if self._reads:
             self._conn.postpone(self.begin)
 
-    def _answer_first(self, results: Sequence[bytes | BaseException]) -> None:
+    def _answer_first(self, results: Sequence[bytes | BaseException], counted: int) -> None:
+        """`counted`: bytes of them that were taken from what clients may hold."""
         reads, self._reads = self._reads[: len(results)], self._reads[len(results) :]
-        self._answer(reads, results)
+        try:
+            self._answer(reads, results)
+        finally:
+            if counted:
+                self._conn.made(counted)
 
     def _answer(self, reads: Sequence[PlainRead], results: Sequence[bytes | BaseException]) -> None:
         conn, state, (answer, refuse, _) = self._conn, self._state, self._dialect

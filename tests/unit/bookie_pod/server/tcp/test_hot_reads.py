@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection import COLD_PER_TURN, READS_IN_FLIGHT_MAX, Connection
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.entry_log.interface import Row
@@ -362,8 +363,13 @@ async def test_reads_that_were_begun_end_whatever_befalls_another(monkeypatch: p
 KB = 1 << 10
 
 
-async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds() -> None:
-    """From memory: requests stay unread. From disk: what is not begun is put aside, in the middle of a piece too."""
+@pytest.mark.parametrize("long", [0.0, 3600.0], ids=["slow disk", "fast disk"])
+async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds(
+    monkeypatch: pytest.MonkeyPatch, long: float
+) -> None:
+    """From memory: requests stay unread. From disk: what is not begun is put aside, in the middle of a piece too; and
+    what a slow disk brings one by one counts once, so that nobody is cut off."""
+    monkeypatch.setattr(lane_reads, "LONG_S", long)
     size, limit = 400 * KB, 4000 * KB
     rig = ServerRig(half_bytes=64_000 * KB, memory_bytes=limit)
     writer, _ = rig.connect()
@@ -380,6 +386,7 @@ async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds
         assert transport.unsent < high + limit
         assert conn.share.making + transport.unsent <= max(high, limit) + 2 * size + 64 * KB
         while transport.taken < 100 * size:
+            assert not transport.aborted
             transport.take()
             await rig.settle()
         assert not conn.stalled
