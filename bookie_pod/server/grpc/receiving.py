@@ -13,8 +13,8 @@ Invariants
   unread.
 - A message counts until the next one is asked for, or the call ends. With `holds_answers` what is answered counts until
   the client has taken it; else that is the services' business.
-- Of a message for which nobody waits yet gRPC takes 64 KiB, and at most `MAX_UNSEEN_CALLS` calls that nobody has seen.
-  For what comes next it has `READ_BYTES` ready for each connection (`bounds`).
+- Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
+  has seen. For what comes next it has `READ_BYTES` ready for each connection (`bounds`).
 
 Event loop only.
 """
@@ -43,9 +43,11 @@ FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
 HANDSHAKE_MS: Final = 10_000
+UNASKED_BYTES: Final = 16 * 1024
+"""No governor sees them, and there may be some 700 calls that wait. Of a message that somebody waits for, the rest is
+let in at once, so that one that is longer takes a round trip more."""
 READ_BYTES: Final = 64 * 1024
-"""As much as a stream may send unasked. gRPC's own limit is 4 MiB, which a connection that was fast once keeps ready as
-long as it lasts."""
+"""gRPC's own limit is 4 MiB, which a connection that was fast once keeps ready as long as it lasts."""
 COPIES: Final = 2
 """Of a message that is being dealt with: the message, and what was taken out of it."""
 _CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
@@ -59,6 +61,7 @@ def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         # Else a fast network lets every stream send megabytes before anybody waits for its message.
         ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", UNASKED_BYTES),
         ("grpc.experimental.tcp_max_read_chunk_size", READ_BYTES),
         ("grpc.max_concurrent_streams", calls),
         ("grpc.server.max_pending_requests", MAX_UNSEEN_CALLS // 2),

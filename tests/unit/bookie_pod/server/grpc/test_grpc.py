@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -107,6 +108,18 @@ async def test_connections_are_bounded_whatever_they_say(node: FakeNode, monkeyp
     for _, writer in opened:
         writer.close()
     await server.stop()
+
+
+async def test_a_stream_sends_little_for_which_nobody_waits(server: GrpcServer) -> None:
+    """What there is of it is seen by no governor: as many streams as a connection may have, and bytes of each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+    async with asyncio.timeout(20):
+        size, kind = struct.unpack(">xHB5x", await reader.readexactly(9))
+        settings = dict(struct.iter_unpack(">HI", await reader.readexactly(size)))
+    assert kind == 4
+    assert settings[3] * settings[4] <= MAX_CONCURRENT_RPCS * 16 * 1024
+    writer.close()
 
 
 async def test_a_port_in_use_names_port_and_key(server: GrpcServer, node: FakeNode) -> None:
