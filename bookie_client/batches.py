@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 MAX_ITEMS: Final = 1_000
@@ -70,8 +69,7 @@ class Batches(Generic[T]):
         pump, self._pump = self._pump, None
         if pump is not None:
             pump.cancel()
-            with suppress(asyncio.CancelledError):
-                await pump
+            await asyncio.wait([pump])
         end = getattr(self._items, "aclose", None)
         if end is not None:
             await end()

@@ -44,8 +44,7 @@ class FollowedGroup:
         """Stop following. Calling it again is fine."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
 
     @property
     def known(self) -> frozenset[str]:

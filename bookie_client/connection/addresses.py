@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable
@@ -71,8 +70,7 @@ class AddressBook:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
 
     async def _look_ahead(
         self, registered: Callable[[], frozenset[str]], changed: Callable[[float], Awaitable[None]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from contextlib import suppress
 from typing import Final
 
 from bookie_client.bookies import Bookies
@@ -73,8 +72,7 @@ class FreeSpace:
         """Stop asking."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

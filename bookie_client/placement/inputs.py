@@ -164,8 +164,7 @@ class TopologyTracker:
         """Stop looking."""
         if self._look is not None:
             self._look.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._look
+            await asyncio.wait([self._look])
 
     async def current(self, bookies: frozenset[str]) -> Topology:
         """The topology with these bookies located, as far as that can be told soon."""

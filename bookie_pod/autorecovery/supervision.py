@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -168,6 +167,4 @@ async def cancel_and_wait(tasks: list[asyncio.Task[None]]) -> None:
     """End these, whatever they do."""
     for task in tasks:
         task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError, Exception):
-            await task
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import click
@@ -50,8 +49,7 @@ async def _while_shown(
         return await work
     finally:
         showing.cancel()
-        with suppress(asyncio.CancelledError):
-            await showing
+        await asyncio.wait([showing])
 
 
 async def _show(

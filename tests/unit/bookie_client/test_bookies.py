@@ -1,6 +1,7 @@
 """What a client knows of the cluster's bookies."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -90,3 +91,28 @@ async def test_nothing_is_kept_of_a_bookie_that_is_not_registered(registry):
     await bookies.info("b1")  # no set was seen yet, so nobody would tell when it leaves
     await bookies.info("b1")
     assert registry.info_reads == 3
+
+
+async def test_whoever_is_cancelled_while_he_closes_ends(registry, monkeypatch):
+    """That what he closes is cancelled too must not hide it from him."""
+    bookies, ended = Bookies(registry), asyncio.Event()
+
+    @asynccontextmanager
+    async def watch(group):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ended.wait()
+        yield
+
+    monkeypatch.setattr(registry, "watch", watch)
+    bookies.start()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(bookies.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.sleep(0)
+    ended.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await bookies.close()
