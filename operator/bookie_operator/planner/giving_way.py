@@ -11,15 +11,16 @@ Nobody gives way to what comes later, so two never take turns without end: whate
 or waits where nothing earlier helps. For that, each of them begins only if it can do something: a rollout that begins
 at once has a template to stage or a pod to delete (`rollout.mend`), and room is made only if everybody else serves.
 
-A rollout is only work that can wait: it gives way to a bookie that is lost, or that is to leave at once, without
-stalling first. And a bookie that a decommission is about is that one's own to repair.
+Two do not stall first. A rollout is only work that can wait: it gives way at once to a bookie that is lost, or that is
+to leave. And a replacement does to a template that is put right, which may be all that its bookie needs. The bookie of
+a decommission is that one's own to repair.
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -57,10 +58,13 @@ ORDER: Final[tuple[Rule, ...]] = (
 bookies are not made like it; then come more bookies, since copies may have nowhere to go without; then what is lost;
 then what only has no room. A rollout goes between two bookies of a decommission."""
 
-_AT_ONCE: Final[frozenset[Rule]] = frozenset(
-    {decommission.withdrawal, repair.begin, tasks.replacement, decommission.making_room}
-)
-"""What a rollout that waits gives way to before it stalls."""
+_AT_ONCE: Final[Mapping[OperationType, frozenset[Rule]]] = {
+    OperationType.ROLLOUT: frozenset(
+        {decommission.withdrawal, repair.begin, tasks.replacement, decommission.making_room}
+    ),
+    OperationType.REPLACE: frozenset({unstick.begin}),
+}
+"""What an operation that waits gives way to before it stalls."""
 _LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
 """Steps of a decommission whose bookie is still there, and can be given back."""
 
@@ -91,17 +95,18 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
 
 def _earlier(operation: Operation, *, stalled: bool) -> tuple[Rule, ...]:
     """What the operation, as far as it is, gives way to."""
+    own: Rule
     match operation.type:
         case OperationType.ROLLOUT:
-            before = ORDER[: ORDER.index(rollout.begin)]
-            return before if stalled else tuple(rule for rule in before if rule in _AT_ONCE)
-        case OperationType.REPLACE if stalled and operation.step in repair.CANCELLABLE:
-            return ORDER[: ORDER.index(repair.begin)]
-        case OperationType.DECOMMISSION if stalled and operation.step in _LIVE:
+            own = rollout.begin
+        case OperationType.REPLACE if operation.step in repair.CANCELLABLE:
+            own = repair.begin
+        case OperationType.DECOMMISSION if operation.step in _LIVE:
             own = decommission.making_room if operation.saved.get(MAKES_ROOM) else decommission.begin
-            return ORDER[: ORDER.index(own)]
         case _:
             return ()
+    before, at_once = ORDER[: ORDER.index(own)], _AT_ONCE.get(operation.type, frozenset())
+    return before if stalled else tuple(rule for rule in before if rule in at_once)
 
 
 def _own(found: Operation, operation: Operation) -> bool:

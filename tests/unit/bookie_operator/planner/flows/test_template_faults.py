@@ -61,6 +61,20 @@ def test_one_that_does_not_come_up_with_empty_disks_is_not_given_others_again_an
 
 
 @pytest.mark.parametrize("kind", OF_VOLUMES)
+@pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
+def test_a_template_that_is_put_right_ends_the_replacement_before_anything_is_deleted(kind: str, step: str) -> None:
+    sim = resting(**AUTO)
+    sim.change(image=f"{kind}@1")
+    at_step(sim, step, most=600)
+    uids = {one.uid for one in sim.kubernetes.claims.values()}
+    sim.change(image="")
+    sim.run_until_rest()
+    assert {one.uid for one in sim.kubernetes.claims.values()} == uids
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("kind", OF_VOLUMES)
 def test_whoever_knows_that_the_volumes_are_gone_says_so_by_a_task(kind: str) -> None:
     sim = resting(**AUTO)
     sim.change(image=f"{kind}@3")
