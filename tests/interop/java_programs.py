@@ -18,12 +18,6 @@ class JavaProgramError(AssertionError):
     """A Java program or JUnit class failed; the message is its output."""
 
 
-def junit_classes() -> list[str]:
-    """The simple names of all JUnit classes."""
-    sources = (PROJECT.directory / "src" / "test" / "java").rglob("*Test.java")
-    return sorted(path.stem for path in sources if path.stem != "ClientTest")
-
-
 def command(
     class_path: str,
     main: str,

@@ -155,6 +155,7 @@ def test_java_recovers_a_compaction_of_ours_that_was_killed(class_path, solo, tm
         delete(solo.metadata_uri, acks, dead)
         bookie.stop()
         bookie.configuration |= COLLECTING
+        bookie.warm = False
         bookie.command = lambda file, _: [*dying_bookie.PROGRAM, step, "serve", "--config", str(file)]
         bookie.start()
         assert bookie.wait(PATIENCE_S) == -9
