@@ -23,7 +23,9 @@ from tests.support.operator_sim import NeverAtRest, Simulation, resting
 from tests.support.operator_sim.bookkeeper import Refused
 from tests.support.operator_sim.mishaps import UNHEALED, Mishap, delete_claim, lose_volume, scale_far, upgrade, widen
 
-HEEDED_AFTER, MOST_PASSES, SETTLING, MOST_BEGUN = 100, 700, 250, 1
+HEEDED_AFTER, MOST_PASSES, SETTLING, MOST_BEGUN = 100, 700, 70, 3
+PATIENCE = 60
+"""Seconds after which whatever waits in vain stalls."""
 GIVES_WAY_FOR_EVER = (
     (upgrade, 2, 29, "before"),
     (widen, 7, 2, ""),
@@ -117,7 +119,11 @@ WAYS: tuple[Callable[[Simulation], None], ...] = (back, stop_first, replaced, on
 
 
 def story(happens: list[Event]) -> Simulation:
-    sim = resting(repair={"autoReplaceAfterSeconds": 30})
+    sim = resting(
+        repair={"autoReplaceAfterSeconds": 30},
+        update={"progressDeadlineSeconds": PATIENCE},
+        decommission={"stallSeconds": PATIENCE},
+    )
     sim.kubernetes.room = len(sim.kubernetes.pods)
     for mishap, number, passes, crash in happens:
         mishap(sim, number)
@@ -149,11 +155,11 @@ def settled(sim: Simulation) -> None:
         decision = sim.run_pass().plan.decision
         if isinstance(decision, Rest):
             return
-        sim.advance(min(decision.seconds, 20.0) if isinstance(decision, Wait) else 1.0)
+        sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
     begun = sim.status.operations_begun
     for _ in range(SETTLING):
         decision = sim.run_pass().plan.decision
-        sim.advance(min(decision.seconds, 20.0) if isinstance(decision, Wait) else 1.0)
+        sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
     more = sim.status.operations_begun - begun
     told = [(one.type.value, one.bookie, one.outcome, one.message[:80]) for one in sim.status.history[:6]]
     assert more <= MOST_BEGUN, f"{more} operations, one after the other: {told}"
