@@ -21,10 +21,12 @@ from bookie_client.streams.streams import Streams
 from bookie_protocol.archive.record import LedgerIdentity
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
 from pyspark_bookie.jobs.offload.deletion import Deleter
+from pyspark_bookie.jobs.owners.index import Owners
 from tests.simulation.planted import Bug
 from tests.simulation.stream_focus import (
     cursors_are_made_while_streams_are_cut,
     ledgers_are_archived_under_change,
+    ledgers_wait_for_their_stream,
     names_are_used_again,
     numbers_are_used_again,
     streams_are_overwritten,
@@ -90,6 +92,15 @@ def _tell_the_second_mover_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamCursors, "move", move)
 
 
+def _ask_no_transfer(patch: pytest.MonkeyPatch) -> None:
+    """Whatever its stream does not list was an orphan."""
+
+    async def none(self: Owners, transfer: str) -> frozenset[str]:
+        return frozenset()
+
+    patch.setattr(Owners, "_uuids_of", none)
+
+
 def _leave_what_is_due_to_writers(patch: pytest.MonkeyPatch) -> None:
     async def tidy(self: Streams, manifest: Manifest, at_most: int) -> None:
         return
@@ -132,6 +143,7 @@ STREAM_BUGS = (
         cursors_are_made_while_streams_are_cut,
         draw_streams,
     ),
+    Bug("ask no transfer", _ask_no_transfer, ("T2",), 20, ledgers_wait_for_their_stream, draw_streams),
     Bug(
         "leave what is due to writers",
         _leave_what_is_due_to_writers,

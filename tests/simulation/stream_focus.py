@@ -70,6 +70,20 @@ def cursors_are_made_while_streams_are_cut(scenario: Scenario) -> Scenario:
     )
 
 
+def ledgers_wait_for_their_stream(scenario: Scenario) -> Scenario:
+    """A restore takes longer than orphans are left alone."""
+    actors = {"publisher": 1, "offloader": 2, "restorer": 2, "sweeper": 2}
+    plan = {
+        "appended": 0,
+        "published": 1,
+        "file_seconds": 0.001,
+        "delete_after": 0.0,
+        "older_than": 0.5,
+        "replaces": 0.0,
+    }
+    return _plan(replace(scenario, horizon=12.0), actors, lingers=0.8, **plan)
+
+
 def streams_are_overwritten(scenario: Scenario) -> Scenario:
     scenario = _settings(scenario, deletion_lag_seconds=0.3, retention_seconds=None)
     return _plan(scenario, {"publisher": 1, "consumer": 1}, appended=0, published=1, replaces=1.0)

@@ -3,6 +3,7 @@ Spark's jobs, on a thread in step with the loop."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -118,6 +119,10 @@ class Restorer(Archivist):
         if record is None or record.counts is None or keeps:
             return
         counts = record.counts
+        self._judge.transferred(record.target_id)
+        plan = self._cluster.plan_of_streams
+        if plan.lingers and self._random.random() < plan.lingers:
+            await asyncio.sleep(2 * plan.older_than)  # as if this were one ledger of many
         await self.streams.publish(self._stream, [PublishedLedger(record.target_id, counts.entries, counts.nbytes)])
         self._history.count("restored into a stream")
 

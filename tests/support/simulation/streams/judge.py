@@ -3,7 +3,7 @@
 | rule | says |
 |---|---|
 | T1 list | what a list names is there: in the cluster, or whole in the archive; with as many entries as it says |
-| T2 loss | what was acknowledged stays listed until it is removed as a whole; no ledger goes that a list counts on |
+| T2 loss | what was acknowledged stays listed until it is removed as a whole, and no ledger goes that is to be listed |
 | T3 owner | no two streams have one ledger, and none comes back in a later stream of its name |
 | T4 order | a list changes at its ends only; the entries of one writer are in it in their order, each once |
 | T5 batches | a batch that was published is in the stream once, and no part of it |
@@ -97,6 +97,8 @@ class StreamJudge:
         """How often each cursor was made."""
         self._wrote: dict[tuple[str, str], int] = {}
         """By host and cursor: which one of these it wrote last."""
+        self._transferred: set[int] = set()
+        """Ledgers that were made for a stream."""
         self._forgotten: dict[str, int] = {}
         """Cursors that so many are about to give up."""
 
@@ -175,6 +177,8 @@ class StreamJudge:
         if host.startswith("offloader"):
             self.only_archived.append(ledger)
             self._must_be_archived(ledger, f"{host} took it out of the cluster")
+        if ledger_id in self._transferred and self.of(ledger_id) is None and not self._is_archived(ledger):
+            self._violated("T2 loss", f"ledger {ledger_id}", f"{host} deletes it before it is in its stream")
         for stream in self.living():
             self._counts_on(stream, ledger, host)
         self.history.on_event("gone", host)
@@ -356,6 +360,10 @@ class StreamJudge:
         self.history.count("published")
         if (stream := self.at(manifest)) is not None:
             stream.batches[batch] = tuple(payloads)
+
+    def transferred(self, ledger_id: int) -> None:
+        """A ledger was made for a stream, and is about to be added to it."""
+        self._transferred.add(ledger_id)
 
     @contextmanager
     def forgetting(self, name: str, cursor: str) -> Iterator[None]:

@@ -63,7 +63,7 @@ class StreamPlan:
     forgets: float = 0.1
     """Probability that it gives up the cursor behind that."""
     lingers: float = 0.0
-    """Probability that a consumer stays where it is."""
+    """Probability that a consumer stays where it is, and that a restorer keeps what it has made from its stream."""
     append_pause: float = 0.05
     """Mean seconds between two appends of a writer."""
 
