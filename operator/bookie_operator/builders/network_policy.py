@@ -94,8 +94,12 @@ def metadata_ports(cluster: ClusterView) -> list[int]:
     """Of where the metadata are, and of where they are to be; the hosts may be names, which no policy can have."""
     uris = (metadata_service_uri(cluster), moves_to(cluster))
     hosts = [host for uri in uris for host in re.split("[;,]", uri.partition("://")[2].partition("/")[0]) if host]
-    found = [_HOST.fullmatch(host) for host in hosts]
-    return sorted({int((match and match[2]) or _ZOOKEEPER_PORT) for match in found})
+    return sorted({_port(host) for host in hosts})
+
+
+def _port(host: str) -> int:
+    found = _HOST.fullmatch(host)
+    return int(found[2]) if found is not None and found[2] else _ZOOKEEPER_PORT
 
 
 def _operator(context: BuildContext) -> dict[str, Any]:
