@@ -269,7 +269,7 @@ class Actors:
         """Every entry once and in order, and none that is not confirmed; of a ledger that is lost as far as it goes."""
         history, following, lac = self.history, 0, -1
         async with connected(self.uri, version) as client:
-            while not ledger.given_up:
+            while self.going or ledger.is_promised:
                 try:
                     async with client.open(ledger.ledger_id, password=ledger.password) as reader:
                         async for entry in reader.tail(following):
