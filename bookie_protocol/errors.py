@@ -10,7 +10,7 @@ Invariants
 - A message names the thing and, where a person can act, the remedy.
 
 Any thread may raise or read these; they hold no state but their message (and `EntriesUnreadable` the entries that it
-names).
+names, `NotDecommissioned` a reason).
 
 Sources: reference wire protocol, section 9 (codes); BookKeeper's client return codes.
 """
@@ -136,6 +136,19 @@ class NoSuchStream(NotThere):
     """No stream of ledgers of this name, or no such cursor of it."""
 
     client = ClientCode.NO_SUCH_LEDGER_ON_METADATA_SERVER
+
+
+class NoCookie(NotThere):
+    """The metadata service keeps no cookie of this bookie."""
+
+
+class NotDecommissioned(NotThere):
+    """Nobody takes this bookie out of the cluster, and nobody has. `refusal`: why the last attempt ended; empty: there
+    was none."""
+
+    def __init__(self, message: str, refusal: str = "") -> None:
+        super().__init__(message)
+        self.refusal = refusal
 
 
 class StreamPositionGone(NotThere):
@@ -286,6 +299,10 @@ class DigestMismatch(CouldNotTell):
     """An entry whose digest, ledger id or entry id is not what the reader expects."""
 
     client = ClientCode.DIGEST_MISMATCH
+
+
+class NoTls(CouldNotTell):
+    """Somebody took the connection, and does not speak TLS."""
 
 
 class BookieUnavailable(CouldNotTell):

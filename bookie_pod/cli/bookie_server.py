@@ -16,7 +16,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
 
 def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options, and passes the command a `BookieApi` as its first argument."""
+    """Adds the options, and passes the command a `BlockingAdmin` as its first argument."""
 
     @click.option(
         "--url",
@@ -48,14 +48,14 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
         timeout: float,
         **others: Any,
     ) -> Any:
-        from bookie_pod.cli.bookie_api import BookieApi
+        from bookie_pod.cli.bookie_api import bookie_api
         from bookie_pod.cli.own_bookie import own_bookie
 
         file = os.environ.get("BOOKIE_CONF")
         if url is None and file and ca_file is None and cert_file is None:
             return command(own_bookie(file, token_file=token_file, timeout=timeout), *arguments, **others)
         url = DEFAULT_URL if url is None else url
-        api = BookieApi(url, token_file=token_file, ca_file=ca_file, cert_file=cert_file, timeout=timeout)
+        api = bookie_api(url, token_file=token_file, ca_file=ca_file, cert_file=cert_file, timeout=timeout)
         return command(api, *arguments, **others)
 
     return asking

@@ -10,7 +10,7 @@ from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import config_option
 
 if TYPE_CHECKING:
-    from bookie_pod.cli.bookie_api import BookieApi
+    from bookie_protocol.admin_api.client import BlockingAdmin
 
 LOOK_S: Final = 5.0
 """Longest wait for the first answer, in seconds: a bookie that hangs is not waited for."""
@@ -41,30 +41,31 @@ def drain_clients(file: str | None, url: str | None, token_file: str | None, tim
     """
     import time
 
+    from bookie_protocol.admin_api import bookie
     from bookie_protocol.errors import BookieTimeout, BookieUnavailable
 
     began = time.monotonic()
     api = _api(file, url, token_file, min(timeout, LOOK_S))
     try:
-        if not api.get("bookie/state")["running"]:
-            click.echo(f"the bookie at {api.url} does not serve: nothing to do")
+        if not api.ask(bookie.STATE).running:
+            click.echo(f"the bookie at {api.at.url} does not serve: nothing to do")
             return CommandExit.OK
         left = max(0.1, timeout - (time.monotonic() - began))
-        state = _api(file, url, token_file, left).put("bookie/drain_clients")
+        state = _api(file, url, token_file, left).ask(bookie.DRAIN_CLIENTS)
     except BookieTimeout:
         raise
     except BookieUnavailable:
-        click.echo(f"no bookie at {api.url}: nothing to do")
+        click.echo(f"no bookie at {api.at.url}: nothing to do")
         return CommandExit.OK
-    mode = "takes no more writes" if state["readOnly"] else "still takes writes (readOnlyModeEnabled=false)"
-    click.echo(f"the bookie at {api.url} {mode}, and has flushed")
+    mode = "takes no more writes" if state.read_only else "still takes writes (readOnlyModeEnabled=false)"
+    click.echo(f"the bookie at {api.at.url} {mode}, and has flushed")
     return CommandExit.OK
 
 
-def _api(file: str | None, url: str | None, token_file: str | None, timeout: float) -> BookieApi:
-    from bookie_pod.cli.bookie_api import BookieApi
+def _api(file: str | None, url: str | None, token_file: str | None, timeout: float) -> BlockingAdmin:
+    from bookie_pod.cli.bookie_api import bookie_api
     from bookie_pod.cli.own_bookie import own_bookie
 
     if url is not None:
-        return BookieApi(url, token_file=token_file, timeout=timeout)
+        return bookie_api(url, token_file=token_file, timeout=timeout)
     return own_bookie(file, token_file=token_file, timeout=timeout)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from bookie_pod.cli.bookie_server import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON
+from bookie_pod.cli.options import AS_JSON, show_json
 
 if TYPE_CHECKING:
-    from bookie_pod.cli.bookie_api import BookieApi
+    from bookie_protocol.admin_api.client import BlockingAdmin
+    from bookie_protocol.admin_api.gc import GcProgress
 
 POLL_S: Final = 0.25
 """Between two looks at a pass that is watched, in seconds."""
@@ -35,9 +36,9 @@ def gc() -> None:
 @click.option("--watch", is_flag=True, help="Go on until interrupted; with --json one line per change.")
 @AS_JSON
 @asks_bookie
-def status(api: BookieApi, watch: bool, as_json: bool) -> None:
+def status(api: BlockingAdmin, watch: bool, as_json: bool) -> None:
     """Show what the collectors do and did."""
-    from bookie_pod.cli.gc_view import StatusWatch, read_status, show_status
+    from bookie_pod.cli.gc_view import StatusWatch, read_status, show_status, status_json
 
     found = read_status(api)
     if watch:
@@ -47,7 +48,7 @@ def status(api: BookieApi, watch: bool, as_json: bool) -> None:
                 time.sleep(WATCH_S)
                 found = read_status(api)
     elif as_json:
-        click.echo(json.dumps(found))
+        click.echo(status_json(found))
     else:
         show_status(found)
 
@@ -58,16 +59,17 @@ def status(api: BookieApi, watch: bool, as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Wait until the pass has ended, and show its progress and result.")
 @AS_JSON
 @asks_bookie
-def run(api: BookieApi, major: bool | None, minor: bool | None, watch: bool, as_json: bool) -> int:
+def run(api: BlockingAdmin, major: bool | None, minor: bool | None, watch: bool, as_json: bool) -> int:
     """Collect garbage now. Without --major and --minor: what is not suspended.
 
     With --watch the exit code is 12 if a part of the pass failed.
     """
     from bookie_pod.cli.gc_view import reached, show_result
     from bookie_pod.cli.progress import DirectoryBars
+    from bookie_protocol.admin_api import gc as routes
 
     body = {name: value for name, value in (("forceMajor", major), ("forceMinor", minor)) if value is not None}
-    message = api.put("bookie/gc", body or None)
+    message = api.ask(routes.FORCE, body or None)
     if not watch:
         click.echo(json.dumps({"triggered": True}) if as_json else message)
         return CommandExit.OK
@@ -76,21 +78,23 @@ def run(api: BookieApi, major: bool | None, minor: bool | None, watch: bool, as_
             bars.show(map(reached, collectors))
     result = _result(api)
     if as_json:
-        click.echo(json.dumps(result))
+        show_json(result)
     else:
         show_result(result)
-    failed = any(each["lastPass"] is not None and each["lastPass"]["errors"] for each in result)
+    failed = any(each.last_pass is not None and each.last_pass.errors for each in result)
     return CommandExit.COULD_NOT_TELL if failed else CommandExit.OK
 
 
-def _until_done(api: BookieApi) -> Iterator[list[dict[str, Any]]]:
+def _until_done(api: BlockingAdmin) -> Iterator[list[GcProgress]]:
     """What the collectors do, now and then, until the forced pass has ended."""
-    while api.get("bookie/gc")["is_in_force_gc"] == "true":
+    from bookie_protocol.admin_api import gc as routes
+
+    while api.ask(routes.FORCE_STATE).in_force_gc == "true":
         yield _result(api)
         time.sleep(POLL_S)
 
 
-def _result(api: BookieApi) -> list[dict[str, Any]]:
+def _result(api: BlockingAdmin) -> list[GcProgress]:
     from bookie_pod.cli.gc_view import read_progress
 
     return read_progress(api)
@@ -101,16 +105,17 @@ def _result(api: BookieApi) -> list[dict[str, Any]]:
 @click.option("--ledgers", default=20, show_default=True, type=click.IntRange(min=0), help="Show so many ledgers.")
 @AS_JSON
 @asks_bookie
-def why(api: BookieApi, entry_log: str, ledgers: int, as_json: bool) -> None:
+def why(api: BlockingAdmin, entry_log: str, ledgers: int, as_json: bool) -> None:
     """Say why ENTRY_LOG is still there, who keeps it alive, and when it will go.
 
     ENTRY_LOG is a file's name (1f.log), hexadecimal (0x1f) or decimal (31).
     """
     from bookie_pod.cli.gc_view import show_why
+    from bookie_protocol.admin_api import gc as routes
 
-    found = api.get("bookie/gc/why", entryLog=entry_log)
+    found = api.ask(routes.WHY, entryLog=entry_log)
     if as_json:
-        click.echo(json.dumps(found))
+        show_json(found)
     else:
         show_why(found, ledgers)
 
@@ -118,13 +123,14 @@ def why(api: BookieApi, entry_log: str, ledgers: int, as_json: bool) -> None:
 @gc.command()
 @AS_JSON
 @asks_bookie
-def forecast(api: BookieApi, as_json: bool) -> None:
+def forecast(api: BlockingAdmin, as_json: bool) -> None:
     """Show how full the entry logs are, and what compaction would give back."""
     from bookie_pod.cli.gc_view import show_forecast
+    from bookie_protocol.admin_api import gc as routes
 
-    found = api.get("bookie/gc/forecast")
+    found = api.ask(routes.FORECAST)
     if as_json:
-        click.echo(json.dumps(found))
+        show_json(found)
     else:
         show_forecast(found)
 
@@ -132,13 +138,14 @@ def forecast(api: BookieApi, as_json: bool) -> None:
 @gc.command()
 @AS_JSON
 @asks_bookie
-def quarantine(api: BookieApi, as_json: bool) -> None:
+def quarantine(api: BlockingAdmin, as_json: bool) -> None:
     """List damaged entry logs, which are neither deleted nor compacted."""
     from bookie_pod.cli.gc_view import show_quarantine
+    from bookie_protocol.admin_api import gc as routes
 
-    found = api.get("bookie/gc/quarantine")
+    found = api.ask(routes.QUARANTINE)
     if as_json:
-        click.echo(json.dumps(found))
+        show_json(found)
     else:
         show_quarantine(found)
 
@@ -152,7 +159,7 @@ _MINOR = click.option("--minor", is_flag=True, help="Minor compaction only.")
 @_MINOR
 @AS_JSON
 @asks_bookie
-def suspend(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
+def suspend(api: BlockingAdmin, major: bool, minor: bool, as_json: bool) -> None:
     """Hold back compaction, both kinds unless one is named. A disk that gets room again resumes it."""
     _switch(api, "suspend", major, minor, as_json)
 
@@ -162,16 +169,19 @@ def suspend(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
 @_MINOR
 @AS_JSON
 @asks_bookie
-def resume(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
+def resume(api: BlockingAdmin, major: bool, minor: bool, as_json: bool) -> None:
     """Allow compaction again, both kinds unless one is named."""
     _switch(api, "resume", major, minor, as_json)
 
 
-def _switch(api: BookieApi, verb: str, major: bool, minor: bool, as_json: bool) -> None:
+def _switch(api: BlockingAdmin, verb: str, major: bool, minor: bool, as_json: bool) -> None:
+    from bookie_protocol.admin_api import gc as routes
+
     both = major == minor
-    api.put(f"bookie/gc/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
-    state = api.get("bookie/gc/suspend_compaction")
-    now = {"major": state["isMajorGcSuspended"] == "true", "minor": state["isMinorGcSuspended"] == "true"}
+    route = routes.SUSPEND if verb == "suspend" else routes.RESUME
+    api.ask(route, {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
+    state = api.ask(routes.SUSPENSIONS)
+    now = {"major": state.major_suspended == "true", "minor": state.minor_suspended == "true"}
     if as_json:
         click.echo(json.dumps({f"{kind}Suspended": suspended for kind, suspended in now.items()}))
         return

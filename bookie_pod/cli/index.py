@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from bookie_pod.cli.bookie_server import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON
+from bookie_pod.cli.options import AS_JSON, show_json
 
 if TYPE_CHECKING:
-    from bookie_pod.cli.bookie_api import BookieApi
+    from bookie_protocol.admin_api.client import BlockingAdmin
+    from bookie_protocol.admin_api.integrity import RebuildProgress
 
-PATH: Final = "bookie/index_rebuild"
 POLL_S: Final = 0.5
 """Between two looks at a rebuild that is watched, in seconds."""
 _CODES: Final = {
@@ -49,7 +48,7 @@ def index() -> None:
 @AS_JSON
 @asks_bookie
 def rebuild(
-    api: BookieApi,
+    api: BlockingAdmin,
     directories: tuple[str, ...],
     locations: bool,
     ledgers: bool,
@@ -62,49 +61,55 @@ def rebuild(
     Until it has ended, reads of what the old index does not name are answered "ledger state unknown". Interrupting a
     watched rebuild (Ctrl-C) stops it: the old index is used.
     """
-    body: dict[str, object] = {"locations": locations, "ledgers": ledgers, "acceptDamage": accept_damage}
-    if directories:
-        body["directories"] = list(directories)
-    answer = api.put(PATH, body)
-    if not answer["triggered"]:
+    from msgspec import UNSET
+
+    from bookie_protocol.admin_api import integrity
+
+    named = list(directories) or UNSET
+    answer = api.ask(integrity.REBUILD, integrity.RebuildBody(named, locations, ledgers, accept_damage))
+    if not answer.triggered:
         click.echo("bookie: a rebuild runs already: see `bookie index status`", err=True)
         return CommandExit.REFUSED
     if not watch:
-        click.echo(json.dumps(answer) if as_json else "a rebuild begins")
+        if as_json:
+            show_json(answer)
+        else:
+            click.echo("a rebuild begins")
         return CommandExit.OK
     try:
         found = _watch(api)
     except KeyboardInterrupt:
-        api.delete(PATH)
+        api.ask(integrity.STOP_REBUILD)
         found = _watch(api)
     _show(found, as_json=as_json)
     return _code(found)
 
 
-def _watch(api: BookieApi) -> list[dict[str, Any]]:
+def _watch(api: BlockingAdmin) -> list[RebuildProgress]:
     from bookie_pod.cli.index_view import reached
     from bookie_pod.cli.progress import DirectoryBars
+    from bookie_protocol.admin_api import integrity
 
     with DirectoryBars(in_bytes=True) as bars:
         while True:
-            found: list[dict[str, Any]] = api.get(PATH)
+            found = api.ask(integrity.REBUILD_STATUS)
             bars.show(map(reached, found))
-            if not any(each["outcome"] == "running" for each in found):
+            if not any(each.outcome == "running" for each in found):
                 return found
             time.sleep(POLL_S)
 
 
-def _code(found: list[dict[str, Any]]) -> int:
-    """The exit code: of several that went wrong the first of could not tell, damaged, stopped."""
-    codes = {_CODES.get(each["outcome"], CommandExit.COULD_NOT_TELL) for each in found}
+def _code(found: list[RebuildProgress]) -> int:
+    """Of several that went wrong the first of: could not tell, damaged, stopped."""
+    codes = {_CODES.get(each.outcome, CommandExit.COULD_NOT_TELL) for each in found}
     return min(codes - {CommandExit.OK}, default=CommandExit.OK)
 
 
-def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show(found: list[RebuildProgress], *, as_json: bool) -> None:
     from bookie_pod.cli.index_view import show
 
     if as_json:
-        click.echo(json.dumps(found))
+        show_json(found)
     else:
         show(found)
 
@@ -112,18 +117,22 @@ def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
 @index.command()
 @AS_JSON
 @asks_bookie
-def status(api: BookieApi, as_json: bool) -> None:
+def status(api: BlockingAdmin, as_json: bool) -> None:
     """Show the rebuild that runs, or ran last, in each ledger directory."""
-    _show(api.get(PATH), as_json=as_json)
+    from bookie_protocol.admin_api import integrity
+
+    _show(api.ask(integrity.REBUILD_STATUS), as_json=as_json)
 
 
 @index.command()
 @AS_JSON
 @asks_bookie
-def stop(api: BookieApi, as_json: bool) -> None:
+def stop(api: BlockingAdmin, as_json: bool) -> None:
     """Stop the rebuild that runs; the old index is used."""
-    answer = api.delete(PATH)
+    from bookie_protocol.admin_api import integrity
+
+    answer = api.ask(integrity.STOP_REBUILD)
     if as_json:
-        click.echo(json.dumps(answer))
+        show_json(answer)
     else:
-        click.echo("the rebuild stops" if answer["stopping"] else "no rebuild runs")
+        click.echo("the rebuild stops" if answer.stopping else "no rebuild runs")

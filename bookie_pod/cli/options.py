@@ -137,3 +137,12 @@ def _choose(chosen: dict[str, str], key: str, value: str, flag: str) -> None:
 
 def _parameter(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
+
+
+def show_json(found: object) -> None:
+    """What the admin API told, as it tells it."""
+    import json
+
+    from bookie_protocol.admin_api.bodies import plain
+
+    click.echo(json.dumps(plain(found)))

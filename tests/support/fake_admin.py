@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryProcessState, CheckName, CheckSummary
+from bookie_pod.server.http.admin.autorecovery_port import CheckName
 from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
+from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
+from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState, CheckSummary
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.fake_decommission import FakeDecommissionPort

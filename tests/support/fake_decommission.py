@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bookie_pod.server.http.admin.decommission_port import (
+from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
     HeldReplicas,
@@ -16,7 +16,7 @@ from bookie_pod.server.http.admin.decommission_port import (
     Runs,
     Safety,
 )
-from bookie_protocol.errors import NotThere, Refused
+from bookie_protocol.errors import NoCookie, NotDecommissioned, Refused
 
 STATE = DecommissionState(
     bookie_id="b:1",
@@ -83,7 +83,7 @@ class FakeDecommissionPort:
 
     async def decommission_state(self, bookie_id: str) -> DecommissionState:
         if bookie_id != STATE.bookie_id:
-            raise NotThere(f"bookie {bookie_id} is not being decommissioned")
+            raise NotDecommissioned(f"bookie {bookie_id} is not being decommissioned")
         return STATE
 
     async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:
@@ -112,7 +112,7 @@ class FakeDecommissionPort:
 
     async def cookie(self, bookie_id: str) -> bytes:
         if bookie_id not in self.cookies:
-            raise NotThere(f"bookie {bookie_id} has no cookie")
+            raise NoCookie(f"bookie {bookie_id} has no cookie")
         return self.cookies[bookie_id]
 
     async def create_cookie(self, bookie_id: str, data: bytes) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
+from msgspec.structs import replace
+
+from bookie_protocol.admin_api.cluster import ClusterFacts
+from bookie_protocol.admin_api.decommission import DrainProof
 
 FACTS = ClusterFacts(
     instance_id="i-1",
@@ -19,11 +22,25 @@ FACTS = ClusterFacts(
     lost_bookie_recovery_delay_seconds=300,
     unrecoverable=0,
 )
+PROOF = DrainProof(
+    bookie_id="d:1",
+    ledgers=0,
+    open_ledgers=0,
+    marks=0,
+    accepted_losses=0,
+    first_ledgers=[],
+    registered=False,
+    auditor=FACTS.auditor,
+    last_audit_ms=FACTS.last_audit_ms,
+    instance_id=FACTS.instance_id,
+    ledgers_seen=40,
+    begun_ms=1_700_000_000_001,
+)
 
 
 @dataclass
 class FakeFactsPort:
-    found: ClusterFacts = FACTS
+    found: ClusterFacts = field(default_factory=lambda: FACTS)
     fault: Exception | None = None
     asked: list[tuple[str, set[int]]] = field(default_factory=list)
 
@@ -36,20 +53,4 @@ class FakeFactsPort:
         self.asked.append((bookie_id, set(accepted_losses)))
         if self.fault is not None:
             raise self.fault
-        found = self.found
-        return DrainProof(
-            bookie_id,
-            0,
-            0,
-            0,
-            0,
-            [],
-            0,
-            [],
-            False,
-            found.auditor,
-            found.last_audit_ms,
-            found.instance_id,
-            40,
-            1_700_000_000_001,
-        )
+        return replace(PROOF, bookie_id=bookie_id)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import aiohttp
 from jsonschema import Draft202012Validator
 
+from bookie_protocol.admin_api.problems import PROBLEM_TYPE
+
 
 class HttpAnswer(NamedTuple):
     status: int
@@ -19,6 +21,12 @@ class HttpAnswer(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def line(self) -> str:
+        """What an error says, as a problem or as a text."""
+        is_problem = self.headers["Content-Type"].startswith(PROBLEM_TYPE)
+        return str(self.json["detail"]) if is_problem else self.body
 
 
 async def ask(

@@ -14,7 +14,7 @@ from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataNotFound,
     MetadataVersionConflict,
-    NotThere,
+    NoCookie,
     Refused,
     SessionEnded,
 )
@@ -31,12 +31,12 @@ async def delete_unneeded_cookie(
 ) -> None:
     """`accepted_losses`: ledgers that may go on naming it, because somebody gave their data up.
 
-    `NotThere`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, somebody
+    `NoCookie`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, somebody
     is about to name it, or changed the cookie meanwhile. `MetadataError`: nobody can tell, nothing was deleted."""
     try:
         cookie = (await service.cookies.read(bookie_id)).identity
     except MetadataNotFound as error:
-        raise NotThere(f"bookie {bookie_id} has no cookie") from error
+        raise NoCookie(f"bookie {bookie_id} has no cookie") from error
     async with Vigil(service, bookie_id) as vigil:
         await _check_absent(vigil, bookie_id)
         await _check_unneeded(service, bookie_id, accepted_losses)
@@ -46,7 +46,7 @@ async def delete_unneeded_cookie(
         except (MetadataVersionConflict, SessionEnded) as error:
             raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
         except MetadataNotFound as error:
-            raise NotThere(f"bookie {bookie_id} has no cookie any more") from error
+            raise NoCookie(f"bookie {bookie_id} has no cookie any more") from error
 
 
 async def refuse_renamed(service: MetadataService, bookie_id: str) -> None:

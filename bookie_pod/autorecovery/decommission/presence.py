@@ -8,9 +8,7 @@ Source: reference auto-recovery, sections 12.2 and 12.3.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
-from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -18,7 +16,18 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, Refused, Unauthorized
+from bookie_protocol.admin_api.bookie import SET_READ_ONLY, ReadOnlyBody
+from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    CouldNotTell,
+    MetadataError,
+    MetadataNotFound,
+    NoTls,
+    NotThere,
+    Refused,
+    Unauthorized,
+)
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 
 ADMIN_S: Final = 20.0
@@ -132,7 +141,7 @@ class HttpBookieAdmin:
     ) -> None:
         self._service = service
         self._url = url.rstrip("/") if url is not None else None
-        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._token = token
         self._tls = tls
 
     async def _urls_of(self, bookie_id: str) -> list[str]:
@@ -159,54 +168,31 @@ class HttpBookieAdmin:
     async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
         *likelier, last = await self._urls_of(bookie_id)
         for url in likelier:
-            try:
-                await self._ask(bookie_id, url, read_only, decommission, self._headers)
-            except _NoTls:
-                continue
-            return
-        await self._ask(bookie_id, last, read_only, decommission, {} if likelier else self._headers)
+            with suppress(NoTls):
+                return await self._ask(bookie_id, url, self._token, read_only, decommission)
+        try:
+            await self._ask(bookie_id, last, None if likelier else self._token, read_only, decommission)
+        except NoTls as error:
+            raise BookieUnavailable(f"bookie {bookie_id}: {error}") from error
 
     async def _ask(
-        self, bookie_id: str, url: str, read_only: bool, decommission: int | None, headers: Mapping[str, str]
+        self, bookie_id: str, url: str, token: str | None, read_only: bool, decommission: int | None
     ) -> None:
-        url = f"{url}/api/v1/bookie/state/readonly"
-        timeout = aiohttp.ClientTimeout(total=ADMIN_S)
         # Apache's bookies take no member that they do not know, and do not look at the query.
-        query = {} if decommission is None else {"decommission": str(decommission)}
-        body = json.dumps({"readOnly": read_only})
+        query = {} if decommission is None else {"decommission": decommission}
+        place = Place(f"the admin API at {url}", url, self._tls)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-                session.put(
-                    url,
-                    data=body,
-                    params=query,
-                    ssl=self._tls if self._tls is not None else True,
-                    allow_redirects=False,  # a bookie speaks for itself, and sends nobody to others
-                ) as answer,
-            ):
-                text = " ".join((await answer.text(errors="replace")).split())[:300]
-                status = answer.status
-        except (OSError, aiohttp.ClientError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            kind = _NoTls if _speaks_no_tls(error) else BookieUnavailable
-            raise kind(f"the admin API of bookie {bookie_id} at {url} does not answer: {reason}") from error
-        if status == 200:
-            return
-        if status in (401, 403):
-            raise Unauthorized(f"the admin API of bookie {bookie_id} at {url} demands a token: {text}")
-        if status >= 500:
-            raise BookieUnavailable(f"the admin API of bookie {bookie_id} at {url} answers {status}: {text}")
-        raise Refused(f"bookie {bookie_id} refuses to change its mode ({status}): {text}")
-
-
-class _NoTls(BookieUnavailable):
-    """The connection was taken, and what answered does not speak TLS."""
-
-
-def _speaks_no_tls(error: BaseException) -> bool:
-    """Whether the server speaks no TLS. One whose certificate is wrong does."""
-    return isinstance(error, aiohttp.ClientSSLError) and not isinstance(error, aiohttp.ClientConnectorCertificateError)
+            async with aiohttp.ClientSession() as session:
+                client = AdminClient(session, token, timeout_s=ADMIN_S)
+                await client.fetch(place, SET_READ_ONLY, ReadOnlyBody(read_only), query)
+        except NoTls:
+            raise
+        except Unauthorized as error:
+            raise Unauthorized(f"bookie {bookie_id}: {error}") from error
+        except (Refused, NotThere) as error:
+            raise Refused(f"bookie {bookie_id} refuses to change its mode: {error}") from error
+        except CouldNotTell as error:
+            raise BookieUnavailable(f"bookie {bookie_id}: {error}") from error
 
 
 async def make_read_only(

@@ -19,7 +19,7 @@ from bookie_pod.autorecovery.decommission.presence import BookieAdmin, make_writ
 from bookie_pod.autorecovery.decommission.proof import stored_cookie
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, UndoRequested
 from bookie_pod.autorecovery.decommission.store import DecommissionStore, HeldRecord, TakenOver
-from bookie_protocol.errors import BookieUnavailable, NotThere, Refused
+from bookie_protocol.errors import BookieUnavailable, NotDecommissioned, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 
 _ROUNDS = 100
@@ -34,7 +34,7 @@ class Undone:
 
 
 async def undo(service: MetadataService, admin: BookieAdmin, bookie_id: str) -> Undone:
-    """Raises `NotThere` (nothing to undo), `Refused` (its cookie is gone; the bookie cannot be made writable),
+    """Raises `NotDecommissioned` (nothing to undo), `Refused` (its cookie is gone; the bookie cannot be made writable),
     `BookieUnavailable` (its admin API does not answer: repeat), `MetadataError`."""
     held = await _stop(service, bookie_id)
     writable = False
@@ -79,9 +79,9 @@ async def _protect_cookie(service: MetadataService, record: DecommissionRecord) 
         )
 
 
-async def _nothing(service: MetadataService, store: DecommissionStore, bookie_id: str) -> NotThere | Refused:
+async def _nothing(service: MetadataService, store: DecommissionStore, bookie_id: str) -> NotDecommissioned | Refused:
     finished = await store.finished(bookie_id)
     # One that deleted a cookie says nothing of the bookie that has a cookie now.
     if finished is not None and not (finished.delete_cookie and await stored_cookie(service, bookie_id)):
         return Refused(f"the decommission of {bookie_id} is finished: there is nothing to undo")
-    return NotThere(f"bookie {bookie_id} is not being decommissioned")
+    return NotDecommissioned(f"bookie {bookie_id} is not being decommissioned")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from bookie_pod.server.http.admin.autorecovery_port import (
+from bookie_pod.server.http.admin.autorecovery_port import CheckName
+from bookie_protocol.admin_api.autorecovery import (
     AbsentBookieState,
     AutoRecoveryProcessState,
-    CheckName,
     CheckRun,
     CheckSummary,
     LedgerRepairState,

@@ -16,7 +16,7 @@ from bookie_protocol.errors import (
     InvalidCookie,
     MetadataExists,
     MetadataNotFound,
-    NotThere,
+    NoCookie,
     Refused,
 )
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -33,7 +33,7 @@ class CookieAdmin:
         try:
             return (await self._cookies.read(bookie_id)).value
         except MetadataNotFound as error:
-            raise NotThere(f"bookie {bookie_id} has no cookie") from error
+            raise NoCookie(f"bookie {bookie_id} has no cookie") from error
 
     async def create(self, bookie_id: str, data: bytes) -> None:
         _check(bookie_id, data)
@@ -48,7 +48,7 @@ class CookieAdmin:
             version = (await self._cookies.read(bookie_id)).version
             await self._cookies.update(bookie_id, data, version)
         except MetadataNotFound as error:
-            raise NotThere(f"bookie {bookie_id} has no cookie") from error
+            raise NoCookie(f"bookie {bookie_id} has no cookie") from error
 
     async def delete(self, bookie_id: str, accepted_losses: frozenset[int] = frozenset()) -> None:
         from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie

@@ -21,7 +21,7 @@ import structlog
 from bookie_pod.node.admin.client import AdminClient
 from bookie_pod.node.admin.cookie_store import CookieAdmin
 from bookie_pod.node.admin.decommission_facts import holdings_of, outlook_of, safety_of, state_of
-from bookie_pod.server.http.admin.decommission_port import (
+from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
     LedgerHoldings,
@@ -29,7 +29,7 @@ from bookie_pod.server.http.admin.decommission_port import (
     RecoverState,
     Safety,
 )
-from bookie_protocol.errors import NotThere, PodkeeperError, Refused
+from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
@@ -136,7 +136,8 @@ class Decommissions:
         record = active.value if active is not None else await store.finished(bookie_id)
         problem = self._problems.get(bookie_id, "")
         if record is None:
-            raise NotThere(f"bookie {bookie_id} is not being decommissioned{f': {problem}' if problem else ''}")
+            why = f": {problem}" if problem else ""
+            raise NotDecommissioned(f"bookie {bookie_id} is not being decommissioned{why}", problem)
         return state_of(record, running=bookie_id in self._jobs, problem=problem)
 
     async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:

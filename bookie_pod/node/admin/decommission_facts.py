@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookie_pod.server.http.admin.decommission_port import (
+from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
     HeldReplicas,

@@ -18,7 +18,8 @@ from heapq import nsmallest
 from typing import Final
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
+from bookie_protocol.admin_api.cluster import ClusterFacts
+from bookie_protocol.admin_api.decommission import DrainProof
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 

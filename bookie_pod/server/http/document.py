@@ -71,11 +71,10 @@ JVM to tell of. A few of Apache's are there and stay at 0:
 
 ## Errors
 
-An error is one line of text. 400: a parameter or the body is wrong. 401: no token. 403: the caller lacks the role, or
-the bookie refuses to trust what was sent. 404: there is no such thing, or the
-path does not take this method (in Apache's words). 409: understood, and refused. 413: the body is too long. 503: the
-bookie does not serve yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and the log
-has it.
+An error says what is wrong in one line. 400: a parameter or the body is wrong. 401: no token. 403: the caller lacks
+the role, or the bookie refuses to trust what was sent. 404: there is no such thing, or the path does not take this
+method (in Apache's words). 409: understood, and refused. 413: the body is too long. 503: the bookie does not serve
+yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and the log has it.
 
 Apache's bookie answers 500 in some cases that are the caller's: an unknown ledger (here 404), no body or a string where
 a boolean belongs (here 400), a cookie that forbids an expansion (here 409). It takes any key and value in
@@ -92,6 +91,12 @@ Keys that are set with `PUT /api/v1/config/server_config` are forgotten at the n
 `PUT /api/v1/bookie/expand_storage`. Everything else was read at the start.
 
 ## Bounds
+
+An error of one of Apache's paths is a line of text, as there. One of Podkeeper's own is a [problem](#problem)
+(`application/problem+json`, RFC 9457): programs go by its `status` and `type`, and `detail` is for people.
+`urn:podkeeper:problem:not-decommissioned` means that nobody takes this bookie out of the cluster,
+`urn:podkeeper:problem:no-cookie` that it has none. Members that a program does not know are to be ignored: later
+releases tell more.
 
 Requests end after 30 s (the sanity test after 60 s), 16 of the admin API run at a time, and bodies are at most 512 KiB.
 Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a
@@ -133,8 +138,10 @@ def _operation(resource: Resource, operation: Operation, document: dict[str, Any
     if "requestBody" in described:
         yield f"- body: {_body(described['requestBody'])}"
     for answer in operation.answers:
-        kind = answer.type is None
-        shown = "text" if kind else _type(_schema_of(described, answer.status))
+        if answer.type is not None:
+            shown = _type(_schema_of(described, answer.status))
+        else:
+            shown = "[Problem](#problem)" if resource.is_own and answer.status >= 400 else "text"
         yield f"- answers {answer.status}: {shown}. {answer.about}"
     yield ""
 
@@ -167,7 +174,7 @@ def _type(schema: Schema) -> str:
     if schema.get("type") == "array":
         return f"array of {_type(schema['items'])}"
     if schema.get("type") == "object":
-        return f"object of {_type(schema['additionalProperties'])}"
+        return f"object of {_type(schema.get('additionalProperties', {}))}"
     return str(schema.get("type", "anything"))
 
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-import aiohttp
 import yaml
 
 from bookie_operator.api import kinds
@@ -30,6 +29,7 @@ from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, Open, read_token, session_to, trust_of
 from bookie_operator.plugin.log_reading import Wanted, read_log
 from bookie_operator.plugin.redaction import Redactor
+from bookie_protocol.errors import PodkeeperError
 
 T = TypeVar("T")
 File = tuple[str, str]
@@ -61,7 +61,6 @@ _OF_A_BOOKIE: Final[Mapping[str, str]] = {
 }
 _FACTS: Final = {naming.BOOKIE: _OF_A_BOOKIE, naming.AUTORECOVERY: _OF_EVERY_POD}
 """What a pod of a component is asked for, by file."""
-_MAX_ANSWER: Final = 4 * 1024 * 1024
 _MAX_EVENTS: Final = 2000
 _CLAIM: Final = re.compile(r"^(journal|ledger|index)-\d+-")
 """What the name of a claim has before that of its pod."""
@@ -178,7 +177,6 @@ class Bundle:
 
     async def _facts(self, pods: list[KubernetesObject]) -> AsyncIterator[File]:
         token = await self._part(lambda: read_token(self._api, self._name), "admin token")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         reachable = endpoints(pods, PORT)
         async with session_to(pods, self._open) as session:
             admin = Admin(session, token or "", trust=trust_of(self._api, self._name))
@@ -187,28 +185,18 @@ class Bundle:
                 facts = _FACTS.get((pod["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
                 if name not in reachable or facts is None:
                     continue
-                asked = (self._fact(session, admin, reachable[name], path, headers) for path in facts.values())
+                asked = (self._fact(admin, reachable[name], path) for path in facts.values())
                 for file, text in zip(facts, await asyncio.gather(*asked), strict=True):
                     if text is not None:
                         yield f"facts/{name}/{file}", text
 
-    async def _fact(
-        self, session: aiohttp.ClientSession, admin: Admin, at: Endpoint, path: str, headers: Mapping[str, str]
-    ) -> str | None:
-        pod, timeout = at.pod, aiohttp.ClientTimeout(total=_SECONDS)
+    async def _fact(self, admin: Admin, at: Endpoint, path: str) -> str | None:
         try:
-            tls = await admin.encryption(at)
-            async with session.get(f"{at.url}{path}", headers=headers, timeout=timeout, **tls) as answer:
-                body = await answer.content.read(_MAX_ANSWER)
-                status = answer.status
-        except (AdminUnreachable, aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.missing.append(f"{path} of pod {pod}: {type(error).__name__}: {error}")
+            body = await admin.raw(at, path, _SECONDS)
+        except (AdminUnreachable, PodkeeperError) as error:
+            self.missing.append(f"{path} of pod {at.pod}: {error}")
             return None
-        text = body.decode(errors="replace")
-        if status != 200:
-            self.missing.append(f"{path} of pod {pod}: status {status}: {text[:200].strip()}")
-            return None
-        return _pretty(text)
+        return _pretty(body.decode(errors="replace"))
 
     async def _operator(self) -> AsyncIterator[File]:
         """The operator's Deployment and its log, wherever it runs."""

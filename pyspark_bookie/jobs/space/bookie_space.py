@@ -1,17 +1,19 @@
 """What bookies say of their disks and their entry logs.
 
-Driver only; several bookies are asked at once.
+Driver only, event loop of the client; several bookies are asked at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from pyspark_bookie.jobs.space.admin import AdminApi, AdminError
+from bookie_protocol.admin_api import bookie as bookie_api
+from bookie_protocol.admin_api import gc
+from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.errors import NotThere, PodkeeperError
+from pyspark_bookie.common.together import bounded
 
 AT_ONCE: Final = 16
 
@@ -52,52 +54,53 @@ class BookieSpace:
         return self.total_bytes - self.free_bytes
 
 
-def ask_bookies(api: AdminApi, most_logs: int) -> list[BookieSpace]:
+async def ask_bookies(api: AdminClient, places: Mapping[str, Place | None], most_logs: int) -> list[BookieSpace]:
     """Every bookie; of each at most so many entry logs are looked at one by one."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(partial(ask_bookie, api, most_logs=most_logs), api.bookies))
+
+    async def ask(item: tuple[str, Place | None]) -> BookieSpace:
+        bookie, at = item
+        if at is None:
+            return BookieSpace(bookie, problem=f"bookie {bookie} publishes no admin API: set httpServerEnabled=true")
+        try:
+            return await _ask(api, bookie, at, most_logs)
+        except PodkeeperError as error:
+            return BookieSpace(bookie, problem=f"bookie {bookie}: {error}")
+
+    return await bounded(sorted(places.items()), ask, at_a_time=AT_ONCE)
 
 
-def ask_bookie(api: AdminApi, bookie: str, *, most_logs: int) -> BookieSpace:
-    """One bookie; what it does not tell is its `problem`."""
-    try:
-        info = api.get(bookie, "info")
-        forecasts = api.get(bookie, "gc/forecast")
-        quarantined = api.get(bookie, "gc/quarantine")
-        logs = tuple(_logs(api, bookie, most_logs)) if most_logs else ()
-        tenths = [tenth for forecast in forecasts for tenth in forecast["usage"]]
-        return BookieSpace(
-            bookie,
-            total_bytes=int(info["totalSpace"]),
-            free_bytes=int(info["freeSpace"]),
-            log_bytes=_sum(tenths, "totalBytes"),
-            garbage_bytes=_sum(tenths, "reclaimableBytes"),
-            minor_reclaimable=_sum([each["minor"] for each in forecasts], "reclaimableBytes"),
-            minor_rewritten=_sum([each["minor"] for each in forecasts], "rewrittenBytes"),
-            major_reclaimable=_sum([each["major"] for each in forecasts], "reclaimableBytes"),
-            major_rewritten=_sum([each["major"] for each in forecasts], "rewrittenBytes"),
-            unmeasured_logs=_sum(forecasts, "unmeasuredLogs"),
-            quarantined_logs=len(quarantined),
-            logs=logs,
-        )
-    except AdminError as error:
-        return BookieSpace(bookie, problem=str(error))
-    except (KeyError, TypeError, ValueError) as error:
-        return BookieSpace(bookie, problem=f"bookie {bookie}: its answer cannot be understood: {error!r}")
+async def _ask(api: AdminClient, bookie: str, at: Place, most_logs: int) -> BookieSpace:
+    info = await api.ask(at, bookie_api.INFO)
+    forecasts = await api.ask(at, gc.FORECAST)
+    quarantined = await api.ask(at, gc.QUARANTINE)
+    logs = await _logs(api, bookie, at, most_logs) if most_logs else []
+    tenths = [tenth for forecast in forecasts for tenth in forecast.usage]
+    return BookieSpace(
+        bookie,
+        total_bytes=info.total_space,
+        free_bytes=info.free_space,
+        log_bytes=sum(each.total_bytes for each in tenths),
+        garbage_bytes=sum(each.reclaimable_bytes for each in tenths),
+        minor_reclaimable=sum(each.minor.reclaimable_bytes for each in forecasts),
+        minor_rewritten=sum(each.minor.rewritten_bytes for each in forecasts),
+        major_reclaimable=sum(each.major.reclaimable_bytes for each in forecasts),
+        major_rewritten=sum(each.major.rewritten_bytes for each in forecasts),
+        unmeasured_logs=sum(each.unmeasured_logs for each in forecasts),
+        quarantined_logs=len(quarantined),
+        logs=tuple(logs),
+    )
 
 
-def _logs(api: AdminApi, bookie: str, most: int) -> Iterator[LogSpace]:
-    listing = api.get(bookie, "list_disk_file", file_type="entrylog")
-    names = [name for text in listing.values() for name in str(text).split() if name.endswith(".log")]
+async def _logs(api: AdminClient, bookie: str, at: Place, most: int) -> list[LogSpace]:
+    listing = await api.ask(at, bookie_api.DISK_FILES, query={"file_type": "entrylog"})
+    names = [name for text in listing.values() for name in text.split() if name.endswith(".log")]
+    found = []
     for name in names[:most]:
         try:
-            found: Sequence[Any] = api.get(bookie, "gc/why", entryLog=name)
-        except AdminError:
+            reports = await api.ask(at, gc.WHY, query={"entryLog": name})
+        except NotThere:
             continue  # it went meanwhile
-        for each in found:
-            owners = tuple(int(share["ledgerId"]) for share in each["owners"] or ())
-            yield LogSpace(bookie, name, int(each["size"]), each["liveBytes"], owners, str(each["reason"]))
-
-
-def _sum(items: Sequence[Any], name: str) -> int:
-    return sum(int(item[name]) for item in items)
+        for each in reports:
+            owners = tuple(share.ledger_id for share in each.owners or ())
+            found.append(LogSpace(bookie, name, each.size, each.live_bytes, owners, each.reason))
+    return found

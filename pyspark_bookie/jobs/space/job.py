@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
+
+from bookie_protocol.admin_api.client import AdminClient
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -23,12 +26,14 @@ from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.replicas.units import Planned, chosen_ids, light_units
-from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, admin_urls
+from pyspark_bookie.jobs.space.admin import AdminAccess, admin_places
 from pyspark_bookie.jobs.space.bookie_space import BookieSpace, ask_bookies
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, take_stock
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from bookie_client.client import Client
 
 LEDGERS: Final = 2_000
 """Of one piece."""
@@ -102,12 +107,16 @@ def bookies_of(context: JobContext[AdminArguments], entry_logs: int) -> list[Boo
     """What all registered bookies say. Raises `UsageError` for files that cannot be used, `MetadataUnavailable`."""
     args = context.args
     access = AdminAccess(args.admin_token_file, args.admin_ca_file, args.admin_certificate_file, args.admin_key_file)
-    urls = context.client().run(admin_urls)
     try:
-        api = AdminApi(urls, access)
+        token, tls = access.token(), access.context()
     except OSError as error:
         raise UsageError(f"{context.name}: the files of the admin API cannot be used: {error}") from error
-    return ask_bookies(api, entry_logs)
+
+    async def ask(client: Client) -> list[BookieSpace]:
+        async with aiohttp.ClientSession() as session:
+            return await ask_bookies(AdminClient(session, token), await admin_places(client, tls), entry_logs)
+
+    return context.client().run(ask)
 
 
 def bookie_counters(bookies: Sequence[BookieSpace]) -> dict[str, Value]:

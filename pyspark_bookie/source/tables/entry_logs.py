@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
+from bookie_protocol.admin_api.bookie import DISK_FILES
+from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.admin_api.gc import WHY, LogWhy
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.tables.ledgers import Row
@@ -25,20 +28,18 @@ if TYPE_CHECKING:
 LOGS_AT_A_TIME: Final = 8
 """Requests to one bookie."""
 TIMEOUT_SECONDS: Final = 30.0
-_LIST: Final = "/api/v1/bookie/list_disk_file?file_type=entrylog"
-_WHY: Final = "/api/v1/bookie/gc/why"
-_NO_SUCH_LOG: Final = (404, 405, 501)
 
 
 async def entry_log_rows(client: Client, bookies: Sequence[str], options: SourceOptions) -> AsyncIterator[list[Row]]:
     """The logs of these bookies, one bookie after the other."""
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout, headers=_headers(options)) as session:
+    async with aiohttp.ClientSession() as session:
+        api = AdminClient(session, options.admin_token(), timeout_s=TIMEOUT_SECONDS)
         for bookie in bookies:
             try:
-                yield await _logs(session, await _address(client, bookie, options), bookie, options)
-            except (TimeoutError, aiohttp.ClientError, OSError, ValueError, LookupError) as error:
-                yield [_failed(bookie, str(error) or type(error).__name__)]
+                url = await _address(client, bookie, options)
+                yield await _logs(api, Place(url, url, _encryption(options)), bookie)
+            except (PodkeeperError, LookupError, OSError, ValueError) as error:
+                yield [_failed(bookie, str(error))]
 
 
 async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
@@ -53,51 +54,45 @@ async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
     return url
 
 
-async def _logs(session: aiohttp.ClientSession, address: str, bookie: str, options: SourceOptions) -> list[Row]:
-    encryption = _encryption(options)
-    async with session.get(address + _LIST, ssl=encryption) as answer:
-        answer.raise_for_status()
-        listed = await answer.json(content_type=None)
-    names = sorted({name for text in dict(listed).values() for name in str(text).split() if name.endswith(".log")})
-    found = await bounded(names, lambda name: _why(session, address, name, encryption), at_a_time=LOGS_AT_A_TIME)
-    return [_row(bookie, name, why) for name, logs in zip(names, found, strict=True) for why in logs]
+async def _logs(api: AdminClient, at: Place, bookie: str) -> list[Row]:
+    listed = await api.ask(at, DISK_FILES, query={"file_type": "entrylog"})
+    names = sorted({name for text in listed.values() for name in text.split() if name.endswith(".log")})
+    found = await bounded(names, lambda name: _why(api, at, name), at_a_time=LOGS_AT_A_TIME)
+    return [row for name, logs in zip(names, found, strict=True) for row in _rows(bookie, name, logs)]
 
 
-async def _why(
-    session: aiohttp.ClientSession, address: str, name: str, encryption: ssl.SSLContext
-) -> list[dict[str, Any]]:
-    """What the bookie tells of a log; an empty object if it has no such answer."""
-    async with session.get(address + _WHY, params={"entryLog": name}, ssl=encryption) as answer:
-        if answer.status in _NO_SUCH_LOG:
-            return [{}]
-        answer.raise_for_status()
-        return list(await answer.json())
+async def _why(api: AdminClient, at: Place, name: str) -> list[LogWhy] | None:
+    """What the bookie tells of a log; None: it does not tell, as Apache's, or the log went meanwhile."""
+    try:
+        return await api.ask(at, WHY, query={"entryLog": name})
+    except NotThere:
+        return None
 
 
-def _row(bookie: str, name: str, why: dict[str, Any]) -> Row:
-    owners = why.get("owners")
-    return (
-        bookie,
-        why.get("directory"),
-        name,
-        int(name.removesuffix(".log"), 16),
-        why.get("size"),
-        why.get("usage"),
-        why.get("liveBytes"),
-        why.get("inDoubtBytes"),
-        None if owners is None else {share["ledgerId"]: share["bytes"] for share in owners},
-        why.get("reason"),
-        None,
-    )
+def _rows(bookie: str, name: str, logs: list[LogWhy] | None) -> list[Row]:
+    log_id = int(name.removesuffix(".log"), 16)
+    if logs is None:
+        return [(bookie, None, name, log_id, None, None, None, None, None, None, None)]
+    return [
+        (
+            bookie,
+            why.directory,
+            name,
+            log_id,
+            why.size,
+            why.usage,
+            why.live_bytes,
+            why.in_doubt_bytes,
+            None if why.owners is None else {share.ledger_id: share.bytes for share in why.owners},
+            why.reason,
+            None,
+        )
+        for why in logs
+    ]
 
 
 def _failed(bookie: str, error: str) -> Row:
     return bookie, *([None] * 9), error
-
-
-def _headers(options: SourceOptions) -> dict[str, str]:
-    token = options.admin_token()
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def _encryption(options: SourceOptions) -> ssl.SSLContext:

@@ -15,6 +15,9 @@ from typing import Any
 
 from aiohttp import web
 
+from bookie_protocol.admin_api.bodies import plain
+from bookie_protocol.admin_api.problems import PROBLEM_TYPE, problem_of
+from bookie_protocol.errors import NoCookie, NotDecommissioned, NotThere
 from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 
 _CLUSTER_STATE = "/api/v1/cluster/state"
@@ -96,9 +99,18 @@ class AdminApi:
                 return web.json_response(
                     {
                         "bookieId": bookie_id,
+                        "presence": "writable",
+                        "form": "live",
+                        "hasCookie": True,
                         "ledgers": ledgers,
                         "openLedgers": 0,
                         "bytes": ledgers * 1000,
+                        "targets": 3,
+                        "freeBytes": 10**9,
+                        "autoRecoveryEnabled": True,
+                        "auditor": None,
+                        "underReplicated": 0,
+                        "underReplicatedHere": 0,
                         "largestEnsemble": max((len(named) for named in keeper.ledgers.values()), default=0),
                         "refusals": [refusal] if refusal else [],
                         "warnings": [],
@@ -111,7 +123,7 @@ class AdminApi:
                 return web.Response(status=409 if refusal else 200, text=refusal or "Success")
             case "PUT", "/api/v1/autorecovery/decommission/undo":
                 found = keeper.undo_drain(body["bookie_src"])
-                return web.json_response({"madeWritable": True}) if found else web.Response(status=404, text="none")
+                return web.json_response({"madeWritable": True}) if found else _problem(NotDecommissioned("none"))
             case "GET", "/api/v1/autorecovery/safety_check":
                 return web.json_response(self._safety(request.query["bookies"].split(",")))
             case "PUT", "/api/v1/autorecovery/trigger_audit":
@@ -144,6 +156,7 @@ class AdminApi:
             "ledgers": len(keeper.naming(bookie_id)),
             "openLedgers": 0,
             "marks": sum(bookie_id in named for named in keeper.marks.values()),
+            "acceptedLosses": 0,
             "firstLedgers": keeper.naming(bookie_id)[:20],
             "registered": bookie_id in keeper.writable | keeper.read_only,
             **{name: state[name] for name in ("auditor", "lastAuditMs", "instanceId")},
@@ -155,7 +168,7 @@ class AdminApi:
         self.bookkeeper.work()
         drain = self.bookkeeper.drains.get(bookie_id)
         if drain is None:
-            return web.Response(status=404, text=f"bookie {bookie_id} is not being decommissioned")
+            return _problem(NotDecommissioned(f"bookie {bookie_id} is not being decommissioned"))
         left = len(self.bookkeeper.naming(bookie_id))
         body = {
             "bookieId": bookie_id,
@@ -193,6 +206,7 @@ class AdminApi:
             "ledgersConcerned": len(left),
             "noCopy": len(none),
             "belowAckQuorum": len(few),
+            "noSlack": 0,
             "unknown": 0,
             "ledgers": [
                 {
@@ -211,8 +225,13 @@ class AdminApi:
         try:
             refusal = self.bookkeeper.delete_cookie(bookie_id)
         except KeyError:
-            return web.Response(status=404, text="there is none")
+            return _problem(NoCookie("there is none"))
         return web.Response(status=409 if refusal else 200, text=refusal or "Deleted")
+
+
+def _problem(error: NotThere) -> web.Response:
+    body = plain(problem_of(404, "Not Found", str(error), error))
+    return web.json_response(body, status=404, content_type=PROBLEM_TYPE)
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ def test_an_extra_brings_what_its_part_imports(tmp_path: Path, extra: str) -> No
 
 def test_the_client_brings_nothing_of_a_bookie(tmp_path: Path) -> None:
     code = "for name in sys.argv[1:]:\n    try: __import__(name)\n    except ModuleNotFoundError: print(name)"
-    heavy = ["rocksdict", "numpy", "uvloop", "aiohttp", "pyspark", "kopf"]
+    heavy = ["rocksdict", "numpy", "uvloop", "aiohttp", "msgspec", "pyspark", "kopf"]
     assert run_in_clean_environment(tmp_path / "env", "", code, *heavy).stdout.split() == heavy
 
 

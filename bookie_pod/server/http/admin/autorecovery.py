@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
-from bookie_pod.server.http.admin.autorecovery_port import (
-    AutoRecoveryProcessState,
-    CheckName,
-    CheckSummary,
-)
+from bookie_pod.server.http.admin.autorecovery_port import CheckName
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.schema import called, limited
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.autorecovery import (
+    DELAY_MAX,
+    AutoRecoveryProcessState,
+    ChecksBody,
+    CheckSummary,
+    DelayBody,
+    Enabled,
+    Forcible,
+)
 from bookie_protocol.errors import BadRequest, Refused
 
 _BASE: Final = "/api/v1/autorecovery"
-_DELAY_MAX: Final = 2**31 - 1
-FORCIBLE: Final = tuple(name for name in get_args(CheckName) if name != "bookies")
-"""Checks that can be asked for; the audit of bookies has `trigger_audit`."""
+FORCIBLE: Final[tuple[Forcible, ...]] = get_args(Forcible)
 
 
 # --- on and off -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Enabled:
-    """Whether auto-recovery may run in this cluster."""
-
-    enabled: bool
-    """It may."""
 
 
 async def _status(context: Context, call: Call) -> Reply:
@@ -104,8 +97,8 @@ async def _set_delay(context: Context, call: Call) -> Reply:
         return Text("Request body not contains lostBookieRecoveryDelay.", 404)
     if isinstance(seconds, float) and seconds.is_integer():
         seconds = int(seconds)  # JSON knows no difference between 5 and 5.0
-    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= _DELAY_MAX:
-        raise BadRequest(f"delay_seconds must be a whole number of seconds between 0 and {_DELAY_MAX}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= DELAY_MAX:
+        raise BadRequest(f"delay_seconds must be a whole number of seconds between 0 and {DELAY_MAX}")
     audited(delay_seconds=seconds)
     await context.admin.auto_recovery.set_delay(seconds)
     return Text(f"Success set lostBookieRecoveryDelay to {seconds}")
@@ -136,22 +129,6 @@ async def _here(context: Context, call: Call) -> Reply:
 
 
 # --- the table --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DelayBody:
-    """The delay to set; it counts at once, also for who is absent already."""
-
-    delay_seconds: int = field(metadata={**called("delay_seconds"), **limited(minimum=0, maximum=_DELAY_MAX)})
-    """Seconds. The present value, or 0, asks for an audit now."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChecksBody:
-    """Checks to run now, whatever their intervals."""
-
-    checks: list[CheckName] = field(metadata=limited(minItems=1, items={"enum": list(FORCIBLE)}))
-    """One or more of `ledgers`, `placement`, `replicas`."""
 
 
 _NONE_MARKED: Final = Text("No under replicated ledgers found", 404)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import UNSET
 
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
@@ -12,6 +13,7 @@ from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.bookie import BookieSpace, BookieState, ReadOnlyBody, ReadOnlyState, SanityResult
 from bookie_protocol.errors import BadRequest
 
 _BASE: Final = "/api/v1/bookie"
@@ -22,46 +24,6 @@ SANITY_S: Final = 60.0
 
 
 # --- mode -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BookieState:
-    """The flags of the bookie."""
-
-    running: bool
-    """It serves."""
-    read_only: bool
-    """It takes no ordinary writes."""
-    shutting_down: bool
-    """It is being stopped."""
-    available_for_high_priority_writes: bool
-    """Its disks have room for the writes of recovery."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOnlyState:
-    """Whether the bookie takes writes."""
-
-    read_only: bool
-    """true: it takes no ordinary writes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOnlyBody:
-    """The mode that is wanted."""
-
-    read_only: bool
-    """true: take no writes until somebody says false."""
-
-
-@dataclass(frozen=True, slots=True)
-class SanityResult:
-    """How the sanity test ended."""
-
-    passed: bool
-    """A ledger was written on this bookie, read back and deleted."""
-    read_only: bool
-    """The bookie takes no writes, so nothing was tried."""
 
 
 async def _state(context: Context, call: Call) -> Reply:
@@ -102,33 +64,10 @@ async def _sanity(context: Context, call: Call) -> Reply:
 # --- space, journals, files -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BookieSpace:
-    """Space on the file systems of the ledger directories, each counted once."""
-
-    free_space: int
-    """Free bytes."""
-    total_space: int
-    """All bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookieSpaceAndFullest:
-    """The same, and how full one of them is: a bookie is read-only once one is full, whatever the sum says."""
-
-    free_space: int
-    """Free bytes."""
-    total_space: int
-    """All bytes."""
-    fullest_used_percent: float
-    """Of the fullest file system, 0 to 100."""
-
-
 async def _info(context: Context, call: Call) -> Reply:
     space = await context.workers.run(context.admin.node.space)
-    if call.flag("fullest"):
-        return Json(BookieSpaceAndFullest(space.free, space.total, round(space.fullest_used_percent, 2)))
-    return Json(BookieSpace(space.free, space.total))
+    fullest = round(space.fullest_used_percent, 2) if call.flag("fullest") else UNSET
+    return Json(BookieSpace(space.free, space.total, fullest))
 
 
 async def _last_log_mark(context: Context, call: Call) -> Reply:
@@ -244,7 +183,7 @@ RESOURCES: Final = (
             Role.VIEWER,
             "Space of this bookie",
             _info,
-            (Answer("The second one with `fullest`.", type=BookieSpace | BookieSpaceAndFullest),),
+            (Answer("The space.", type=BookieSpace),),
             (Parameter("fullest", Kind.FLAG, "Tell how full the fullest file system is, too.", False),),
         ),
     ),

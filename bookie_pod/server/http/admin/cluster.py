@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from bookie_pod.roles import Role
@@ -11,31 +10,10 @@ from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.cluster import ClusterInfo
 
 _UNITS: Final = ("", "KB", "MB", "GB", "TB")
 _BASE: Final = "/api/v1/bookie"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """The cluster in numbers."""
-
-    auditor_elected: bool
-    """Some bookie is the auditor."""
-    auditor_id: str
-    """Which one; empty: none."""
-    cluster_under_replicated: bool
-    """Some ledger is marked as under-replicated."""
-    ledger_replication_enabled: bool
-    """Auto-recovery may run."""
-    total_bookies_count: int
-    """Bookies that ever stamped a cookie."""
-    writable_bookies_count: int
-    """Bookies that take writes."""
-    readonly_bookies_count: int
-    """Bookies that only serve reads."""
-    unavailable_bookies_count: int
-    """Bookies that are not registered."""
 
 
 async def _cluster_info(context: Context, call: Call) -> Reply:

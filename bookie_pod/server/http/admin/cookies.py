@@ -11,6 +11,7 @@ from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_protocol.admin_api.decommission import LossesBody
 
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
@@ -85,7 +86,7 @@ RESOURCES: Final = (
                 _delete_cookie,
                 (Answer("Done."), _NONE, _REFUSED),
                 parameters=(BOOKIE, LOSSES),
-                body=dict[str, str],
+                body=LossesBody,
                 timeout_s=_LISTING_S,
             ),
         ),

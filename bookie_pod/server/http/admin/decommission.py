@@ -7,23 +7,25 @@ Source: reference auto-recovery, sections 8, 9 and 14.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
-from bookie_pod.server.http.admin.decommission_port import (
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.decommission import (
+    DecommissionBody,
     DecommissionOutlook,
     DecommissionState,
     LedgerHoldings,
     RecoverState,
     Safety,
+    UndoAnswer,
+    UndoBody,
 )
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
-from bookie_pod.server.http.api.replies import Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 
@@ -53,14 +55,6 @@ def _flag(value: object, name: str) -> bool:
 
 
 # --- decommission -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class UndoAnswer:
-    """What became of the bookie."""
-
-    made_writable: bool
-    """false: it is stopped, or was read-only before."""
 
 
 async def _decommission(context: Context, call: Call) -> Reply:
@@ -151,7 +145,7 @@ RESOURCES: Final = (
                     Answer("There is no body, or no bookie_src in it.", 404),
                     _REFUSED,
                 ),
-                body=dict[str, str | bool],
+                body=DecommissionBody,
                 timeout_s=_LISTING_S,
             ),
         ),
@@ -197,7 +191,7 @@ RESOURCES: Final = (
                 "Take a decommission back: the bookie becomes writable again",
                 _undo,
                 (Answer("Done.", type=UndoAnswer), _NONE, _REFUSED),
-                body=dict[str, str],
+                body=UndoBody,
                 timeout_s=60.0,
             ),
         ),

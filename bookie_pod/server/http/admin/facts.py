@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_pod.roles import Role
 from bookie_pod.server.http.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
-from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply
-from bookie_pod.server.http.api.schema import called, limited
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_protocol.admin_api.cluster import ClusterFacts
+from bookie_protocol.admin_api.decommission import DrainProof, ProofBody
 
 _STATE_S: Final = 120.0
 """Seconds for what counts every mark."""
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 _UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
-
-
-@dataclass(frozen=True, slots=True)
-class ProofBody:
-    """The parameters of the same request by GET."""
-
-    bookie_id: str = field(metadata={**called("bookie_id"), **limited(pattern=BOOKIE.pattern)})
-    """The bookie."""
-    accept_loss: str = field(metadata={**called("accept_loss"), **limited(pattern=LOSSES.pattern)})
-    """Ids of ledgers, with commas, whose data is given up: that they name it does not count."""
 
 
 async def _cluster(context: Context, call: Call) -> Reply:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
-from bookie_pod.server.http.api.schema import called
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_protocol.admin_api.gc import (
+    CompactIndexBody,
+    ForceBody,
+    ForceState,
+    ResumeBody,
+    SuspendBody,
+    Suspensions,
+    YesNo,
+)
 
-YesNo = Literal["true", "false"]
 _EMPTY: Final = Text("Empty request body", 400)
 
 
@@ -21,14 +27,6 @@ def _yes_no(value: bool) -> YesNo:
 
 
 # --- force ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ForceState:
-    """Whether a forced pass goes on."""
-
-    in_force_gc: YesNo = field(metadata=called("is_in_force_gc"))
-    """A forced pass waits or runs in some storage."""
 
 
 async def _force(context: Context, call: Call) -> Reply:
@@ -54,16 +52,6 @@ async def _force_state(context: Context, call: Call) -> Reply:
 
 
 # --- suspend, resume --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Suspensions:
-    """Which compactions are held back."""
-
-    minor_suspended: YesNo = field(metadata=called("isMinorGcSuspended"))
-    """In some storage."""
-    major_suspended: YesNo = field(metadata=called("isMajorGcSuspended"))
-    """In some storage."""
 
 
 async def _suspensions(context: Context, call: Call) -> Reply:
@@ -115,46 +103,6 @@ async def _compact_index(context: Context, call: Call) -> Reply:
 
 
 # --- the table ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ForceBody:
-    """Which compaction to run; one that is not named runs unless it is suspended."""
-
-    force_major: bool
-    """Also while it is suspended."""
-    force_minor: bool
-    """Also while it is suspended."""
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendBody:
-    """What to hold back; at least one of them."""
-
-    suspend_major: bool
-    """true: hold back major compaction."""
-    suspend_minor: bool
-    """true: hold back minor compaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeBody:
-    """What not to hold back any more; at least one of them."""
-
-    resume_major: bool
-    """true: allow major compaction."""
-    resume_minor: bool
-    """true: allow minor compaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactIndexBody:
-    """Which location indexes to compact."""
-
-    entry_location_rocks_db_compact: bool = field(metadata=called("entryLocationRocksDBCompact"))
-    """false: none."""
-    entry_locations: str
-    """Paths with commas between them; none: all."""
 
 
 _BASE: Final = "/api/v1/bookie"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from bookie_pod.roles import Role
@@ -14,46 +13,8 @@ from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, LogReport
+from bookie_protocol.admin_api.gc import CompactionOutlook, GcForecast, LedgerShare, LogWhy, QuarantinedLog, UsageTenth
 from bookie_protocol.errors import BadRequest
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerShare:
-    """One ledger of an entry log."""
-
-    ledger_id: int
-    """Its id."""
-    bytes: int
-    """What it holds of the log, deleted entries included."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogWhy:
-    """Why one entry log is still there."""
-
-    directory: str
-    """The ledger directory of its storage."""
-    entry_log: str
-    """Name of the file."""
-    entry_log_id: int
-    """Its id, which the name says in hexadecimal."""
-    path: str
-    """The file."""
-    size: int
-    """Bytes of the file."""
-    usage: float | None
-    """Live share at the last pass, 0 to 1; null: not measured."""
-    live_bytes: int | None
-    """Bytes of ledgers that exist; null: not measured."""
-    in_doubt_bytes: int | None
-    """Of these, bytes that count as live because nobody could tell; null: not measured."""
-    owners: list[LedgerShare] | None
-    """The ledgers that live in it, the largest first, not all of very many; null: not known."""
-    reason: str
-    """Why it is there and when it will go, in a sentence."""
-    age_seconds: int
-    """Since it was written last."""
-
 
 _HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 
@@ -95,56 +56,6 @@ def _why_of(directory: str, report: LogReport) -> LogWhy:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UsageTenth:
-    """The entry logs of one tenth of usage."""
-
-    from_percent: int
-    """Live share from here ..."""
-    to_percent: int
-    """... to here; the last tenth includes it."""
-    logs: int
-    """Entry logs."""
-    total_bytes: int
-    """Their entries."""
-    reclaimable_bytes: int
-    """What of these lives no more."""
-    oldest_age_seconds: int
-    """Since the oldest of the logs was written last."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionOutlook:
-    """What one kind of compaction would do now."""
-
-    threshold: float
-    """Logs with a smaller live share are compacted; 0 or less: none."""
-    logs: int
-    """So many."""
-    rewritten_bytes: int
-    """Bytes that would be copied."""
-    reclaimable_bytes: int
-    """Bytes that would be given back."""
-    due_in_seconds: int | None
-    """0: with the next pass; null: off or suspended."""
-
-
-@dataclass(frozen=True, slots=True)
-class GcForecast:
-    """What one storage could give back, as of its last pass."""
-
-    directory: str
-    """Its ledger directory."""
-    usage: list[UsageTenth]
-    """From the emptiest logs to the fullest."""
-    minor: CompactionOutlook
-    """The minor compaction."""
-    major: CompactionOutlook
-    """The major compaction, which takes the minor one's logs too."""
-    unmeasured_logs: int
-    """Logs that are not counted: written at present, or not looked at yet."""
-
-
 async def _forecast(context: Context, call: Call) -> Reply:
     gc = context.admin.gc
     return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts)])
@@ -161,23 +72,6 @@ def _forecast_of(directory: str, forecast: Forecast) -> GcForecast:
 
 def _outlook(of: CompactionForecast) -> CompactionOutlook:
     return CompactionOutlook(of.threshold, of.logs, of.rewritten_bytes, of.reclaimable_bytes, of.due_in_s)
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedLog:
-    """A damaged entry log: neither deleted nor compacted; what of it can be read is served."""
-
-    directory: str
-    """The ledger directory of its storage."""
-    entry_log: str
-    """Name of the file."""
-    entry_log_id: int
-    """Its id."""
-    detail: str
-    """Where and what the damage is."""
-    found_by: Literal["gc", "scrub"]
-    """gc: garbage collection, and it stays until somebody removes it; scrub: the scrubber, and it is free again when
-    the damage is mended."""
 
 
 async def _quarantine(context: Context, call: Call) -> Reply:

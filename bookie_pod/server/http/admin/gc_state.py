@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from bookie_pod.roles import Role
@@ -13,30 +12,7 @@ from bookie_pod.server.http.api.replies import Json, Reply
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.gc.reports import GcState
 from bookie_pod.storage.gc.schedule import Compaction
-
-
-@dataclass(frozen=True, slots=True)
-class GcDetails:
-    """One storage, as the reference tells it."""
-
-    force_compacting: bool
-    """A forced pass waits or runs."""
-    major_compacting: bool
-    """A major compaction runs."""
-    minor_compacting: bool
-    """A minor compaction runs."""
-    last_major_compaction_time: int
-    """When the last one ended, in ms since 1970; before the first: when the bookie was new."""
-    last_minor_compaction_time: int
-    """As for the major one."""
-    last_entry_location_compaction_time: int
-    """When the location index was last compacted by itself, or when the bookie started; ms since 1970."""
-    major_compaction_counter: int
-    """Major compactions so far."""
-    minor_compaction_counter: int
-    """Minor compactions so far."""
-    entry_location_compaction_counter: int
-    """Compactions of the location index since the start."""
+from bookie_protocol.admin_api.gc import GcDetails, GcPass, GcProgress
 
 
 async def _details(context: Context, call: Call) -> Reply:
@@ -45,56 +21,16 @@ async def _details(context: Context, call: Call) -> Reply:
 
 def _details_of(state: GcState) -> GcDetails:
     return GcDetails(
-        state.force_compacting,
-        state.major_compacting,
-        state.minor_compacting,
-        state.last_major_ms,
-        state.last_minor_ms,
-        state.last_index_ms,
-        state.major_count,
-        state.minor_count,
-        state.index_count,
+        force_compacting=state.force_compacting,
+        major_compacting=state.major_compacting,
+        minor_compacting=state.minor_compacting,
+        last_major_compaction_time=state.last_major_ms,
+        last_minor_compaction_time=state.last_minor_ms,
+        last_entry_location_compaction_time=state.last_index_ms,
+        major_compaction_counter=state.major_count,
+        minor_compaction_counter=state.minor_count,
+        entry_location_compaction_counter=state.index_count,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class GcPass:
-    """What one pass did."""
-
-    ledgers_deleted: int
-    """Ledgers that were forgotten."""
-    logs_deleted: int
-    """Entry logs that were removed."""
-    logs_compacted: int
-    """Entry logs of which what lived was copied first."""
-    reclaimed_bytes: int
-    """Bytes given back, less what was copied."""
-    compaction: Literal["major", "minor"] | None
-    """Which compaction ran."""
-    errors: list[str]
-    """What went wrong, one line each; the next pass tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class GcProgress:
-    """What one collector does now, and what its last pass did."""
-
-    directory: str
-    """Its ledger directory; of an engine with one collector: all of them."""
-    phase: str
-    """`waiting` between passes."""
-    done: int
-    """Entry logs of this phase that are done."""
-    total: int
-    """Of so many; 0 when the phase counts none."""
-    force_compacting: bool
-    """A forced pass waits or runs."""
-    major_suspended: bool
-    """Major compaction is held back."""
-    minor_suspended: bool
-    """Minor compaction is held back."""
-    last_pass: GcPass | None
-    """null: none has ended since the start."""
 
 
 async def _progress(context: Context, call: Call) -> Reply:

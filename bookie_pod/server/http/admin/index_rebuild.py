@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
@@ -11,61 +10,19 @@ from bookie_pod.server.http.api.call import Call, switch
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
-from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
+from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
+from bookie_protocol.admin_api.integrity import (
+    RebuildBegun,
+    RebuildBody,
+    RebuildOutcome,
+    RebuildPhase,
+    RebuildProgress,
+    RebuildStop,
+)
 from bookie_protocol.errors import BadRequest
 
-PhaseName = Literal[
-    "waiting", "waiting for garbage collection", "ledgers", "entry logs", "old rows", "putting in place"
-]
-OutcomeName = Literal["none", "running", "done", "stopped", "damaged", "failed"]
 _CURRENT: Final = "/current"
 _SWITCHES: Final = ("locations", "ledgers", "acceptDamage")
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildProgress:
-    """The rebuild that runs, or ran last, in one ledger directory. Counts of rows are of the location index."""
-
-    directory: str
-    """The ledger directory."""
-    phase: PhaseName
-    """What goes on; `waiting` before and after, and while another directory is done."""
-    outcome: OutcomeName
-    """`stopped`, `damaged` (entry logs are damaged, and that was not accepted) and `failed`: the old index is used."""
-    detail: str
-    """Why it ended like that; empty: it runs, or all went well."""
-    started_time: int
-    """In ms since 1970; 0: it has not begun."""
-    ended_time: int
-    """In ms since 1970; 0: it has not ended."""
-    bytes_done: int
-    """Bytes of entry logs that were read."""
-    bytes_total: int
-    """Of so many, as of when reading began."""
-    entry_logs: int
-    """Entry logs that were read."""
-    entries: int
-    """Entries of known ledgers in them, copies included."""
-    entries_of_unknown_ledgers: int
-    """Entries of ledgers that were deleted."""
-    changed_rows: int
-    """Rows that the old index lacked or had otherwise."""
-    salvaged_rows: int
-    """Rows that only the old index had, and whose entries are there."""
-    dangling_rows: int
-    """Rows whose entries are not there: they are kept, so that reads fail and deny nothing."""
-    ledgers: int
-    """Ledgers in the new ledger index."""
-    restored_ledgers: int
-    """Of these, ledgers that the old one lacked; they are fenced."""
-    ledgers_without_key: int
-    """Of these, ledgers whose master key nobody knows: the next client that presents one sets it."""
-    damages: list[str]
-    """Damaged entry logs and journals, the first ones."""
-    old_index_unreadable: str
-    """Why the old location index could not be read to its end; empty: it could."""
-    backups: list[str]
-    """Where the old databases are now; nothing needs them any more."""
 
 
 async def _status(context: Context, call: Call) -> Reply:
@@ -73,8 +30,8 @@ async def _status(context: Context, call: Call) -> Reply:
 
 
 def _progress_of(state: RebuildState) -> RebuildProgress:
-    phase: PhaseName = state.phase.value
-    outcome: OutcomeName = state.outcome.value
+    phase: RebuildPhase = state.phase.value
+    outcome: RebuildOutcome = state.outcome.value
     return RebuildProgress(
         directory=state.folder.removesuffix(_CURRENT),
         phase=phase,
@@ -100,28 +57,6 @@ def _progress_of(state: RebuildState) -> RebuildProgress:
 
 
 # --- begin and stop -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildBody:
-    """What to rebuild. Everything may be left out."""
-
-    directories: list[str]
-    """Ledger directories as they are configured; left out: all."""
-    locations: bool
-    """false: not the location index."""
-    ledgers: bool
-    """false: not the ledger index."""
-    accept_damage: bool
-    """true: use the new location index although entry logs are damaged; what lies behind the damage may be missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildBegun:
-    """What became of the request."""
-
-    triggered: bool
-    """false: a rebuild runs already."""
 
 
 async def _begin(context: Context, call: Call) -> Reply:
@@ -152,14 +87,6 @@ def _folders(found: Any) -> tuple[str, ...]:
     if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
         raise BadRequest("directories must be a list of ledger directories, with at least one of them")
     return tuple(f"{each.rstrip('/')}{_CURRENT}" for each in found)
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildStop:
-    """What became of the request."""
-
-    stopping: bool
-    """false: none runs."""
 
 
 async def _stop(context: Context, call: Call) -> Reply:

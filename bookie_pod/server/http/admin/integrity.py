@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
@@ -12,64 +11,17 @@ from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState
-
-PhaseName = Literal["waiting", "entry logs", "index", "journals"]
-KindName = Literal["entry", "entry log", "ledgers map", "index", "journal"]
-
+from bookie_protocol.admin_api.integrity import (
+    DamageFound,
+    DamageKind,
+    DataIntegrity,
+    ScrubPhase,
+    ScrubProgress,
+    ScrubRequest,
+    ScrubStatus,
+)
 
 # --- the scrubber -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubProgress:
-    """What the scrubber does in one directory."""
-
-    directory: str
-    """A ledger or journal directory; of an engine with one space of entry logs, the first one stands for all."""
-    phase: PhaseName
-    """`waiting` between passes; entry logs come before the index."""
-    pass_number: int
-    """Of the pass that runs, or that ran last; counts from 1."""
-    done: int
-    """Entry logs, ledgers or journals of this phase that are checked."""
-    total: int
-    """Of so many."""
-    started_time: int
-    """When this pass began, in ms since 1970; 0: never."""
-    completed_time: int
-    """When the last complete pass ended, in ms since 1970; 0: never."""
-    entries: int
-    """Entries that this pass has read since the bookie was started."""
-    digests: int
-    """Of these, entries whose digest was checked: others need a password, or their ledger is not known."""
-    rows: int
-    """Rows of the index that were followed."""
-    restored_rows: int
-    """Rows of the index that were missing and were put back."""
-    entry_logs: int
-    """Entry logs that were read."""
-    journals: int
-    """Journals that were read."""
-    errors: list[str]
-    """What could not be checked, one line each; the next pass tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubStatus:
-    """The scrubber of this bookie."""
-
-    enabled: bool
-    """Passes come by themselves (`localScrubInterval`)."""
-    running: bool
-    """A pass goes on."""
-    next_pass_time: int | None
-    """When the next pass begins, in ms since 1970; null: one goes on, or none is planned."""
-    damages: int
-    """Findings that stand; `/api/v1/bookie/scrub/damages` lists them."""
-    damages_not_kept: int
-    """Findings beyond what is kept; the pass after a repair finds them again."""
-    directories: list[ScrubProgress]
-    """One each."""
 
 
 async def _status(context: Context, call: Call) -> Reply:
@@ -88,7 +40,7 @@ async def _status(context: Context, call: Call) -> Reply:
 
 def _progress_of(part: PartState) -> ScrubProgress:
     counts = part.counts
-    phase: PhaseName = part.phase.value
+    phase: ScrubPhase = part.phase.value
     return ScrubProgress(
         part.folder.removesuffix("/current"),
         phase,
@@ -107,14 +59,6 @@ def _progress_of(part: PartState) -> ScrubProgress:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubRequest:
-    """What became of the request for a pass."""
-
-    triggered: bool
-    """false: a pass goes on already, or was asked for before."""
-
-
 async def _scrub(context: Context, call: Call) -> Reply:
     return Json(ScrubRequest(context.admin.integrity.request_scrub()))
 
@@ -122,30 +66,12 @@ async def _scrub(context: Context, call: Call) -> Reply:
 # --- findings -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DamageFound:
-    """One finding: refused to readers, kept from garbage collection, until another copy is there."""
-
-    kind: KindName
-    """What is damaged."""
-    detail: str
-    """What was found, and where."""
-    file_id: int | None
-    """Id of the entry log or journal; null: it is neither."""
-    ledger_id: int | None
-    """The ledger; null: of several, or not known."""
-    entry_id: int | None
-    """The entry; null: of several, or not known."""
-    found_time: int
-    """When it was found first, in ms since 1970."""
-
-
 async def _damages(context: Context, call: Call) -> Reply:
     return Json([_damage_of(damage) for damage in context.admin.integrity.scrub_state().damages])
 
 
 def _damage_of(damage: Damage) -> DamageFound:
-    kind: KindName = damage.kind.value
+    kind: DamageKind = damage.kind.value
     return DamageFound(
         kind, damage.detail, _id(damage.file_id), _id(damage.ledger_id), _id(damage.entry_id), damage.found_ms
     )
@@ -156,29 +82,6 @@ def _id(number: int) -> int | None:
 
 
 # --- what was lost ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DataIntegrity:
-    """The check after lost cookies or an unclean stop without journaled data (`dataIntegrityChecking`), and of a new
-    bookie that ledgers name already."""
-
-    enabled: bool
-    """It is switched on, or needed; otherwise everything below is 0 or false."""
-    needed: bool
-    """Ledgers are in limbo until a check has ended without a failure."""
-    running: bool
-    """A check goes on."""
-    ledgers_checked: int
-    """In this check, or the last one."""
-    ledgers_failed: int
-    """Of these, ledgers that will be tried again."""
-    ledgers_recovered: int
-    """Ledgers that were open and were closed, since the bookie was started."""
-    entries_copied: int
-    """Entries fetched from other bookies, since the bookie was started."""
-    last_error: str
-    """Why the last failure was; empty: none."""
 
 
 async def _data_check(context: Context, call: Call) -> Reply:

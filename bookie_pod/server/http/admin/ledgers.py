@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any, Final
 
 from bookie_pod.roles import Caller, Role
@@ -20,6 +20,7 @@ from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.cluster import EnsembleMember, LedgerView
 from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -32,50 +33,6 @@ _BASE: Final = "/api/v1/ledger"
 
 
 # --- metadata ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleMember:
-    """One bookie of an ensemble."""
-
-    id: str
-    """Its bookie id."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerView:
-    """The metadata of one ledger."""
-
-    ledger_id: int
-    """Its id."""
-    metadata_format_version: int
-    """How it is stored: 1, 2 or 3."""
-    ensemble_size: int
-    """Bookies of each ensemble."""
-    write_quorum_size: int
-    """Copies of each entry."""
-    ack_quorum_size: int
-    """Copies that make an entry acknowledged."""
-    state: str
-    """OPEN, IN_RECOVERY or CLOSED."""
-    length: int
-    """Bytes of payload, of a closed ledger."""
-    last_entry_id: int
-    """The last entry of a closed ledger; -1: none."""
-    ctime: int
-    """When it was created, in ms since 1970; -1: not known."""
-    digest_type: str | None
-    """How entries are checked; null: not recorded."""
-    password: str
-    """The password in base64, for the role `admin`; else empty."""
-    custom_metadata: Mapping[str, str]
-    """What its creator noted, in base64."""
-    closed: bool
-    """Its end is final."""
-    all_ensembles: Mapping[str, list[EnsembleMember]]
-    """The bookies, by the first entry that they hold."""
-    ctoken: int
-    """Tells apart two creators of one id."""
 
 
 def ledger_view(metadata: LedgerMetadata) -> LedgerView:

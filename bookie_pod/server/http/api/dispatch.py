@@ -3,7 +3,8 @@
 Invariants
 - Every request ends: after the operation's time-out with 504, a stream after `STREAM_S`.
 - At most `ADMIN_CALLS` requests of the admin API are under way; more are 503 at once. Probes and metrics do not count.
-- Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged.
+- Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged. Paths
+  of Podkeeper's own answer it as a problem (`bookie_protocol.admin_api.problems`), Apache's as a text.
 - Nothing is done for who lacks the role that the table names (`server.access`). Every operation that needs one which
   changes something stands in the audit trail, and so does every refusal.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -26,9 +28,10 @@ from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.http.api import layout
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
-from bookie_pod.server.http.api.replies import JSON_TYPE, Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.schema import to_json
+from bookie_pod.server.http.api.replies import JSON_TYPE, TEXT_TYPE, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
+from bookie_protocol.admin_api.bodies import plain
+from bookie_protocol.admin_api.problems import PROBLEM_TYPE, problem_of
 from bookie_protocol.errors import (
     BadRequest,
     CouldNotTell,
@@ -99,17 +102,17 @@ class Dispatcher:
         refusal = self._access.refusal(caller, role)
         if refusal is not None:
             self._audit.refused(caller, role, what, request_name)
-            return _named(self._refusal(caller, refusal), request_name)
+            return _named(self._refusal(resource, caller, refusal), request_name)
         if operation is None or role not in CHANGES:
             return await self._admitted(resource, operation, request, caller)
         with self._audit.act(caller, role, what, request_name) as act:
             answer = await self._admitted(resource, operation, request, caller, act)
         return answer if answer.prepared else _named(answer, request_name)
 
-    def _refusal(self, caller: Caller, refusal: str) -> web.Response:
+    def _refusal(self, resource: Resource, caller: Caller, refusal: str) -> web.Response:
         if caller.is_known or not self._access.has_tokens:
-            return _text(Text(refusal, 403))
-        answer = _text(Text(refusal, 401))
+            return _failure(resource, 403, refusal)
+        answer = _failure(resource, 401, refusal)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -123,37 +126,40 @@ class Dispatcher:
     ) -> web.StreamResponse:
         if operation is None:
             refusal = resource.refusal
-            return _text(Text(refusal.body.replace("{method}", request.method), refusal.status))
+            return _failure(resource, refusal.status, refusal.body.replace("{method}", request.method))
         if resource.group is not Group.ADMIN:
-            return await self._serve(operation, request, caller)
+            return await self._serve(resource, operation, request, caller)
         if not self._context.is_serving and not resource.always:
             reason = self._context.status.unready_reason() or "the bookie starts or stops"
-            return _ended(_busy(f"the bookie does not serve: {reason}"), act)
+            return _ended(_failure(resource, 503, f"the bookie does not serve: {reason}"), act)
         if self._admin_calls >= ADMIN_CALLS:
-            return _ended(_busy(f"{ADMIN_CALLS} requests are under way; try again later"), act)
+            return _ended(_failure(resource, 503, f"{ADMIN_CALLS} requests are under way; try again later"), act)
         self._admin_calls += 1
         try:
-            return _ended(await self._serve(operation, request, caller), act)
+            return _ended(await self._serve(resource, operation, request, caller), act)
         finally:
             self._admin_calls -= 1
 
-    async def _serve(self, operation: Operation, request: web.Request, caller: Caller) -> web.StreamResponse:
+    async def _serve(
+        self, resource: Resource, operation: Operation, request: web.Request, caller: Caller
+    ) -> web.StreamResponse:
         try:
             async with asyncio.timeout(operation.timeout_s):
                 reply = await self._reply(operation, request, caller)
                 if not isinstance(reply, JsonMembers):
-                    return _whole(reply)
+                    return _whole(resource, reply)
                 first = await _first(reply)
             return await _stream(request, first, reply)
         except TimeoutError:
-            return _text(Text(f"no result within {operation.timeout_s:g} s", 504))
+            return _failure(resource, 504, f"no result within {operation.timeout_s:g} s")
         except PodkeeperError as error:
-            return _refused(error)
+            status = next(status for kind, status in _STATUS if isinstance(error, kind))
+            return _failure(resource, status, " ".join(str(error).split()), error)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:
             _log.exception("HTTP request failed", path=request.path, reason=str(error))
-            return _text(Text(_FAILED, 500))
+            return _failure(resource, 500, _FAILED)
 
     async def _reply(self, operation: Operation, request: web.Request, caller: Caller) -> Reply:
         # Of several values of one name the first counts, as in the reference.
@@ -195,16 +201,18 @@ def _ended(answer: web.StreamResponse, act: Act | None) -> web.StreamResponse:
     """What became of a change, by its answer. A stream that has begun was allowed, and that is told."""
     if act is not None and answer.status >= 400:
         told = act.refused if answer.status == 403 else act.failed
-        text = f": {answer.text}" if answer.status in _TOLD and isinstance(answer, web.Response) else ""
+        text = f": {answer.line}" if answer.status in _TOLD and isinstance(answer, _Failure) else ""
         told(f"HTTP {answer.status}{text}")
     return answer
 
 
-def _whole(reply: Text | Json) -> web.Response:
-    if isinstance(reply, Text):
-        return _text(reply)
-    value = to_json(reply.value)
-    return web.Response(text=layout.jackson(value) if reply.spaced else layout.gson(value), content_type=JSON_TYPE)
+def _whole(resource: Resource, reply: Text | Json) -> web.Response:
+    if isinstance(reply, Json):
+        value = plain(reply.value)
+        return web.Response(text=layout.jackson(value) if reply.spaced else layout.gson(value), content_type=JSON_TYPE)
+    if resource.group is Group.ADMIN and reply.status >= 400:
+        return _failure(resource, reply.status, reply.body)
+    return _text(reply)
 
 
 def _text(reply: Text) -> web.Response:
@@ -213,16 +221,21 @@ def _text(reply: Text) -> web.Response:
     return web.Response(text=reply.body, status=reply.status)
 
 
-def _busy(reason: str) -> web.Response:
-    answer = _text(Text(reason, 503))
-    answer.headers["Retry-After"] = "1"
-    return answer
+class _Failure(web.Response):
+    """An error. `line`: what it says."""
+
+    def __init__(self, line: str, status: int, text: str, content_type: str) -> None:
+        super().__init__(text=text, status=status, content_type=content_type)
+        self.line = line
+        if status == 503:
+            self.headers["Retry-After"] = "1"
 
 
-def _refused(error: PodkeeperError) -> web.Response:
-    line = " ".join(str(error).split())
-    status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return _busy(line) if status == 503 else _text(Text(line, status))
+def _failure(resource: Resource, status: int, line: str, error: PodkeeperError | None = None) -> web.Response:
+    if not resource.is_own:
+        return _Failure(line, status, line, TEXT_TYPE)
+    problem = problem_of(status, HTTPStatus(status).phrase, line, error)
+    return _Failure(line, status, layout.jackson(plain(problem)), PROBLEM_TYPE)
 
 
 async def _first(reply: JsonMembers) -> tuple[str, Any] | None:
@@ -268,4 +281,4 @@ async def _pieces(first: tuple[str, Any], reply: JsonMembers) -> AsyncGenerator[
 
 
 def _member(name: str, value: Any) -> str:
-    return f"{layout.INDENT}{layout.quoted(name)} : {layout.jackson(to_json(value), layout.INDENT)}"
+    return f"{layout.INDENT}{layout.quoted(name)} : {layout.jackson(plain(value), layout.INDENT)}"

@@ -11,11 +11,14 @@ from typing import Any, Final
 from bookie_pod.server.http.api.replies import JSON_TYPE, TEXT_TYPE
 from bookie_pod.server.http.api.schema import Schemas
 from bookie_pod.server.http.api.table import LONG_MAX, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.problems import PROBLEM_TYPE, Problem
 
+_TEXT: Final = {TEXT_TYPE: {"schema": {"type": "string"}}}
 VERSION: Final = "3.1.0"
 _ABOUT: Final = (
     "Administration, probes and metrics of one bookie. Paths, methods, parameters and bodies are those of Apache"
-    " BookKeeper's admin API; what only Podkeeper has says so. An error is one line of text."
+    " BookKeeper's admin API; what only Podkeeper has says so. An error of a path of Apache's is one"
+    " line of text; one of Podkeeper's own is a problem (RFC 9457)."
 )
 _COMMON: Final = {
     400: "A parameter or the body is wrong.",
@@ -48,7 +51,7 @@ def _path(resource: Resource, schemas: Schemas, guarded: bool) -> dict[str, Any]
 
 
 def _operation(resource: Resource, operation: Operation, schemas: Schemas, guarded: bool) -> dict[str, Any]:
-    summary = operation.summary + (" (Podkeeper's own)" if resource.own and resource.group is Group.ADMIN else "")
+    summary = operation.summary + (" (Podkeeper's own)" if resource.is_own else "")
     described: dict[str, Any] = {
         "operationId": _identifier(resource, operation),
         "tags": [resource.group.value],
@@ -96,13 +99,13 @@ def _responses(resource: Resource, operation: Operation, schemas: Schemas, guard
     for answer in operation.answers:
         content = found.setdefault(answer.status, {"description": answer.about, "content": {}})["content"]
         if answer.type is None:
-            content[TEXT_TYPE] = {"schema": {"type": "string"}}
+            content |= _error(resource, schemas) if answer.status >= 400 else _TEXT
         else:
             content[JSON_TYPE] = {"schema": schemas.of(answer.type)}
     for missing in (each.missing for each in operation.parameters if each.missing is not None):
-        found.setdefault(missing.status, _line(missing.body))
+        found.setdefault(missing.status, {"description": missing.body, "content": _error(resource, schemas)})
     for status in _common(resource, operation, guarded):
-        found.setdefault(status, _line(_COMMON[status]))
+        found.setdefault(status, {"description": _COMMON[status], "content": _error(resource, schemas)})
     return {str(status): found[status] for status in sorted(found)}
 
 
@@ -115,5 +118,5 @@ def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int
     return [*statuses, 400] if operation.parameters else statuses
 
 
-def _line(about: str) -> dict[str, Any]:
-    return {"description": about, "content": {TEXT_TYPE: {"schema": {"type": "string"}}}}
+def _error(resource: Resource, schemas: Schemas) -> dict[str, Any]:
+    return {PROBLEM_TYPE: {"schema": schemas.of(Problem)}} if resource.is_own else dict(_TEXT)

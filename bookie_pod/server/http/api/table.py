@@ -133,5 +133,10 @@ class Resource:
     always: bool = False
     """Answered while the bookie does not serve, too: nothing of `Context.admin` is used."""
 
+    @property
+    def is_own(self) -> bool:
+        """It belongs to what Podkeeper adds to the reference's admin API: errors are problems, not texts."""
+        return self.own and self.group is Group.ADMIN
+
     def operation(self, method: str) -> Operation | None:
         return next((each for each in self.operations if each.method == method), None)

@@ -172,7 +172,7 @@ def test_suspend_and_resume(served: Served, capsys: Capture) -> None:
 def test_without_the_token(served: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BOOKIE_TOKEN_FILE")
     assert run(["gc", "status"]) == CommandExit.REFUSED
-    assert refusal(capsys) == f"{served.url} demands a token: give the file that holds it with --token-file"
+    assert refusal(capsys) == f"{served.url} demands a token"
     other = tmp_path / "other"
     other.write_text("wrong")
     assert run(["gc", "status", "--token-file", str(other)]) == CommandExit.REFUSED
@@ -210,7 +210,7 @@ def test_a_file_that_is_no_good(tmp_path: Path, capsys: Capture, option: str, co
 def test_nobody_listens(capsys: Capture) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert run(["gc", "status", "--url", url]) == CommandExit.COULD_NOT_TELL
-    assert refusal(capsys) == f"{url} cannot be reached: Connection refused; is --url the bookie's?"
+    assert refusal(capsys) == f"{url} cannot be reached: Connection refused"
 
 
 # --- other servers ------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_status_of_apaches_bookie(canned: HTTPServer, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "line"),
     [
-        ((200, "<html>hello"), CommandExit.COULD_NOT_TELL, "is no bookie's admin API: it answers '<html>hello'"),
+        ((200, "<html>hello"), CommandExit.COULD_NOT_TELL, "answers what is not of the admin API"),
         ((500, "Internal Server Error"), CommandExit.COULD_NOT_TELL, "Internal Server Error"),
         ((503, "the bookie does not serve: starting"), CommandExit.COULD_NOT_TELL, "does not serve"),
         ((409, "no\nway"), CommandExit.REFUSED, "no way"),

@@ -121,7 +121,7 @@ async def test_who_speaks_tls_without_saying_so_gets_the_token_and_no_other_does
         await make_read_only(rig.service, trusting, GOING, Presence.WRITABLE)
         assert [token for *_, token in api.asked] == ["Bearer secret"]
         doubting = HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
-        with pytest.raises(BookieUnavailable, match=r"at https://.*: .*certificate"):
+        with pytest.raises(BookieUnavailable, match=r"at https://.*: its certificate is not trusted"):
             await doubting.set_read_only(GOING, False)
         assert len(api.asked) == 1
     finally:
@@ -134,14 +134,14 @@ async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
     publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", api.port, "http", extensions=("tls",)))
     await rig.stop(GOING)
     await rig.start(GOING)
-    with pytest.raises(BookieUnavailable, match="does not answer"):
+    with pytest.raises(BookieUnavailable, match="cannot be reached"):
         await HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
     assert api.asked == []
 
 
 async def test_a_url_wins(rig: Rig, api: Api) -> None:
     admin = HttpBookieAdmin(rig.service, url="http://127.0.0.1:1/")
-    with pytest.raises(BookieUnavailable, match="does not answer"):
+    with pytest.raises(BookieUnavailable, match="cannot be reached"):
         await admin.set_read_only(GOING, True)
 
 
@@ -149,9 +149,9 @@ async def test_a_url_wins(rig: Rig, api: Api) -> None:
     ("status", "kind", "words"),
     [
         (401, Unauthorized, "demands a token"),
-        (403, Unauthorized, "demands a token"),
-        (400, Refused, "refuses to change its mode .400.: because of something"),
-        (503, BookieUnavailable, "answers 503"),
+        (403, Unauthorized, "because of something"),
+        (400, Refused, "refuses to change its mode: because of something"),
+        (503, BookieUnavailable, "because of something"),
     ],
 )
 async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: type[PodkeeperError], words: str) -> None:
@@ -166,7 +166,7 @@ async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: ty
 
 async def test_nobody_is_sent_elsewhere(rig: Rig, api: Api) -> None:
     api.status = 308
-    with pytest.raises(Refused, match=r"refuses to change its mode \(308\)"):
+    with pytest.raises(BookieUnavailable, match="because of something"):
         await HttpBookieAdmin(rig.service, token="t0k").set_read_only(GOING, True)
     assert len(api.asked) == 1
 
@@ -181,7 +181,7 @@ async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPa
     assert not await make_writable(rig.service, admin, GOING)
     publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", free_port(), "http"))
     await rig.start(GOING)
-    with pytest.raises(BookieUnavailable, match="does not answer"):
+    with pytest.raises(BookieUnavailable, match="cannot be reached"):
         await admin.set_read_only(GOING, True)
 
 

@@ -15,7 +15,7 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_pod.config.load import load_config
 from bookie_pod.node.admin.decommission import Decommissions
-from bookie_pod.server.http.admin.decommission_port import DecommissionState
+from bookie_protocol.admin_api.decommission import DecommissionState
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, Rig, ledger
 from tests.unit.bookie_client.replication.cluster import (
     ReplicationCluster,

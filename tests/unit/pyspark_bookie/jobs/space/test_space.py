@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
+import aiohttp
 import pytest
 
 from bookie_client import Client
 from bookie_client.bookies import Bookies
 from bookie_client.streams import Streams
 from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamSettings
-from bookie_pod.node.identity.bookie_id import bookie_service_info
+from bookie_pod.node.bookie_id import bookie_service_info
+from bookie_protocol.admin_api.client import AdminClient, Place
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
-from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, AdminError, admin_urls
+from pyspark_bookie.jobs.space.admin import AdminAccess, admin_places
 from pyspark_bookie.jobs.space.bookie_space import ask_bookies
 from pyspark_bookie.jobs.space.job import bookie_rows, bytes_per_day, days_until_full, log_rows, owner_rows, table_of
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, stock_of
@@ -62,27 +62,27 @@ async def test_bytes_by_owner_and_by_bookie(models):
 
 async def test_what_bookies_say_of_their_disks(tmp_path):
     async with live_bookie(tmp_path) as bookie, Client(bookie._metadata) as client:
-        (url,) = (await admin_urls(client)).values()
-        api = AdminApi({"here": url, "silent": None, "down": f"http://127.0.0.1:{free_port()}"}, AdminAccess())
-        down, here, silent = await asyncio.to_thread(ask_bookies, api, 10)
+        (place,) = (await admin_places(client, AdminAccess().context())).values()
+        down_at = Place("it", f"http://127.0.0.1:{free_port()}")
+        async with aiohttp.ClientSession() as session:
+            places = {"here": place, "silent": None, "down": down_at}
+            down, here, silent = await ask_bookies(AdminClient(session), places, 10)
         assert here.problem == ""
         assert here.total_bytes > here.free_bytes > 0
         assert "publishes no admin API" in silent.problem
-        assert "cannot be asked" in down.problem
+        assert "cannot be reached" in down.problem
         rows = {row["name"]: row for row in bookie_rows([down, here, silent], {"here": 17})}
         assert rows["here"]["replica_bytes"] == 17
         assert rows["here"]["used_bytes"] == here.used_bytes
         assert rows["down"]["used_bytes"] is None
         table = table_of([*bookie_rows([here], {}), *log_rows([here])])
         assert table.column("section").to_pylist() == ["bookie"] + ["entry log"] * len(here.logs)
-        with pytest.raises(AdminError, match="404"):
-            await asyncio.to_thread(api.get, "here", "gc/why", entryLog="fffff.log")
 
 
 async def test_a_bookie_without_an_admin_api_is_told(models):
     await models.add("a")
     async with models.client() as client:
-        assert await admin_urls(client) == {"a": None}
+        assert await admin_places(client, AdminAccess().context()) == {"a": None}
 
 
 @pytest.mark.parametrize(("encrypted", "scheme"), [(False, "http"), (True, "https")])
@@ -93,7 +93,8 @@ async def test_a_bookie_tells_whether_its_admin_api_is_encrypted(models, monkeyp
     await models.add("a")
     monkeypatch.setattr(Bookies, "info", info)
     async with models.client() as client:
-        assert await admin_urls(client) == {"a": f"{scheme}://a-host:8000"}
+        (place,) = (await admin_places(client, AdminAccess().context())).values()
+        assert place.url == f"{scheme}://a-host:8000"
 
 
 def test_a_forecast_goes_by_the_past():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryProcessState, CheckRun, CheckSummary, WorkerState
+from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState, CheckRun, CheckSummary, WorkerState
 from bookie_protocol.errors import MetadataUnavailable, Refused
 from tests.unit.bookie_pod.server.http.admin.conftest import Served
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.server.http.admin.decommission_port import LedgerReason, RecoverState
+from bookie_protocol.admin_api.decommission import LedgerReason, RecoverState
 from tests.unit.bookie_pod.server.http.admin.conftest import Served
 
 CALLS = json.loads((Path(__file__).parents[5] / "golden" / "http-admin-api.json").read_text())["calls"]
@@ -74,7 +74,7 @@ async def test_a_refusal_is_a_conflict_with_its_reason(served: Served) -> None:
         ("autorecovery/bookie", '{"bookie_src": ["b:1"]}'),
     ):
         answer = await served.put(path, body)
-        assert (answer.status, answer.body) == (409, served.admin.decommission.refusal)
+        assert (answer.status, answer.line) == (409, served.admin.decommission.refusal)
 
 
 async def test_plan_progress_and_undo(served: Served) -> None:
@@ -83,7 +83,8 @@ async def test_plan_progress_and_undo(served: Served) -> None:
     state = (await served.get(f"{APACHES}/progress?bookie_id=b:1")).json
     assert (state["phase"], state["ledgersLeft"], state["secondsLeft"]) == ("draining", 4, 12.5)
     assert state["blockers"] == [{"ledgerId": 7, "reason": "why"}]
-    assert (await served.get(f"{APACHES}/progress?bookie_id=c:1")).status == 404
+    none = await served.get(f"{APACHES}/progress?bookie_id=c:1")
+    assert (none.status, none.json["type"]) == (404, "urn:podkeeper:problem:not-decommissioned")
     assert (await served.get(f"{APACHES}/progress")).status == 400
     undone = await served.put(f"{APACHES}/undo", '{"bookie_src": "b:1"}')
     assert undone.json == {"madeWritable": True}
@@ -117,7 +118,8 @@ async def test_safety_and_replicas(served: Served) -> None:
 async def test_cookies(served: Served) -> None:
     path = "/api/v1/bookie/cookie?bookie_id="
     assert (await served(f"{path}b:1")).body == "5\nbookieHost: ..."
-    assert (await served(f"{path}c:1")).status == 404
+    none = await served(f"{path}c:1")
+    assert (none.status, none.json["type"]) == (404, "urn:podkeeper:problem:no-cookie")
     assert (await served(f"{path}c:1", "PUT", "5\n")).status == 404
     assert (await served(f"{path}c:1", "POST", "5\n")).status == 200
     assert served.admin.decommission.cookies["c:1"] == b"5\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from tests.support.fake_facts import FACTS
@@ -60,7 +60,7 @@ async def test_a_proof(served: Served) -> None:
 async def test_what_cannot_be_read_is_an_error(served: Served, path: str, fault: Exception) -> None:
     served.admin.facts.fault = fault
     answer = await served.get(path)
-    assert (answer.status, answer.body) == (503, str(fault))
+    assert (answer.status, answer.line) == (503, str(fault))
 
 
 async def test_a_proof_is_about_a_bookie(served: Served) -> None:

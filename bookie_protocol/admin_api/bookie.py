@@ -1,0 +1,71 @@
+"""This bookie: its mode, its space, its sanity, its configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
+
+from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Route
+
+
+class BookieState(Body):
+    """The flags of the bookie."""
+
+    running: bool
+    """It serves."""
+    read_only: bool
+    """It takes no ordinary writes."""
+    shutting_down: bool
+    """It is being stopped."""
+    available_for_high_priority_writes: bool
+    """Its disks have room for the writes of recovery."""
+
+
+class ReadOnlyState(Body):
+    """Whether the bookie takes writes."""
+
+    read_only: bool
+    """true: it takes no ordinary writes."""
+
+
+class ReadOnlyBody(Body):
+    """The mode that is wanted."""
+
+    read_only: bool
+    """true: take no writes until somebody says false."""
+
+
+class SanityResult(Body):
+    """How the sanity test ended."""
+
+    passed: bool
+    """A ledger was written on this bookie, read back and deleted."""
+    read_only: bool
+    """The bookie takes no writes, so nothing was tried."""
+
+
+class BookieSpace(Body):
+    """Space on the file systems of the ledger directories, each counted once."""
+
+    free_space: int
+    """Free bytes."""
+    total_space: int
+    """All bytes."""
+    fullest_used_percent: float | UnsetType = UNSET
+    """Of the fullest file system, 0 to 100, where `fullest` asks for it: a bookie is read-only once one is full,
+    whatever the sum says."""
+
+
+STATE: Final = Route("GET", f"{API}/bookie/state", BookieState)
+READ_ONLY: Final = Route("GET", f"{API}/bookie/state/readonly", ReadOnlyState)
+SET_READ_ONLY: Final = Route("PUT", READ_ONLY.path, ReadOnlyState)
+DRAIN_CLIENTS: Final = Route("PUT", f"{API}/bookie/drain_clients", ReadOnlyState)
+SANITY: Final = Route("GET", f"{API}/bookie/sanity", SanityResult)
+INFO: Final = Route("GET", f"{API}/bookie/info", BookieSpace)
+LAST_LOG_MARK: Final = Route("GET", f"{API}/bookie/last_log_mark", dict[str, str])
+DISK_FILES: Final = Route("GET", f"{API}/bookie/list_disk_file", dict[str, str])
+EXPAND_STORAGE: Final = Route("PUT", f"{API}/bookie/expand_storage", NOTHING)
+CONFIG: Final = Route("GET", f"{API}/config/server_config", dict[str, Any])
+"""Text by key; Apache's bookies tell numbers, flags and lists too."""
+SET_CONFIG: Final = Route("PUT", CONFIG.path, NOTHING)

@@ -1,0 +1,193 @@
+"""Asks the admin API of bookies, of Apache's too where they have what is asked for.
+
+Invariants
+- What a pod answers is of the type that the path promises, or an error of the one taxonomy: `BadRequest`, `Refused`,
+  `Unauthorized`, `NotThere` (it understood); `BookieUnavailable` (nobody answered; `BookieTimeout`: in time), `NoTls`,
+  `ProtocolViolation` (not ours), and `CouldNotTell` for any other fault. What the pod says is told as it says it; of
+  everything else the name of the place comes first.
+- A bookie speaks for itself: nobody is sent to others by a redirect.
+- An answer takes at most `max_bytes` of memory.
+
+Threads: `AdminClient` belongs to one event loop; `BlockingAdmin` may be asked by any thread that runs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from bookie_protocol.admin_api.bodies import NOTHING, Body, Route, decode
+from bookie_protocol.admin_api.problems import PROBLEM_TYPE, Problem, error_of
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieTimeout,
+    BookieUnavailable,
+    CouldNotTell,
+    NoTls,
+    NotThere,
+    PodkeeperError,
+    ProtocolViolation,
+    Refused,
+    Unauthorized,
+)
+
+T = TypeVar("T")
+Sent = Body | Mapping[str, Any] | None
+TIMEOUT_S: Final = 30.0
+MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_WORDS: Final = 500
+_KINDS: Final[Mapping[int, type[PodkeeperError]]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Unauthorized,
+    404: NotThere,
+    409: Refused,
+    413: BadRequest,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one admin API is. `name`: what errors call it. `server_name`: the name that its certificate has, if that is
+    not the URL's host."""
+
+    name: str
+    url: str
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+
+
+class AdminClient:
+    """Asks any number of places over one session, which somebody else closes.
+
+    `token`: shown to all of them. `connect_s`: for so long a connection is waited for, whatever the time-out.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        connect_s: float | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._session = session
+        self._token = token
+        self._timeout_s = timeout_s
+        self._connect_s = connect_s
+        self._max_bytes = max_bytes
+
+    async def ask(
+        self,
+        at: Place,
+        route: Route[T],
+        body: Sent = None,
+        query: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> T:
+        """What the place answers; None where no program reads it."""
+        content = await self.fetch(at, route, body, query, timeout_s=timeout_s)
+        try:
+            return decode(content if route.answer is not NOTHING else b"null", route.answer)
+        except ProtocolViolation as error:
+            raise ProtocolViolation(f"{at.name}: {route.path} answers what is not of the admin API: {error}") from error
+
+    async def fetch(
+        self,
+        at: Place,
+        route: Route[T],
+        body: Sent = None,
+        query: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The answer as it came."""
+        limit = timeout_s or self._timeout_s
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            async with self._session.request(
+                route.method,
+                f"{at.url}{route.path}",
+                params={name: _text(value) for name, value in (query or {}).items()},
+                headers=headers,
+                data=msgspec.json.encode(body) if body is not None else None,
+                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self._connect_s),
+                ssl=at.tls or True,
+                server_hostname=at.server_name,
+                allow_redirects=False,
+            ) as answer:
+                content = await self._content(at, answer)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unanswered(at, limit, error) from error
+        if answer.status == 200:
+            return content
+        raise _refused(at, route, answer.status, answer.content_type, content)
+
+    async def _content(self, at: Place, answer: aiohttp.ClientResponse) -> bytes:
+        content = bytearray()
+        async for piece in answer.content.iter_chunked(65536):
+            content += piece
+            if len(content) > self._max_bytes:
+                raise ProtocolViolation(f"{at.name} answers more than {self._max_bytes} bytes")
+        return bytes(content)
+
+
+class BlockingAdmin:
+    """One place, for threads: each call has a connection of its own."""
+
+    def __init__(self, at: Place, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.at = at
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def ask(self, route: Route[T], body: Sent = None, **query: object) -> T:
+        """As `AdminClient.ask`."""
+        return asyncio.run(self._ask(route, body, query))
+
+    async def _ask(self, route: Route[T], body: Sent, query: Mapping[str, object]) -> T:
+        async with aiohttp.ClientSession() as session:
+            return await AdminClient(session, self._token, timeout_s=self._timeout_s).ask(self.at, route, body, query)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        return BookieTimeout(f"{at.name} does not answer within {limit:g} s")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        return CouldNotTell(f"{at.name}: its certificate is not trusted: {reason}; does it match the authorities?")
+    if isinstance(error, aiohttp.ClientSSLError):
+        return NoTls(f"{at.name} does not speak TLS: {error}")
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.InvalidURL) or type(error) is aiohttp.ClientResponseError:
+        return ProtocolViolation(f"{at.name} does not speak HTTP: {error!r}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return BookieUnavailable(f"{at.name} cannot be reached: {reason}")
+
+
+def _refused(at: Place, route: Route[T], status: int, kind: str, content: bytes) -> PodkeeperError:
+    words = " ".join(content[:_MAX_WORDS].decode(errors="replace").split())
+    if kind == PROBLEM_TYPE:
+        try:
+            problem = decode(content, Problem)
+        except ProtocolViolation:
+            problem = Problem()
+        known = error_of(problem)
+        if known is not None:
+            return known
+        words = problem.detail or words
+    if status == 404 and words.startswith("<html>"):
+        return NotThere(f"{at.name} has no {route.path}")
+    if status == 401:
+        return Unauthorized(f"{at.name} demands a token")
+    return _KINDS.get(status, CouldNotTell)(words or f"{at.name} answers {route.path} with status {status}")

@@ -1,0 +1,238 @@
+"""Garbage collection: what it does, why a log is still there, what compaction would give back."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from bookie_protocol.admin_api.bodies import API, Body, Route
+
+YesNo = Literal["true", "false"]
+"""As Apache's bookies tell it."""
+
+
+class ForceState(Body):
+    """Whether a forced pass goes on."""
+
+    in_force_gc: YesNo = field(name="is_in_force_gc")
+    """A forced pass waits or runs in some storage."""
+
+
+class ForceBody(Body):
+    """Which compaction to run; one that is not named runs unless it is suspended."""
+
+    force_major: bool | UnsetType = UNSET
+    """Also while it is suspended."""
+    force_minor: bool | UnsetType = UNSET
+    """Also while it is suspended."""
+
+
+class Suspensions(Body):
+    """Which compactions are held back."""
+
+    minor_suspended: YesNo = field(name="isMinorGcSuspended")
+    """In some storage."""
+    major_suspended: YesNo = field(name="isMajorGcSuspended")
+    """In some storage."""
+
+
+class SuspendBody(Body):
+    """What to hold back; at least one of them."""
+
+    suspend_major: bool | UnsetType = UNSET
+    """true: hold back major compaction."""
+    suspend_minor: bool | UnsetType = UNSET
+    """true: hold back minor compaction."""
+
+
+class ResumeBody(Body):
+    """What not to hold back any more; at least one of them."""
+
+    resume_major: bool | UnsetType = UNSET
+    """true: allow major compaction."""
+    resume_minor: bool | UnsetType = UNSET
+    """true: allow minor compaction."""
+
+
+class CompactIndexBody(Body):
+    """Which location indexes to compact."""
+
+    entry_location_rocks_db_compact: bool = field(name="entryLocationRocksDBCompact")
+    """false: none."""
+    entry_locations: str | UnsetType = UNSET
+    """Paths with commas between them; none: all."""
+
+
+class GcDetails(Body, kw_only=True):
+    """One storage, as the reference tells it."""
+
+    force_compacting: bool
+    """A forced pass waits or runs."""
+    major_compacting: bool
+    """A major compaction runs."""
+    minor_compacting: bool
+    """A minor compaction runs."""
+    last_major_compaction_time: int
+    """When the last one ended, in ms since 1970; before the first: when the bookie was new."""
+    last_minor_compaction_time: int
+    """As for the major one."""
+    last_entry_location_compaction_time: int = 0
+    """When the location index was last compacted by itself, or when the bookie started; ms since 1970."""
+    major_compaction_counter: int
+    """Major compactions so far."""
+    minor_compaction_counter: int
+    """Minor compactions so far."""
+    entry_location_compaction_counter: int = 0
+    """Compactions of the location index since the start."""
+
+
+class GcPass(Body):
+    """What one pass did."""
+
+    ledgers_deleted: int
+    """Ledgers that were forgotten."""
+    logs_deleted: int
+    """Entry logs that were removed."""
+    logs_compacted: int
+    """Entry logs of which what lived was copied first."""
+    reclaimed_bytes: int
+    """Bytes given back, less what was copied."""
+    compaction: Literal["major", "minor"] | None
+    """Which compaction ran."""
+    errors: list[str]
+    """What went wrong, one line each; the next pass tries again."""
+
+
+class GcProgress(Body):
+    """What one collector does now, and what its last pass did."""
+
+    directory: str
+    """Its ledger directory; of an engine with one collector: all of them."""
+    phase: str
+    """`waiting` between passes."""
+    done: int
+    """Entry logs of this phase that are done."""
+    total: int
+    """Of so many; 0 when the phase counts none."""
+    force_compacting: bool
+    """A forced pass waits or runs."""
+    major_suspended: bool
+    """Major compaction is held back."""
+    minor_suspended: bool
+    """Minor compaction is held back."""
+    last_pass: GcPass | None
+    """null: none has ended since the start."""
+
+
+class LedgerShare(Body):
+    """One ledger of an entry log."""
+
+    ledger_id: int
+    """Its id."""
+    bytes: int
+    """What it holds of the log, deleted entries included."""
+
+
+class LogWhy(Body):
+    """Why one entry log is still there."""
+
+    directory: str
+    """The ledger directory of its storage."""
+    entry_log: str
+    """Name of the file."""
+    entry_log_id: int
+    """Its id, which the name says in hexadecimal."""
+    path: str
+    """The file."""
+    size: int
+    """Bytes of the file."""
+    usage: float | None
+    """Live share at the last pass, 0 to 1; null: not measured."""
+    live_bytes: int | None
+    """Bytes of ledgers that exist; null: not measured."""
+    in_doubt_bytes: int | None
+    """Of these, bytes that count as live because nobody could tell; null: not measured."""
+    owners: list[LedgerShare] | None
+    """The ledgers that live in it, the largest first, not all of very many; null: not known."""
+    reason: str
+    """Why it is there and when it will go, in a sentence."""
+    age_seconds: int | None = None
+    """Since it was written last."""
+
+
+class UsageTenth(Body):
+    """The entry logs of one tenth of usage."""
+
+    from_percent: int
+    """Live share from here ..."""
+    to_percent: int
+    """... to here; the last tenth includes it."""
+    logs: int
+    """Entry logs."""
+    total_bytes: int
+    """Their entries."""
+    reclaimable_bytes: int
+    """What of these lives no more."""
+    oldest_age_seconds: int | None = None
+    """Since the oldest of the logs was written last."""
+
+
+class CompactionOutlook(Body):
+    """What one kind of compaction would do now."""
+
+    threshold: float
+    """Logs with a smaller live share are compacted; 0 or less: none."""
+    logs: int
+    """So many."""
+    rewritten_bytes: int
+    """Bytes that would be copied."""
+    reclaimable_bytes: int
+    """Bytes that would be given back."""
+    due_in_seconds: int | None
+    """0: with the next pass; null: off or suspended."""
+
+
+class GcForecast(Body):
+    """What one storage could give back, as of its last pass."""
+
+    directory: str
+    """Its ledger directory."""
+    usage: list[UsageTenth]
+    """From the emptiest logs to the fullest."""
+    minor: CompactionOutlook
+    """The minor compaction."""
+    major: CompactionOutlook
+    """The major compaction, which takes the minor one's logs too."""
+    unmeasured_logs: int
+    """Logs that are not counted: written at present, or not looked at yet."""
+
+
+class QuarantinedLog(Body):
+    """A damaged entry log: neither deleted nor compacted; what of it can be read is served."""
+
+    directory: str
+    """The ledger directory of its storage."""
+    entry_log: str
+    """Name of the file."""
+    entry_log_id: int
+    """Its id."""
+    detail: str
+    """Where and what the damage is."""
+    found_by: Literal["gc", "scrub"]
+    """gc: garbage collection, and it stays until somebody removes it; scrub: the scrubber, and it is free again when
+    the damage is mended."""
+
+
+FORCE_STATE: Final = Route("GET", f"{API}/bookie/gc", ForceState)
+FORCE: Final = Route("PUT", FORCE_STATE.path, str)
+SUSPENSIONS: Final = Route("GET", f"{API}/bookie/gc/suspend_compaction", Suspensions)
+SUSPEND: Final = Route("PUT", SUSPENSIONS.path, str)
+RESUME: Final = Route("PUT", f"{API}/bookie/gc/resume_compaction", str)
+INDEX_COMPACTIONS: Final = Route("GET", f"{API}/bookie/entry_location_compact", dict[str, bool])
+COMPACT_INDEX: Final = Route("PUT", INDEX_COMPACTIONS.path, str)
+DETAILS: Final = Route("GET", f"{API}/bookie/gc_details", list[GcDetails])
+PROGRESS: Final = Route("GET", f"{API}/bookie/gc/progress", list[GcProgress])
+WHY: Final = Route("GET", f"{API}/bookie/gc/why", list[LogWhy])
+FORECAST: Final = Route("GET", f"{API}/bookie/gc/forecast", list[GcForecast])
+QUARANTINE: Final = Route("GET", f"{API}/bookie/gc/quarantine", list[QuarantinedLog])
