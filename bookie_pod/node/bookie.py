@@ -33,13 +33,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bookie_pod.admin.ports import AdminPorts
+from bookie_pod.admin.running import Administration, RunningBookie
+from bookie_pod.admin.sanity_watch import SanityWatch
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.admin.ports import Administration, RunningBookie
-from bookie_pod.node.admin.sanity_watch import SanityWatch
+from bookie_pod.node.background import BackgroundTasks, collect_cycles
+from bookie_pod.node.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
@@ -63,7 +66,7 @@ from bookie_pod.node.side_services import SideServices, own_connector
 from bookie_pod.node.start_errors import as_no_cluster, as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep
-from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.node.watch import Step, Watch
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor

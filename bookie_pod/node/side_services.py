@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from bookie_pod.admin.ports import AdminPorts
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
@@ -34,7 +35,6 @@ from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.processes.memory import guard_memory
 from bookie_pod.server.grpc.start import start_grpc
-from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.files import storage_fault, storage_fault_of_library

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import pytest
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.cli.main import cli
 from bookie_pod.config.model import all_keys
-from bookie_pod.server.http.admin.routes import RESOURCES
 from bookie_pod.server.http.routes import PROBES
 from bookie_protocol.errors import ExitCode
 from tests.support.command_lines import resolve

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import pytest
 
+from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.decommission import ledger_drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.cli.main import cli
-from bookie_pod.server.http.admin.routes import CLUSTER
 from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "decommission.md").read_text()

@@ -49,7 +49,7 @@ GROUPS = {
     "bookie_pod/storage/gc": ["tests/crash/test_garbage_collection.py", f"{_UNIT}bookie_pod/node"],
     "bookie_pod/ledgers": ["tests/contract/test_fencing.py", f"{_UNIT}bookie_pod/server/tcp"],
     "bookie_pod/server/tcp": ["tests/contract/test_requests.py", "tests/contract/test_backpressure.py", "tests/fuzz"],
-    "bookie_pod/autorecovery/auditor": [f"{_UNIT}bookie_pod/server/http/admin", _HEALING],
+    "bookie_pod/autorecovery/auditor": [f"{_UNIT}bookie_pod/admin", _HEALING],
     "bookie_pod/autorecovery/decommission": ["tests/crash/test_decommission.py", _HEALING],
     "bookie_pod/autorecovery/worker": [_HEALING],
     "bookie_client/writing": ["tests/contract/test_client_operations.py", _SEEDS],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bookie_pod.server.http.admin.autorecovery_port import CheckName
-from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
+from bookie_pod.admin.autorecovery_port import CheckName
+from bookie_pod.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState

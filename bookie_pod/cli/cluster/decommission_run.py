@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from bookie_pod.admin.peers import bookie_admin
 from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
@@ -31,7 +32,6 @@ from bookie_pod.cli.tables import facts, print_table
 from bookie_pod.cli.units import duration_text, size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.service import HttpConfig
-from bookie_pod.node.admin.bookie_access import bookie_admin
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
 SILENT_S: Final = 60.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bookie_pod.admin.client import AdminClient
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.admin.client import AdminClient
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 

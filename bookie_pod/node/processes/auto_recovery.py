@@ -23,14 +23,14 @@ from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
-from bookie_pod.node.admin.process_ports import ProcessAdministration
+from bookie_pod.admin.process import ProcessAdministration
 from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.node.processes import session_renewal
 from bookie_pod.node.processes.service import ClusterProcess
 from bookie_pod.node.processes.session_renewal import SessionNotRenewed, others_get_sessions
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.node.processes.watch import PartEnded
-from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.admin.ports import AdminPorts
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration

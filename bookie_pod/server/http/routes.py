@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from bookie_pod.admin import bookie
+from bookie_pod.admin.routes import RESOURCES as ADMIN
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE
-from bookie_pod.server.http.admin import bookie
-from bookie_pod.server.http.admin.routes import RESOURCES as ADMIN
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.openapi import openapi

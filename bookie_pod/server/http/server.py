@@ -30,14 +30,14 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from bookie_pod.admin.ports import AdminPorts
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.few_lines import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
-from bookie_pod.server.http.admin.ports import AdminPorts
-from bookie_pod.server.http.admin.routes import RESOURCES
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource

@@ -16,7 +16,7 @@ from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from bookie_pod.server.http.admin.ports import AdminPorts
+    from bookie_pod.admin.ports import AdminPorts
     from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
@@ -48,9 +48,9 @@ async def start_http(
     if not admin:
         listener = listener._replace(admin=False)
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
+    from bookie_pod.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.audit import Audit
-    from bookie_pod.server.access import Access
-    from bookie_pod.server.http.admin.routes import CLUSTER, RESOURCES
+    from bookie_pod.server.access import Access, is_loopback
     from bookie_pod.server.http.server import HttpServer
     from bookie_pod.server.tokens import Tokens
 

@@ -12,7 +12,7 @@ from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.status import NodeStatus
 
 if TYPE_CHECKING:
-    from bookie_pod.server.http.admin.ports import AdminPorts
+    from bookie_pod.admin.ports import AdminPorts
 
 
 RENDER_SHARE: Final = 9

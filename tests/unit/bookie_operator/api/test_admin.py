@@ -14,7 +14,7 @@ from aiohttp import web
 
 from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnreachable, Endpoint
 from bookie_operator.world.facts import DrainPhase
-from bookie_pod.server.http.admin.ports import Space
+from bookie_pod.admin.ports import Space
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.fake_decommission import STATE
 from tests.support.served_admin import TOKEN, ServedAdmin

@@ -22,8 +22,8 @@ from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration, TooManyRequests
 from tests.support.fake_admin import FakeAdmin
 from tests.support.http_answers import ask
-from tests.unit.bookie_pod.server.http.admin.conftest import Served
-from tests.unit.bookie_pod.server.http.admin.conftest import served as served  # a fixture
+from tests.unit.bookie_pod.admin.conftest import Served
+from tests.unit.bookie_pod.admin.conftest import served as served  # a fixture
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 
@@ -65,7 +65,7 @@ async def test_too_many_requests_at_a_time(served: Served, monkeypatch: pytest.M
 
 
 async def test_an_operation_that_takes_too_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bookie_pod.server.http.admin import bookie
+    from bookie_pod.admin import bookie
 
     (resource,) = (each for each in bookie.RESOURCES if each.path.endswith("/sanity"))
     operation = resource.operations[0]

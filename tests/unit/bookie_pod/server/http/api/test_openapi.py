@@ -21,8 +21,8 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.fake_admin import gc_state
 from tests.support.http_answers import Document
-from tests.unit.bookie_pod.server.http.admin.conftest import Served
-from tests.unit.bookie_pod.server.http.admin.conftest import served as served  # a fixture
+from tests.unit.bookie_pod.admin.conftest import Served
+from tests.unit.bookie_pod.admin.conftest import served as served  # a fixture
 
 PARAMETERS = {
     "ledger_id": ["5", "6", "x"],

@@ -1,0 +1,273 @@
+"""Bookies that leave: decommission, recovery of lost ones, and what ledgers would suffer.
+
+Two paths are the reference's: both begin something in the background and answer at once.
+
+Source: reference auto-recovery, sections 8, 9 and 14.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_pod.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
+from bookie_pod.audit import audited
+from bookie_pod.roles import Role
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.decommission import (
+    DecommissionBody,
+    DecommissionOutlook,
+    DecommissionState,
+    LedgerHoldings,
+    RecoverState,
+    Safety,
+    UndoAnswer,
+    UndoBody,
+)
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
+
+_AUTORECOVERY: Final = "/api/v1/autorecovery"
+_LISTING_S: Final = 600.0
+"""Seconds for what lists every ledger of the cluster."""
+_ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
+_PROGRESS: Final = f"{_AUTORECOVERY}/decommission/progress"
+_ENDS_WITH_US: Final = (
+    "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
+    " which goes on where this one was. How far it is: GET {}?bookie_id={}"
+)
+_RECOVERY_ENDS_WITH_US: Final = (
+    "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
+    f" which restores what is left. How far it is: GET {_AUTORECOVERY}/bookie/progress, from this bookie"
+)
+"""A second line; the first ones are Apache's."""
+
+
+def _flag(value: object, name: str) -> bool:
+    """The reference writes it as a text in one body and as a boolean in the other; both are taken."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise BadRequest(f"{name} must be true or false, not {str(value)[:100]!r}")
+
+
+# --- decommission -----------------------------------------------------------------------------------------------
+
+
+async def _decommission(context: Context, call: Call) -> Reply:
+    if call.is_blank:
+        return Text("Null request body for DecommissionService.", 404)
+    members = call.members()
+    if "bookie_src" not in members:
+        return Text("Request body not contains bookie_src.", 404)
+    bookie_id = checked_id(members["bookie_src"], "bookie_src")
+    delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
+    losses = accepted_losses(members.get("accept_loss"))
+    audited(bookie=bookie_id, delete_cookie=delete_cookie, accept_loss=sorted(losses))
+    if delete_cookie or losses:
+        call.caller.demand(Role.ADMIN, "a decommission with delete_cookie or accept_loss")
+    await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
+    return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US.format(_PROGRESS, bookie_id)}")
+
+
+async def _plan(context: Context, call: Call) -> Reply:
+    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    return Json(await context.admin.decommission.decommission_outlook(bookie_id))
+
+
+async def _progress(context: Context, call: Call) -> Reply:
+    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    return Json(await context.admin.decommission.decommission_state(bookie_id))
+
+
+async def _undo(context: Context, call: Call) -> Reply:
+    bookie_id = checked_id(call.members().get("bookie_src"), "bookie_src")
+    audited(bookie=bookie_id)
+    return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
+
+
+# --- recovery of lost bookies -------------------------------------------------------------------------------------
+
+
+async def _recover(context: Context, call: Call) -> Reply:
+    if call.is_blank:
+        return Text("No request body provide.", 404)
+    members = call.members()
+    bookies = members.get("bookie_src")
+    if not isinstance(bookies, list) or not bookies:
+        return _ONLY_PUT  # the reference's words for it
+    ids = [checked_id(bookie, "bookie_src") for bookie in bookies]
+    delete_cookies = _flag(members.get("delete_cookie"), "delete_cookie")
+    audited(bookies=ids, delete_cookie=delete_cookies)
+    if delete_cookies:
+        call.caller.demand(Role.ADMIN, "a recovery with delete_cookie")
+    await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
+    return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
+
+
+async def _recover_progress(context: Context, call: Call) -> Reply:
+    state = context.admin.decommission.recover_state()
+    return Json(state) if state is not None else Text("This bookie was asked for no recovery.", 404)
+
+
+# --- what there is, and what would suffer -------------------------------------------------------------------------
+
+
+async def _safety(context: Context, call: Call) -> Reply:
+    bookies = str(call.parameters["bookies"]).split(",")
+    ids = [checked_id(bookie.strip(), "bookies") for bookie in bookies]
+    return Json(await context.admin.decommission.safety(ids))
+
+
+async def _replicas(context: Context, call: Call) -> Reply:
+    return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
+
+
+_REFUSED: Final = Answer("Refused, and why.", 409)
+_NONE: Final = Answer("There is none.", 404)
+
+RESOURCES: Final = (
+    Resource(
+        f"{_AUTORECOVERY}/decommission",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                Role.OPERATOR,
+                "Take a bookie out of the cluster, in the background; begins, or goes on where it was."
+                " `accept_loss`: ids of ledgers, with commas, whose data is given up",
+                _decommission,
+                (
+                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
+                    Answer("There is no body, or no bookie_src in it.", 404),
+                    _REFUSED,
+                ),
+                body=DecommissionBody,
+                timeout_s=_LISTING_S,
+            ),
+        ),
+        _ONLY_PUT,
+        own=False,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/plan",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "What a decommission would have to do, and what speaks against it",
+                _plan,
+                (Answer("The plan.", type=DecommissionOutlook),),
+                parameters=(BOOKIE,),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/progress",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "How far a decommission is, whoever works on it",
+                _progress,
+                (Answer("The state.", type=DecommissionState), _NONE),
+                parameters=(BOOKIE,),
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/undo",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                Role.OPERATOR,
+                "Take a decommission back: the bookie becomes writable again",
+                _undo,
+                (Answer("Done.", type=UndoAnswer), _NONE, _REFUSED),
+                body=UndoBody,
+                timeout_s=60.0,
+            ),
+        ),
+        _ONLY_PUT,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/bookie",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                Role.OPERATOR,
+                "Copy what lost bookies held to others, in the background",
+                _recover,
+                (
+                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
+                    Answer("There is no body, or no bookie in it.", 404),
+                    _REFUSED,
+                ),
+                body=dict[str, list[str] | bool],
+            ),
+        ),
+        _ONLY_PUT,
+        own=False,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/bookie/progress",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "How far the last recovery is that this bookie was asked for",
+                _recover_progress,
+                (Answer("The state.", type=RecoverState), _NONE),
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/safety_check",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "Which ledgers would lose their last copy, or their ack quorum, if these bookies went now",
+                _safety,
+                (Answer("The report.", type=Safety),),
+                parameters=(
+                    Parameter(
+                        "bookies",
+                        Kind.TEXT,
+                        "Ids, with commas.",
+                        pattern=f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$",
+                        missing=Text("No bookies are given.", 400),
+                    ),
+                ),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+    Resource(
+        "/api/v1/ledger/replicas",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "What each bookie really holds of a ledger",
+                _replicas,
+                (Answer("Bookie by bookie.", type=LedgerHoldings), _NONE),
+                parameters=(
+                    Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text("No ledger_id is given.", 400)),
+                ),
+                timeout_s=60.0,
+            ),
+        ),
+    ),
+)

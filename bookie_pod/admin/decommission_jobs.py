@@ -1,0 +1,248 @@
+"""Decommissions and recoveries that the admin API begins: background jobs of this bookie's node.
+
+Invariants
+- At most `MAX_JOBS` decommissions and one recovery are under way here. They end with the bookie; a decommission goes on
+  when it is asked for again, here or elsewhere.
+- What ended a job is kept for the last `MAX_KEPT` bookies.
+
+Threads: event loop.
+
+Source: reference auto-recovery, sections 8 and 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bookie_pod.admin.client import AdminClient
+from bookie_pod.admin.cookie_store import CookieAdmin
+from bookie_pod.admin.decommission_facts import holdings_of, outlook_of, safety_of, state_of
+from bookie_protocol.admin_api.decommission import (
+    DecommissionOutlook,
+    DecommissionState,
+    LedgerHoldings,
+    LedgerReason,
+    RecoverState,
+    Safety,
+)
+from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
+
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+    from bookie_pod.autorecovery.decommission.moving import ClientMover
+    from bookie_pod.autorecovery.decommission.presence import BookieAdmin
+    from bookie_pod.autorecovery.decommission.recover import Recover
+    from bookie_pod.config.model import BookieConfig
+
+_log = structlog.get_logger(__name__)
+
+MAX_JOBS: Final = 4
+MAX_KEPT: Final = 16
+_SHOWN: Final = 20
+
+
+class Decommissions:
+    """`DecommissionPort`. The code of auto-recovery is loaded by the first who needs it."""
+
+    def __init__(self, client: AdminClient, config: BookieConfig, admin: BookieAdmin | None = None) -> None:
+        """`admin`: how bookies are made read-only; by default over their HTTP endpoints, with this bookie's token."""
+        self._client = client
+        self._service = client.metadata
+        self._config = config
+        self._admin = admin
+        self._cookies = CookieAdmin(self._service)
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._problems: dict[str, str] = {}
+        self._recovery: asyncio.Task[None] | None = None
+        self._recover: tuple[tuple[str, ...], Recover] | None = None
+        self._recover_problem = ""
+
+    async def stop(self) -> None:
+        """End all jobs."""
+        tasks = [*self._jobs.values(), *([self._recovery] if self._recovery is not None else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- decommission -----------------------------------------------------------------------------------------
+
+    async def decommission(
+        self, bookie_id: str, *, delete_cookie: bool, accepted_losses: frozenset[int] = frozenset()
+    ) -> None:
+        """Returns when its record is stored: from then on it can be followed and resumed."""
+        from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
+        from bookie_pod.autorecovery.decommission.plan import make_plan
+        from bookie_pod.autorecovery.decommission.store import (
+            DecommissionRequest,
+            DecommissionStore,
+            coordinator_name,
+        )
+
+        self._check_room(bookie_id)
+        active = await DecommissionStore(self._service).active(bookie_id)
+        if (job := self._jobs.get(bookie_id)) is not None:
+            if active is None or accepted_losses <= set(active.value.accepted_losses):
+                return
+            job.cancel()  # it goes on with what is known now
+            await asyncio.wait({job})
+        if active is None:
+            plan = await make_plan(await self._client.get(), self._service, bookie_id)
+            if plan.refusals:
+                raise Refused("; ".join(plan.refusals))
+        coordinator = Coordinator(
+            Parts(self._service, await self._mover(), self._bookie_admin(), self._drain_options())
+        )
+        request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie, accepted_losses)
+        self._check_room(bookie_id)  # others may have come while the plan was made
+        if bookie_id not in self._jobs:
+            self._problems.pop(bookie_id, None)
+            job = asyncio.create_task(self._carry_out(coordinator.run(request), bookie_id))
+            self._jobs[bookie_id] = job
+            await _first(job, coordinator.begun)
+            if not coordinator.begun.is_set() and (problem := self._problems.get(bookie_id)):
+                raise Refused(problem)
+
+    def _check_room(self, bookie_id: str) -> None:
+        if bookie_id not in self._jobs and len(self._jobs) >= MAX_JOBS:
+            raise Refused(f"{MAX_JOBS} decommissions are under way here; ask another bookie, or wait")
+
+    async def _carry_out(self, work: object, bookie_id: str) -> None:
+        problem = ""
+        try:
+            await work  # type: ignore[misc]
+        except PodkeeperError as error:
+            problem = " ".join(str(error).split())
+        except Exception as error:
+            problem = repr(error)
+            _log.exception("decommission failed", bookie=bookie_id)
+        finally:
+            del self._jobs[bookie_id]
+        if problem:
+            _log.warning("decommission ended", bookie=bookie_id, reason=problem)
+            while len(self._problems) >= MAX_KEPT:
+                del self._problems[next(iter(self._problems))]
+            self._problems[bookie_id] = problem
+
+    async def decommission_state(self, bookie_id: str) -> DecommissionState:
+        from bookie_pod.autorecovery.decommission.store import DecommissionStore
+
+        store = DecommissionStore(self._service)
+        active = await store.active(bookie_id)
+        record = active.value if active is not None else await store.finished(bookie_id)
+        problem = self._problems.get(bookie_id, "")
+        if record is None:
+            why = f": {problem}" if problem else ""
+            raise NotDecommissioned(f"bookie {bookie_id} is not being decommissioned{why}", problem)
+        return state_of(record, running=bookie_id in self._jobs, problem=problem)
+
+    async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:
+        from bookie_pod.autorecovery.decommission.plan import make_plan
+
+        return outlook_of(await make_plan(await self._client.get(), self._service, bookie_id))
+
+    async def undo_decommission(self, bookie_id: str) -> bool:
+        from bookie_pod.autorecovery.decommission.undo import undo
+
+        return (await undo(self._service, self._bookie_admin(), bookie_id)).writable
+
+    # --- recovery of lost bookies -----------------------------------------------------------------------------
+
+    async def recover(self, bookie_ids: Sequence[str], *, delete_cookies: bool) -> None:
+        from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions
+
+        mover = await self._mover()
+        if self._recovery is not None and not self._recovery.done():
+            raise Refused("a recovery of bookies is under way here; ask another bookie, or wait")
+        options = RecoverOptions(skip_unrecoverable=True, delete_cookies=delete_cookies, drain=self._drain_options())
+        recover = Recover(self._service, mover, bookie_ids, options)
+        self._recover, self._recover_problem = (tuple(bookie_ids), recover), ""
+        self._recovery = asyncio.create_task(self._restore(recover))
+
+    async def _restore(self, recover: Recover) -> None:
+        try:
+            await recover.run()
+        except PodkeeperError as error:
+            self._recover_problem = " ".join(str(error).split())
+        except Exception as error:
+            self._recover_problem = repr(error)
+            _log.exception("recovery of bookies failed")
+        if self._recover_problem:
+            _log.warning("recovery of bookies ended", reason=self._recover_problem)
+
+    def recover_state(self) -> RecoverState | None:
+        if self._recover is None:
+            return None
+        bookies, recover = self._recover
+        result, progress = recover.result, recover.meter.progress()
+        return RecoverState(
+            bookies=list(bookies),
+            running=self._recovery is not None and not self._recovery.done(),
+            problem=self._recover_problem,
+            ledgers_restored=result.restored,
+            ledgers_left=progress.ledgers_left,
+            bytes_copied=progress.bytes_copied,
+            failed=[LedgerReason(*item) for item in sorted(result.failed.items())[:_SHOWN]],
+            cookies_deleted=list(result.cookies_deleted),
+        )
+
+    # --- facts ------------------------------------------------------------------------------------------------
+
+    async def safety(self, bookie_ids: Sequence[str]) -> Safety:
+        from bookie_client.replication.safety import safety_check
+
+        return safety_of(await safety_check(await self._client.get(), bookie_ids, max_listed=_SHOWN))
+
+    async def holdings(self, ledger_id: int) -> LedgerHoldings:
+        from bookie_client.replication.replica_listing import replicas_of
+
+        return holdings_of(await replicas_of(await self._client.get(), ledger_id))
+
+    # --- cookies ----------------------------------------------------------------------------------------------
+
+    async def cookie(self, bookie_id: str) -> bytes:
+        return await self._cookies.read(bookie_id)
+
+    async def create_cookie(self, bookie_id: str, data: bytes) -> None:
+        await self._cookies.create(bookie_id, data)
+
+    async def update_cookie(self, bookie_id: str, data: bytes) -> None:
+        await self._cookies.update(bookie_id, data)
+
+    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
+        await self._cookies.delete(bookie_id, accepted_losses)
+
+    # --- parts ------------------------------------------------------------------------------------------------
+
+    async def _mover(self) -> ClientMover:
+        client = await self._client.get()
+        from bookie_pod.autorecovery.copy_options import replication_options
+        from bookie_pod.autorecovery.decommission.moving import ClientMover
+
+        return ClientMover(client, replication_options(self._config.auto_recovery))
+
+    def _drain_options(self) -> DrainOptions:
+        from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+
+        config = self._config.auto_recovery
+        return DrainOptions(config.ledgers_at_once, config.open_ledger_grace_period_ms / 1000)
+
+    def _bookie_admin(self) -> BookieAdmin:
+        if self._admin is not None:
+            return self._admin
+        from bookie_pod.admin.peers import bookie_admin
+
+        return bookie_admin(self._service, self._config.http)
+
+
+async def _first(job: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Wait for the event, or the end of the job."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((job, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,261 @@
+"""Ledgers of the whole cluster: list, look at, read, delete.
+
+Invariants
+- Memory holds a page of metadata, or what the client reads ahead; answers of any length are streamed.
+- What the metadata holds is shown; the ledgers' passwords, as the reference shows them, to who is `admin` alone, who
+  may read payloads without knowing them too. Others see an empty password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+from bookie_pod.admin.ports import LedgerPort
+from bookie_pod.roles import Caller, Role
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api.cluster import EnsembleMember, LedgerView
+from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
+from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+LEDGERS_PER_PAGE: Final = 100
+ENTRIES_PER_PAGE: Final = 1000
+_AT_A_TIME: Final = 50
+"""Ledgers whose metadata is read at the same time."""
+_BASE: Final = "/api/v1/ledger"
+
+
+# --- metadata ---------------------------------------------------------------------------------------------
+
+
+def ledger_view(metadata: LedgerMetadata) -> LedgerView:
+    """The metadata as the reference shows it."""
+    return LedgerView(
+        ledger_id=metadata.ledger_id,
+        metadata_format_version=metadata.format_version,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum_size=metadata.write_quorum_size,
+        ack_quorum_size=metadata.ack_quorum_size,
+        state=metadata.state.value,
+        length=metadata.length,
+        last_entry_id=metadata.last_entry_id,
+        ctime=-1 if metadata.ctime is None else metadata.ctime,
+        digest_type=metadata.digest_type.name if metadata.digest_type is not None else None,
+        password=_base64(metadata.password or b""),
+        custom_metadata={name: _base64(value) for name, value in metadata.custom_metadata.items()},
+        closed=metadata.is_closed,
+        all_ensembles={
+            str(first): [EnsembleMember(bookie) for bookie in ensemble]
+            for first, ensemble in metadata.ensembles.items()
+        },
+        ctoken=metadata.creation_token,
+    )
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+async def _metadata(context: Context, call: Call) -> Reply:
+    ledger_id = call.number("ledger_id")
+    found = await context.admin.ledgers.metadata(ledger_id)
+    return Json({str(ledger_id): ledger_view(_for(call.caller, found))})
+
+
+def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
+    """What the caller may see of it."""
+    return metadata if caller.may(Role.ADMIN) or not metadata.password else replace(metadata, password=b"")
+
+
+# --- list -------------------------------------------------------------------------------------------------
+
+
+async def _list(context: Context, call: Call) -> Reply:
+    ledgers = context.admin.ledgers
+    if not call.flag("print_metadata"):
+        return JsonMembers(_ids(ledgers))
+    page: int | None = call.parameters["page"]
+    return JsonMembers(_listed(ledgers, page, call.caller, decode=call.flag("decode_meta")))
+
+
+async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
+    async for ledger_id in ledgers.ids():
+        yield str(ledger_id), None
+
+
+async def _listed(
+    ledgers: LedgerPort, page: int | None, caller: Caller, *, decode: bool
+) -> AsyncGenerator[tuple[str, Any], None]:
+    async for group in _groups(_page(ledgers.ids(), page)):
+        answers = await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group))
+        for ledger_id, found in zip(group, answers, strict=True):
+            if isinstance(found, LedgerMetadata):
+                shown = _for(caller, found)
+                raw = encode_ledger_metadata(shown).decode("utf-8", "replace") if not decode else None
+                yield str(ledger_id), raw if raw is not None else ledger_view(shown)
+            elif found is not None:
+                yield str(ledger_id), f"(damaged) {found}"
+
+
+async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]:
+    """The ids of one page. The reference counts ids from 1 and pages from 100 * (page - 1), so the first page has
+    99: kept, since whoever pages through both would otherwise miss ledgers or see them twice."""
+    first, last = ((page - 1) * LEDGERS_PER_PAGE, page * LEDGERS_PER_PAGE - 1) if page is not None else (0, None)
+    number = 0
+    async for ledger_id in ids:
+        number += 1
+        if last is not None and number > last:
+            return
+        if number >= first:
+            yield ledger_id
+
+
+async def _groups(ids: AsyncIterator[int]) -> AsyncIterator[list[int]]:
+    group: list[int] = []
+    async for ledger_id in ids:
+        group.append(ledger_id)
+        if len(group) == _AT_A_TIME:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
+    try:
+        return await ledgers.metadata(ledger_id)
+    except NotThere:
+        return None  # deleted since it was listed
+    except MetadataDamaged as error:
+        return error  # told in its place: those behind it are listed all the same
+
+
+# --- read, delete -----------------------------------------------------------------------------------------
+
+
+async def _read(context: Context, call: Call) -> Reply:
+    first, last = call.number("start_entry_id"), call.number("end_entry_id")
+    page: int | None = call.parameters["page"]
+    if last != -1 and last < first:
+        raise BadRequest(f"end_entry_id={last} is below start_entry_id={first}")
+    end = last if last != -1 else None
+    if page is not None:
+        first += (page - 1) * ENTRIES_PER_PAGE
+        if end is not None and end < first:
+            raise BadRequest(f"page={page} begins at entry {first}, behind end_entry_id={end}")
+        page_end = first + ENTRIES_PER_PAGE - 1
+        end = page_end if end is None else min(end, page_end)
+    return JsonMembers(_entries(context.admin.ledgers, call.number("ledger_id"), first, end, page))
+
+
+async def _entries(
+    ledgers: LedgerPort, ledger_id: int, first: int, last: int | None, page: int | None
+) -> AsyncGenerator[tuple[str, Any], None]:
+    entries = ledgers.entries(ledger_id, first, last)
+    try:
+        async for entry_id, payload in entries:
+            yield str(entry_id), payload.decode("ascii", "replace")
+    finally:
+        await entries.aclose()
+    if page is not None:
+        yield "Entries for page: ", str(page)
+
+
+async def _delete(context: Context, call: Call) -> Reply:
+    ledger_id = call.number("ledger_id")
+    await context.admin.ledgers.delete(ledger_id)
+    return Json(f"Deleted ledger: {ledger_id}")
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def _ledger_id(missing: str) -> Parameter:
+    return Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text(missing, 404))
+
+
+def _resource(name: str, operation: Operation, refusal: str) -> Resource:
+    return Resource(f"{_BASE}/{name}", Group.ADMIN, (operation,), Text(refusal, 404), own=False)
+
+
+_NO_LEDGER: Final = Answer("There is no such ledger.", 404)
+_ONLY_GET: Final = "Not found method. Should be GET method"
+_NEEDS_ID: Final = f"{_ONLY_GET}, with ledger_id provided"
+_PAGE: Final = "Counted from 1; not given: everything."
+
+RESOURCES: Final = (
+    _resource(
+        "list",
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "All ledgers, in the order of their ids",
+            _list,
+            (
+                Answer(
+                    "null, the stored text, or the metadata, by ledger id; of one that cannot be read why, as text.",
+                    type=dict[str, str | LedgerView | None],
+                ),
+            ),
+            parameters=(
+                Parameter("print_metadata", Kind.FLAG, "With what is stored of each.", False),
+                Parameter("decode_meta", Kind.FLAG, "With `print_metadata`: as an object.", False),
+                Parameter(
+                    "page",
+                    Kind.NUMBER,
+                    f"With `print_metadata`: {LEDGERS_PER_PAGE} at a time, the first page one less. {_PAGE}",
+                    at_least=1,
+                ),
+            ),
+        ),
+        _ONLY_GET,
+    ),
+    _resource(
+        "metadata",
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "The metadata of one ledger",
+            _metadata,
+            (Answer("One member, named by the ledger id.", type=dict[str, LedgerView]), _NO_LEDGER),
+            parameters=(_ledger_id(_ONLY_GET),),
+        ),
+        _ONLY_GET,
+    ),
+    _resource(
+        "read",
+        Operation(
+            "GET",
+            Role.ADMIN,
+            "Payloads as ASCII text, bytes beyond it replaced",
+            _read,
+            (Answer("Payload by entry id; with `page` also its number.", type=dict[str, str]), _NO_LEDGER),
+            parameters=(
+                _ledger_id(_NEEDS_ID),
+                Parameter("start_entry_id", Kind.NUMBER, "The first entry.", 0),
+                Parameter("end_entry_id", Kind.NUMBER, "The last entry; -1: of the ledger.", -1, at_least=-1),
+                Parameter("page", Kind.NUMBER, f"{ENTRIES_PER_PAGE} entries at a time. {_PAGE}", at_least=1),
+            ),
+        ),
+        _NEEDS_ID,
+    ),
+    _resource(
+        "delete",
+        Operation(
+            "DELETE",
+            Role.ADMIN,
+            "Delete a ledger; one that does not exist is fine",
+            _delete,
+            (Answer("What was done.", type=str),),
+            parameters=(_ledger_id("Not ledger found. Should provide ledger_id=<id>"),),
+        ),
+        "Not found method. Should be DELETE method",
+    ),
+)

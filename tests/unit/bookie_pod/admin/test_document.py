@@ -1,0 +1,23 @@
+"""docs/http-api.md follows the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bookie_pod.admin.document import http_api_page
+from bookie_pod.server.http.routes import resources
+
+PAGE = Path(__file__).parents[4] / "docs" / "http-api.md"
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text(encoding="utf-8") == http_api_page(), (
+        "run: python -m bookie_pod.admin.document > docs/http-api.md"
+    )
+
+
+def test_every_operation_is_on_it() -> None:
+    page = http_api_page()
+    for resource in resources(admin=True, guarded=frozenset()):
+        for operation in resource.operations:
+            assert f"### {operation.method} {resource.path}" in page

@@ -1,0 +1,82 @@
+"""A bookie's mode, changed over its admin API for a decommission that may be over by then."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from bookie_pod.admin.this_bookie import ThisBookie
+from bookie_pod.config.model import BookieConfig
+from bookie_protocol.errors import MetadataUnavailable, Refused
+
+BEGAN = 1_700_000_000_000
+
+
+class Mode:
+    """Read-only by an operator's word, or not."""
+
+    def __init__(self) -> None:
+        self.manual = False
+        self.announced: bool | None = None
+
+    @property
+    def read_only(self) -> bool:
+        return self.manual
+
+    def set_by_operator(self, read_only: bool) -> None:
+        self.manual = read_only
+
+    async def announce(self) -> None:
+        self.announced = self.manual
+
+
+class World:
+    """One bookie. `answers`: what the metadata service says of the decommission, look by look; the last one stays."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.mode = Mode()
+        self.answers = list(answers)
+        self.looked_at = asyncio.Event()
+        registration = SimpleNamespace(to_read_only=self.mode.announce, to_writable=self.mode.announce)
+        parts = SimpleNamespace(
+            started_with=BookieConfig(), mode=self.mode, registration=registration, is_leaving=self.is_leaving
+        )
+        self.bookie = ThisBookie(parts)  # type: ignore[arg-type]
+
+    async def is_leaving(self, began_ms: int) -> bool:
+        assert began_ms == BEGAN
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_decommission_that_goes_on_is_obeyed() -> None:
+    world = World(True)
+    await world.bookie.set_read_only(True, BEGAN)
+    assert world.mode.manual is world.mode.announced is True
+
+
+async def test_a_request_of_a_decommission_that_is_over_changes_nothing() -> None:
+    world = World(False)
+    with pytest.raises(Refused, match="is over"):
+        await world.bookie.set_read_only(True, BEGAN)
+    assert (world.mode.manual, world.mode.announced) == (False, None)
+
+
+@pytest.mark.parametrize("answer", [False, MetadataUnavailable("no answer")])
+@pytest.mark.parametrize("before", [False, True])
+async def test_one_that_is_undone_in_the_middle_is_taken_back(answer: bool | Exception, before: bool) -> None:
+    world = World(True, answer)
+    world.mode.manual = before
+    with pytest.raises((Refused, MetadataUnavailable)):
+        await world.bookie.set_read_only(True, BEGAN)
+    assert world.mode.manual is world.mode.announced is before
+
+
+async def test_an_operators_own_word_asks_nobody() -> None:
+    world = World(MetadataUnavailable("no answer"))
+    await world.bookie.set_read_only(True)
+    assert world.mode.manual
