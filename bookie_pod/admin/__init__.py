@@ -1,9 +1,20 @@
-"""Apache BookKeeper's admin API, and what Podkeeper adds to it.
+"""Apache BookKeeper's admin API, and what Podkeeper adds to it: a room for each subject, with handlers and knowledge.
 
-    ports.py       what the handlers need of the node: small protocols
-    bookie.py      state, space, journals, files           gc.py        garbage collection and compaction
-    cluster.py     the other bookies                       ledgers.py   ledgers through the metadata service
-    settings.py    the configuration                       routes.py    all of them in one table
+    bookie.py      state, space, journals, files           sanity.py        a small ledger, written and read back
+    gc.py          garbage collection and compaction       settings.py      the configuration in memory
+    scrub.py       what is damaged, what was lost          index.py         indexes, rebuilt and compacted
+    cluster.py     the other bookies                       ledgers.py       ledgers of the cluster
+    facts.py       what an operator decides by             autorecovery.py  auditor, worker, marks
+    decommission.py, decommission_jobs.py                  bookies that leave
+    cookies.py     what the metadata service keeps of bookies
+
+    rooms.py       all of them, of one running bookie      routes.py        all paths in one table
+    client.py      the client that they share              peers.py         how bookies ask each other
+    document.py    `docs/http-api.md`
+
+What is answered and taken is in `bookie_protocol.admin_api`; how it is served, in `bookie_pod.server.http`. A new path
+is a type and a route there, a handler here, and a row in the `RESOURCES` of its room: schema, checks of parameters and
+the page follow from it. Handlers get what they know as `context.admin`. What blocks runs by `context.workers.run`.
 
 Where the reference answers 500 because an exception escaped its handler (an unknown ledger, a string where a boolean
 belongs, no body), the answer here is 400, 404 or 409 with one line that says what is wrong.

@@ -1,41 +1,182 @@
-"""Auto-recovery over HTTP: on and off, what is marked, who is auditor, the delay, audits and checks, this process."""
+"""Auto-recovery: on and off, what is marked, who is auditor, the delay, audits and checks, this process.
+
+Event loop only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from bookie_pod.admin.autorecovery_port import CheckName
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api import autorecovery as autorecovery_api
 from bookie_protocol.admin_api.autorecovery import (
     DELAY_MAX,
+    AbsentBookieState,
     AutoRecoveryProcessState,
+    CheckName,
+    CheckRun,
     ChecksBody,
     CheckSummary,
     DelayBody,
     Enabled,
     Forcible,
+    LedgerRepairState,
+    WorkerState,
 )
 from bookie_protocol.errors import BadRequest, Refused
+from bookie_protocol.metadata_service.interface import MetadataService
 
-_BASE: Final = "/api/v1/autorecovery"
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfCluster
+    from bookie_pod.autorecovery.auditor.control import Recorded
+    from bookie_pod.autorecovery.auditor.runs import Finished, Running
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
+    from bookie_pod.autorecovery.worker.progress import WorkerStatus
+
+
+class AutoRecoveryView:
+    """`find`: auto-recovery of this process, if it runs any."""
+
+    def __init__(self, metadata: MetadataService, find: Callable[[], RunningAutoRecovery | None]) -> None:
+        self._metadata = metadata
+        self._marks = metadata.under_replication
+        self._find = find
+
+    async def is_enabled(self) -> bool:
+        return await self._marks.is_enabled()
+
+    async def set_enabled(self, enabled: bool) -> None:
+        from bookie_pod.autorecovery.auditor.control import set_enabled
+
+        await set_enabled(self._metadata, enabled)
+
+    async def auditor(self) -> str | None:
+        return await self._metadata.auditor_election.current_auditor()
+
+    async def marks(
+        self, missing: str | None, excluding: str | None
+    ) -> AsyncGenerator[tuple[int, Sequence[str]], None]:
+        def has_both(replicas: Collection[str]) -> bool:
+            return (missing is None or missing in replicas) and (excluding is None or excluding not in replicas)
+
+        async for mark in self._marks.list(None if missing is None and excluding is None else has_both):
+            yield mark.ledger_id, mark.replicas
+
+    async def delay(self) -> int | None:
+        return await self._marks.lost_bookie_recovery_delay()
+
+    async def set_delay(self, seconds: int) -> None:
+        await self._marks.set_lost_bookie_recovery_delay(seconds)
+
+    async def trigger_audit(self) -> None:
+        from bookie_pod.autorecovery.auditor.control import trigger_audit
+
+        await trigger_audit(self._metadata)
+
+    async def checks(self) -> Sequence[CheckSummary]:
+        from bookie_pod.autorecovery.auditor.control import recorded_checks
+
+        return [_summary(recorded) for recorded in await recorded_checks(self._metadata)]
+
+    async def force_checks(self, checks: Sequence[CheckName]) -> None:
+        from bookie_pod.autorecovery.auditor.control import force_checks
+        from bookie_pod.autorecovery.auditor.runs import Check
+
+        await force_checks(self._metadata, [Check(name) for name in checks])
+
+    def here(self) -> AutoRecoveryProcessState | None:
+        running = self._find()
+        return None if running is None else _process(running)
+
+
+def _summary(recorded: Recorded) -> CheckSummary:
+    runs = recorded.runs
+    return CheckSummary(
+        check=recorded.check.value,
+        auditor=runs.auditor,
+        running=_run(runs.running) if runs.running is not None else None,
+        last=_run(runs.last) if runs.last is not None else None,
+        last_complete_time=recorded.last_complete_ms,
+        requested_time=recorded.requested_ms,
+        failure=runs.failure.reason if runs.failure is not None else None,
+        failure_time=runs.failure.at_ms if runs.failure is not None else None,
+    )
+
+
+def _run(run: Running | Finished) -> CheckRun:
+    finished: int | None = getattr(run, "finished_ms", None)
+    next_ledger: int | None = getattr(run, "next_ledger", None)
+    return CheckRun(run.started_ms, finished, run.active_ms, next_ledger, run.counts)
+
+
+def _process(running: RunningAutoRecovery) -> AutoRecoveryProcessState:
+    status = running.auditor_status()
+    return AutoRecoveryProcessState(
+        auditor_id=status.auditor_id,
+        is_auditor=status.is_auditor,
+        elected_time=status.elected_ms,
+        enabled=status.is_enabled,
+        complaint=running.complaint(),
+        lost_bookie_recovery_delay_seconds=status.lost_bookie_recovery_delay_s,
+        marked_ledgers=status.marked_ledgers,
+        deferred_marks=status.deferred_marks,
+        withdrawn_marks=status.withdrawn_marks,
+        absent_bookies=[
+            AbsentBookieState(each.bookie_id, each.since_ms, each.lost_at_ms, each.is_lost, each.is_audited)
+            for each in status.absent
+        ],
+        running_checks=[each.check.value for each in status.checks if each.is_running],
+        next_checks={each.check.value: each.next_ms for each in status.checks},
+        worker=_worker(running.status().worker),
+    )
+
+
+def _worker(status: WorkerStatus) -> WorkerState:
+    return WorkerState(
+        running=status.is_running,
+        ledgers=[
+            LedgerRepairState(
+                ledger_id=each.ledger_id,
+                phase=each.phase.value,
+                seconds=round(each.seconds, 1),
+                bad_fragments=each.bad_fragments,
+                done_fragments=each.done_fragments,
+                entries_copied=each.entries_copied,
+                entries_to_copy=each.entries_to_copy,
+                bytes_copied=each.bytes_copied,
+                attempts=each.attempts,
+                reason=each.reason,
+                lost_entries=list(each.lost_entries),
+                retry_in_seconds=None if each.retry_in is None else round(each.retry_in, 1),
+            )
+            for each in status.ledgers
+        ],
+        ledgers_repaired=status.ledgers_repaired,
+        ledgers_failed=status.ledgers_failed,
+        ledgers_recovered=status.ledgers_recovered,
+        entries_copied=status.entries_copied,
+        bytes_copied=status.bytes_copied,
+        bytes_per_second=round(status.bytes_per_second, 1),
+    )
+
+
 FORCIBLE: Final[tuple[Forcible, ...]] = get_args(Forcible)
 
 
 # --- on and off -------------------------------------------------------------------------------------------
 
 
-async def _status(context: Context, call: Call) -> Reply:
+async def _status(context: OfCluster, call: Call) -> Reply:
     return Json(Enabled(await context.admin.auto_recovery.is_enabled()))
 
 
-async def _set_status(context: Context, call: Call) -> Reply:
+async def _set_status(context: OfCluster, call: Call) -> Reply:
     enabled = call.flag("enabled")
     await context.admin.auto_recovery.set_enabled(enabled)
     return Json(Enabled(enabled))
@@ -44,7 +185,7 @@ async def _set_status(context: Context, call: Call) -> Reply:
 # --- what is marked ---------------------------------------------------------------------------------------
 
 
-async def _list_marks(context: Context, call: Call) -> Reply:
+async def _list_marks(context: OfCluster, call: Call) -> Reply:
     parameters = call.parameters
     marks = context.admin.auto_recovery.marks(parameters["missingreplica"], parameters["excludingmissingreplica"])
     if parameters["printmissingreplica"] is None:
@@ -69,12 +210,12 @@ async def _with_replicas(
 # --- the auditor ------------------------------------------------------------------------------------------
 
 
-async def _who_is_auditor(context: Context, call: Call) -> Reply:
+async def _who_is_auditor(context: OfCluster, call: Call) -> Reply:
     auditor = await context.admin.auto_recovery.auditor()
     return Text("No auditor elected", 404) if auditor is None else Text(f"Auditor: {auditor}")
 
 
-async def _trigger_audit(context: Context, call: Call) -> Reply:
+async def _trigger_audit(context: OfCluster, call: Call) -> Reply:
     try:
         await context.admin.auto_recovery.trigger_audit()
     except Refused as error:
@@ -82,14 +223,14 @@ async def _trigger_audit(context: Context, call: Call) -> Reply:
     return Text("Success trigger audit.")
 
 
-async def _delay(context: Context, call: Call) -> Reply:
+async def _delay(context: OfCluster, call: Call) -> Reply:
     delay = await context.admin.auto_recovery.delay()
     if delay is None:
         return Text("lostBookieRecoveryDelay is not set: no auditor has run in this cluster yet", 404)
     return Text(f"lostBookieRecoveryDelay value: {delay}")
 
 
-async def _set_delay(context: Context, call: Call) -> Reply:
+async def _set_delay(context: OfCluster, call: Call) -> Reply:
     if call.is_blank:
         return Text("Null request body for lostBookieRecoveryDelay.", 404)
     seconds = call.members().get("delay_seconds")
@@ -107,11 +248,11 @@ async def _set_delay(context: Context, call: Call) -> Reply:
 # --- checks and this process ------------------------------------------------------------------------------
 
 
-async def _checks(context: Context, call: Call) -> Reply:
+async def _checks(context: OfCluster, call: Call) -> Reply:
     return Json(await context.admin.auto_recovery.checks())
 
 
-async def _force_checks(context: Context, call: Call) -> Reply:
+async def _force_checks(context: OfCluster, call: Call) -> Reply:
     wanted = call.members().get("checks") if not call.is_blank else None
     if not isinstance(wanted, list) or not wanted or not set(map(str, wanted)) <= set(FORCIBLE):
         raise BadRequest(f'the body must be {{"checks": [...]}} with some of {", ".join(FORCIBLE)}')
@@ -121,7 +262,7 @@ async def _force_checks(context: Context, call: Call) -> Reply:
     return Json(checks)
 
 
-async def _here(context: Context, call: Call) -> Reply:
+async def _here(context: OfCluster, call: Call) -> Reply:
     state = context.admin.auto_recovery.here()
     if state is None:
         return Text("auto-recovery does not run in this process: autoRecoveryDaemonEnabled=false", 404)
@@ -138,12 +279,12 @@ _REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or 
 def _resource(path: str, *operations: Operation, own: bool = False) -> Resource:
     methods = " or ".join(operation.method for operation in operations)
     refusal = Text(f"Not found method. Should be {methods} method", 404)
-    return Resource(f"{_BASE}/{path}", Group.ADMIN, operations, refusal, own=own)
+    return Resource(path, Group.ADMIN, operations, refusal, own=own)
 
 
 RESOURCES: Final = (
     _resource(
-        "status",
+        autorecovery_api.STATUS.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -163,7 +304,7 @@ RESOURCES: Final = (
         ),
     ),
     _resource(
-        "list_under_replicated_ledger",
+        autorecovery_api.MARKS.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -183,13 +324,13 @@ RESOURCES: Final = (
         ),
     ),
     _resource(
-        "who_is_auditor",
+        autorecovery_api.AUDITOR.path,
         Operation(
             "GET", Role.VIEWER, "Who is auditor", _who_is_auditor, (Answer("Its bookie id."), Answer("Nobody is.", 404))
         ),
     ),
     _resource(
-        "trigger_audit",
+        autorecovery_api.TRIGGER_AUDIT.path,
         Operation(
             "PUT",
             Role.OPERATOR,
@@ -199,7 +340,7 @@ RESOURCES: Final = (
         ),
     ),
     _resource(
-        "lost_bookie_recovery_delay",
+        autorecovery_api.DELAY.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -217,7 +358,7 @@ RESOURCES: Final = (
         ),
     ),
     _resource(
-        "checks",
+        autorecovery_api.CHECKS.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -236,7 +377,7 @@ RESOURCES: Final = (
         own=True,
     ),
     _resource(
-        "process",
+        autorecovery_api.PROCESS.path,
         Operation(
             "GET",
             Role.VIEWER,

@@ -1,22 +1,188 @@
-"""This bookie: its mode, its space, its journals and files, its sanity."""
+"""This bookie: its mode, its space, its journals and files, its sanity.
+
+Threads: event loop; `space` and `files` read directories and belong on other threads.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import posixpath
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from msgspec import UNSET
+import structlog
 
+from bookie_pod.admin.sanity import SanityTest
+from bookie_pod.admin.settings import Settings
 from bookie_pod.audit import audited
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.node import options
+from bookie_pod.node.identity.leaving import is_under_way
+from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
-from bookie_protocol.admin_api.bookie import BookieSpace, BookieState, ReadOnlyBody, ReadOnlyState, SanityResult
-from bookie_protocol.errors import BadRequest
+from bookie_pod.server.status import NodeState
+from bookie_pod.storage.disks import disk_space, fullest_share
+from bookie_pod.storage.entry_log.names import parse_log_name
+from bookie_pod.storage.index.index_file import SUFFIX as INDEX_SUFFIX
+from bookie_pod.storage.index.ledger_cache.directories import index_folders
+from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
+from bookie_pod.storage.journal.directory import list_journals
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.admin_api import bookie as bookie_api
+from bookie_protocol.admin_api.bookie import BookieSpace, ReadOnlyBody, ReadOnlyState, SanityResult
+from bookie_protocol.errors import (
+    BadRequest,
+    InvalidCookie,
+    MetadataUnavailable,
+    PodkeeperError,
+    Refused,
+    StorageFault,
+)
 
-_BASE: Final = "/api/v1/bookie"
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfBookie, RunningBookie
+
+
+_log = structlog.get_logger(__name__)
+ANNOUNCE_S: Final = 10.0
+"""Seconds for which a change of mode waits until the metadata service has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFiles:
+    """Names of files, without their folders."""
+
+    journal: Sequence[str]
+    entry_log: Sequence[str]
+    index: Sequence[str]
+
+
+class ThisBookie:
+    """Its mode, its space and its files. `settings`: the configuration in memory, with changes."""
+
+    def __init__(self, bookie: RunningBookie, settings: Settings, sanity: SanityTest) -> None:
+        self._bookie = bookie
+        self._settings = settings
+        self._sanity = sanity
+        directories = bookie.config.directories
+        self._journal_folders = options.current_folders(directories.journal)
+        self._ledger_folders = options.current_folders(directories.ledger)
+        self._index_folders = options.current_folders(directories.index_or_ledger)
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie.bookie_id
+
+    @property
+    def address(self) -> str:
+        return self._bookie.address
+
+    def state(self) -> NodeState:
+        return self._bookie.status.state()
+
+    def space(self) -> BookieSpace:
+        files = self._bookie.files
+        try:
+            total, free = disk_space(files, self._ledger_folders)
+            return BookieSpace(free, total, round(100 * fullest_share(files, self._ledger_folders), 2))
+        except OSError as error:
+            raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
+
+    def marks(self) -> Sequence[LogMark]:
+        """How far each journal is synced."""
+        return [journal.last_mark() for journal in self._bookie.journals]
+
+    def files(self) -> DiskFiles:
+        files = self._bookie.files
+        try:
+            return DiskFiles(
+                journal=[
+                    f"{journal_id:x}{JOURNAL_SUFFIX}"
+                    for folder in self._journal_folders
+                    for journal_id in list_journals(files, folder)
+                ],
+                entry_log=[name for folder in self._ledger_folders for name in _entry_logs(files.listdir(folder))],
+                index=[name for folder in self._index_folders for name in self._index_files(folder)],
+            )
+        except OSError as error:
+            raise StorageFault(f"cannot list {error.filename}: {error.strerror or error}") from error
+
+    def _index_files(self, folder: str) -> list[str]:
+        files = self._bookie.files
+        names = (name for each in index_folders(files, folder) for name in files.listdir(each))
+        return [posixpath.basename(name) for name in names if name.endswith(INDEX_SUFFIX)]
+
+    async def set_read_only(self, read_only: bool, decommission: int | None = None) -> None:
+        """A request may be overtaken: by the undo of the decommission for which it was made. So it is asked for once
+        more when the mode is changed, and taken back then: an undo that comes later finds the mode that it undoes."""
+        mode, disks = self._bookie.mode, self._bookie.config.disks
+        if disks.force_read_only and not read_only:
+            raise BadRequest("the bookie is read-only by forceReadOnlyBookie=true; change that and restart it")
+        if not disks.read_only_mode and read_only:
+            raise BadRequest("readOnlyModeEnabled=false forbids that mode; change that and restart the bookie")
+        if decommission is not None:
+            await self._check(decommission)
+        before = mode.manual
+        mode.set_by_operator(read_only)
+        try:
+            if decommission is not None:
+                await self._check(decommission)
+        except PodkeeperError:
+            if read_only and not before:
+                mode.set_by_operator(False)
+            raise
+        finally:
+            await self._announced()
+
+    async def _check(self, decommission: int) -> None:
+        if not await is_under_way(self._bookie.metadata, self._bookie.bookie_id, decommission):
+            raise Refused("the decommission for which this is asked is over: the mode stays as it is")
+
+    async def drain_clients(self) -> None:
+        self._bookie.mode.prepare_to_stop()
+        await self._announced()
+        await self._bookie.flush()
+
+    async def _announced(self) -> None:
+        """The registration follows by itself, for as long as it takes; wait, so that who asks next sees it."""
+        mode, registration = self._bookie.mode, self._bookie.registration
+        announce = registration.to_read_only if mode.read_only else registration.to_writable
+        try:
+            async with asyncio.timeout(ANNOUNCE_S):
+                await announce()
+        except (MetadataUnavailable, TimeoutError) as error:
+            _log.warning("mode not announced yet", read_only=mode.read_only, reason=str(error))
+
+    async def check_sanity(self) -> bool:
+        return await self._sanity.run()
+
+    async def expand_storage(self) -> None:
+        bookie, config, started_with = self._bookie, self._settings.config, self._bookie.config
+        is_db = started_with.ledger_storage.engine is StorageEngine.DB
+        if is_db and config.directories.ledger != started_with.directories.ledger:
+            raise InvalidCookie(
+                "DbLedgerStorage finds a ledger's directory by the number of ledger directories, so it cannot be given"
+                " another one: grow the volumes, or add a bookie"
+            )
+        directories = replace(config.directories, allow_storage_expansion=True)
+        await check_cookies(
+            replace(config, directories=directories),
+            bookie.metadata,
+            bookie.files,
+            bookie.bookie_id,
+            options.address_options(started_with, bookie.port),
+        )
+
+
+def _entry_logs(names: Sequence[str]) -> list[str]:
+    found = {log_id: name for name in names if (log_id := parse_log_name(name)) is not None}
+    return [found[log_id] for log_id in sorted(found)]
+
+
 DRAIN_S: Final = 600.0
 """Longest flush before a stop, in seconds."""
 SANITY_S: Final = 60.0
@@ -26,18 +192,11 @@ SANITY_S: Final = 60.0
 # --- mode -------------------------------------------------------------------------------------------------
 
 
-async def _state(context: Context, call: Call) -> Reply:
-    state = context.status.state()
-    return Json(
-        BookieState(state.running, state.read_only, state.shutting_down, state.available_for_high_priority_writes)
-    )
-
-
-async def _read_only(context: Context, call: Call) -> Reply:
+async def _read_only(context: OfBookie, call: Call) -> Reply:
     return Json(ReadOnlyState(context.admin.node.state().read_only))
 
 
-async def _set_read_only(context: Context, call: Call) -> Reply:
+async def _set_read_only(context: OfBookie, call: Call) -> Reply:
     wanted = None if call.is_blank else switch(call.members(), "readOnly")
     if wanted is None:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
@@ -47,13 +206,13 @@ async def _set_read_only(context: Context, call: Call) -> Reply:
     return Json(ReadOnlyState(node.state().read_only))
 
 
-async def _drain_clients(context: Context, call: Call) -> Reply:
+async def _drain_clients(context: OfBookie, call: Call) -> Reply:
     node = context.admin.node
     await node.drain_clients()
     return Json(ReadOnlyState(node.state().read_only))
 
 
-async def _sanity(context: Context, call: Call) -> Reply:
+async def _sanity(context: OfBookie, call: Call) -> Reply:
     node = context.admin.node
     if node.state().read_only:
         return Json(SanityResult(passed=False, read_only=True))
@@ -64,13 +223,12 @@ async def _sanity(context: Context, call: Call) -> Reply:
 # --- space, journals, files -------------------------------------------------------------------------------
 
 
-async def _info(context: Context, call: Call) -> Reply:
+async def _info(context: OfBookie, call: Call) -> Reply:
     space = await context.workers.run(context.admin.node.space)
-    fullest = round(space.fullest_used_percent, 2) if call.flag("fullest") else UNSET
-    return Json(BookieSpace(space.free, space.total, fullest))
+    return Json(space if call.flag("fullest") else BookieSpace(space.free_space, space.total_space))
 
 
-async def _last_log_mark(context: Context, call: Call) -> Reply:
+async def _last_log_mark(context: OfBookie, call: Call) -> Reply:
     return Json(
         {
             f"LastLogMark: Journal Id - {mark.journal_id}({mark.journal_id:x}.txn)": f"Pos - {mark.offset}"
@@ -79,7 +237,7 @@ async def _last_log_mark(context: Context, call: Call) -> Reply:
     )
 
 
-async def _files(context: Context, call: Call) -> Reply:
+async def _files(context: OfBookie, call: Call) -> Reply:
     kind = call.parameters["file_type"]
     found = await context.workers.run(context.admin.node.files)
     names = {"index": found.index, "journal": found.journal, "entrylog": found.entry_log}
@@ -90,7 +248,7 @@ def _tabbed(names: Sequence[str]) -> str:
     return "".join(f"{name}\t" for name in names)
 
 
-async def _expand(context: Context, call: Call) -> Reply:
+async def _expand(context: OfBookie, call: Call) -> Reply:
     await context.admin.node.expand_storage()
     return Text("Success expand storage")
 
@@ -102,21 +260,12 @@ _ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
 
 
 def _get(path: str, operation: Operation, refusal: Text = _ONLY_GET) -> Resource:
-    return Resource(f"{_BASE}/{path}", Group.ADMIN, (operation,), refusal, own=False)
+    return Resource(path, Group.ADMIN, (operation,), refusal, own=False)
 
-
-STATE: Final = Resource(
-    f"{_BASE}/state",
-    Group.ADMIN,
-    (Operation("GET", Role.VIEWER, "Flags of the bookie", _state, (Answer("The flags.", type=BookieState),)),),
-    own=False,
-    always=True,
-)
-"""Answered from the first moment on, unlike the rest."""
 
 RESOURCES: Final = (
     Resource(
-        f"{_BASE}/state/readonly",
+        bookie_api.READ_ONLY.path,
         Group.ADMIN,
         (
             Operation(
@@ -147,7 +296,7 @@ RESOURCES: Final = (
         own=False,
     ),
     Resource(
-        f"{_BASE}/drain_clients",
+        bookie_api.DRAIN_CLIENTS.path,
         Group.ADMIN,
         (
             Operation(
@@ -166,7 +315,7 @@ RESOURCES: Final = (
         _ONLY_PUT,
     ),
     _get(
-        "sanity",
+        bookie_api.SANITY.path,
         Operation(
             "GET",
             Role.OPERATOR,
@@ -177,7 +326,7 @@ RESOURCES: Final = (
         ),
     ),
     _get(
-        "info",
+        bookie_api.INFO.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -188,7 +337,7 @@ RESOURCES: Final = (
         ),
     ),
     _get(
-        "last_log_mark",
+        bookie_api.LAST_LOG_MARK.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -198,7 +347,7 @@ RESOURCES: Final = (
         ),
     ),
     _get(
-        "list_disk_file",
+        bookie_api.DISK_FILES.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -216,7 +365,7 @@ RESOURCES: Final = (
         ),
     ),
     _get(
-        "expand_storage",
+        bookie_api.EXPAND_STORAGE.path,
         Operation(
             "PUT",
             Role.ADMIN,

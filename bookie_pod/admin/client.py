@@ -20,7 +20,7 @@ READ_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes that one read of a ledger reads ahead."""
 
 
-class AdminClient:
+class ClusterClient:
     """Shares the node's metadata service; has connections of its own."""
 
     def __init__(self, metadata: MetadataService, config: BookieConfig) -> None:

@@ -1,54 +1,121 @@
-"""The bookies of the cluster as this one sees them."""
+"""The bookies of the cluster, as the metadata service and they themselves tell. Event loop only."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.ports import Space
+from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api import cluster as cluster_api
+from bookie_protocol.admin_api.bookie import BookieSpace
 from bookie_protocol.admin_api.cluster import ClusterInfo
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, PodkeeperError
+from bookie_protocol.metadata_service.interface import BookieGroup
+
+if TYPE_CHECKING:
+    from bookie_client import Client
+    from bookie_pod.admin.rooms import OfCluster
+
+
+ASKED_AT_A_TIME: Final = 32
+
+
+class ClusterView:
+    """The other bookies, through the metadata service and the client."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._service = client.metadata
+        self._places = asyncio.Semaphore(ASKED_AT_A_TIME)
+
+    async def bookies(self, *, read_only: bool) -> Sequence[str]:
+        group = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
+        return sorted((await self._service.bookies.list(group)).bookies)
+
+    async def hosts(self, bookie_ids: Sequence[str]) -> Mapping[str, str | None]:
+        return dict(zip(bookie_ids, await asyncio.gather(*map(self._host, bookie_ids)), strict=True))
+
+    async def _host(self, bookie_id: str) -> str | None:
+        async with self._places:
+            try:
+                address = (await self._service.bookies.service_info(bookie_id)).bookie_address()
+            except (MetadataNotFound, MetadataDamaged):
+                return None
+        return address[0] if address is not None else None
+
+    async def space(self) -> Mapping[str, BookieSpace]:
+        client = await self._client.get()
+        bookies = sorted({*await self.bookies(read_only=False), *await self.bookies(read_only=True)})
+        found = await asyncio.gather(*(self._space(client, bookie) for bookie in bookies))
+        return {bookie: space for bookie, space in zip(bookies, found, strict=True) if space is not None}
+
+    async def _space(self, client: Client, bookie_id: str) -> BookieSpace | None:
+        async with self._places:
+            try:
+                info = await client.bookie_info(bookie_id)
+            except PodkeeperError:
+                return None  # whoever asks sees that it is missing
+        return BookieSpace(info.free_bytes, info.total_bytes)
+
+    async def state(self) -> ClusterInfo:
+        bookies, marks = self._service.bookies, self._service.under_replication
+        sets = await asyncio.gather(
+            *(bookies.list(group) for group in (BookieGroup.ALL, BookieGroup.WRITABLE, BookieGroup.READ_ONLY))
+        )
+        known, writable, read_only = (each.bookies for each in sets)
+        auditor = await self._service.auditor_election.current_auditor()
+        return ClusterInfo(
+            auditor_elected=auditor is not None,
+            auditor_id=auditor or "",
+            cluster_under_replicated=await self._is_under_replicated(),
+            ledger_replication_enabled=await marks.is_enabled(),
+            total_bookies_count=len(known | writable | read_only),
+            writable_bookies_count=len(writable),
+            readonly_bookies_count=len(read_only - writable),
+            unavailable_bookies_count=len(known - writable - read_only),
+        )
+
+    async def _is_under_replicated(self) -> bool:
+        async with aclosing(self._service.under_replication.list()) as marks:  # type: ignore[type-var]
+            async for _ in marks:
+                return True
+        return False
+
 
 _UNITS: Final = ("", "KB", "MB", "GB", "TB")
-_BASE: Final = "/api/v1/bookie"
 
 
-async def _cluster_info(context: Context, call: Call) -> Reply:
-    state = await context.admin.cluster.state()
-    return Json(
-        ClusterInfo(
-            auditor_elected=state.auditor_id is not None,
-            auditor_id=state.auditor_id or "",
-            cluster_under_replicated=state.is_under_replicated,
-            ledger_replication_enabled=state.is_replication_enabled,
-            total_bookies_count=state.total,
-            writable_bookies_count=state.writable,
-            readonly_bookies_count=state.read_only,
-            unavailable_bookies_count=max(0, state.total - state.writable - state.read_only),
-        )
-    )
+async def _cluster_info(context: OfCluster, call: Call) -> Reply:
+    return Json(await context.admin.cluster.state())
 
 
-async def _list_bookies(context: Context, call: Call) -> Reply:
+async def _list_bookies(context: OfCluster, call: Call) -> Reply:
     cluster = context.admin.cluster
     bookies = await cluster.bookies(read_only=call.parameters["type"] == "ro")
     return Json(await cluster.hosts(bookies) if call.flag("print_hostnames") else dict.fromkeys(bookies))
 
 
-async def _list_bookie_info(context: Context, call: Call) -> Reply:
+async def _list_bookie_info(context: OfCluster, call: Call) -> Reply:
     found = await context.admin.cluster.space()
     if not found:
         return Text("Not found any Bookie info.", 404)
     answer = {bookie: f": {{{_space(space)}}}," for bookie, space in found.items()}
-    whole = Space(sum(space.total for space in found.values()), sum(space.free for space in found.values()))
+    whole = BookieSpace(
+        sum(each.free_space for each in found.values()), sum(each.total_space for each in found.values())
+    )
     return Json(answer | {"ClusterInfo: ": f"{{{_space(whole)}}}"})
 
 
-def _space(space: Space) -> str:
-    return f"Free: {space.free}{readable(space.free)}, Total: {space.total}{readable(space.total)}"
+def _space(space: BookieSpace) -> str:
+    return (
+        f"Free: {space.free_space}{readable(space.free_space)}, Total: {space.total_space}{readable(space.total_space)}"
+    )
 
 
 def readable(nbytes: int) -> str:
@@ -63,16 +130,16 @@ def readable(nbytes: int) -> str:
 
 def _get(path: str, operation: Operation) -> Resource:
     refusal = Text("Not found method. Should be GET method", 404)
-    return Resource(f"{_BASE}/{path}", Group.ADMIN, (operation,), refusal, own=False)
+    return Resource(path, Group.ADMIN, (operation,), refusal, own=False)
 
 
 RESOURCES: Final = (
     _get(
-        "cluster_info",
+        cluster_api.INFO.path,
         Operation("GET", Role.VIEWER, "The cluster in numbers", _cluster_info, (Answer("Numbers.", type=ClusterInfo),)),
     ),
     _get(
-        "list_bookies",
+        cluster_api.BOOKIES.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -86,7 +153,7 @@ RESOURCES: Final = (
         ),
     ),
     _get(
-        "list_bookie_info",
+        cluster_api.SPACE.path,
         Operation(
             "GET",
             Role.VIEWER,

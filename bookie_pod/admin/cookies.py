@@ -1,46 +1,111 @@
-"""The cookies that the metadata service keeps, for people who repair them, and for operators."""
+"""The stored cookies of all bookies, for people who repair them.
+
+Invariants
+- Nothing is stored for a bookie that is not a cookie of it.
+- A cookie goes only if its bookie is registered nowhere and a full listing showed that no ledger needs it, and only
+  the version that was read before.
+
+Threads: event loop.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
 from bookie_pod.audit import audited
+from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.decommission import LossesBody
+from bookie_protocol.errors import (
+    BadRequest,
+    InvalidCookie,
+    MetadataExists,
+    MetadataNotFound,
+    NoCookie,
+    Refused,
+)
+from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfCluster
+
+
+class StoredCookies:
+    """Raises `NoCookie`; `Refused`, `BadRequest`: nothing was changed; `MetadataError`."""
+
+    def __init__(self, service: MetadataService) -> None:
+        self._service = service
+        self._cookies = service.cookies
+
+    async def read(self, bookie_id: str) -> bytes:
+        try:
+            return (await self._cookies.read(bookie_id)).value
+        except MetadataNotFound as error:
+            raise NoCookie(f"bookie {bookie_id} has no cookie") from error
+
+    async def create(self, bookie_id: str, data: bytes) -> None:
+        _check(bookie_id, data)
+        try:
+            await self._cookies.create(bookie_id, data)
+        except MetadataExists as error:
+            raise Refused(f"bookie {bookie_id} has a cookie already; nothing was changed") from error
+
+    async def update(self, bookie_id: str, data: bytes) -> None:
+        _check(bookie_id, data)
+        try:
+            version = (await self._cookies.read(bookie_id)).version
+            await self._cookies.update(bookie_id, data, version)
+        except MetadataNotFound as error:
+            raise NoCookie(f"bookie {bookie_id} has no cookie") from error
+
+    async def delete(self, bookie_id: str, accepted_losses: frozenset[int] = frozenset()) -> None:
+        from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+
+        await delete_unneeded_cookie(self._service, bookie_id, accepted_losses)
+
+
+def _check(bookie_id: str, data: bytes) -> None:
+    try:
+        found = parse_cookie(data, "the body")
+    except InvalidCookie as error:
+        raise BadRequest(str(error)) from error
+    if found.bookie_id != bookie_id:
+        raise BadRequest(f"the body is the cookie of bookie {found.bookie_id[:100]}, not of {bookie_id}")
+
 
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 
 
-async def _cookie(context: Context, call: Call) -> Reply:
+async def _cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    return Text((await context.admin.decommission.cookie(bookie_id)).decode("utf-8", "replace"))
+    return Text((await context.admin.cookies.read(bookie_id)).decode("utf-8", "replace"))
 
 
-async def _create_cookie(context: Context, call: Call) -> Reply:
+async def _create_cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    await context.admin.decommission.create_cookie(bookie_id, call.body)
+    await context.admin.cookies.create(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} created")
 
 
-async def _update_cookie(context: Context, call: Call) -> Reply:
+async def _update_cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    await context.admin.decommission.update_cookie(bookie_id, call.body)
+    await context.admin.cookies.update(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} updated")
 
 
-async def _delete_cookie(context: Context, call: Call) -> Reply:
+async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     losses = accepted_losses(call.parameters["accept_loss"])
     if not call.is_blank:
         losses |= accepted_losses(call.members().get("accept_loss"))
     audited(accept_loss=sorted(losses))
-    await context.admin.decommission.delete_cookie(bookie_id, accepted_losses=losses)
+    await context.admin.cookies.delete(bookie_id, losses)
     return Text(f"cookie of {bookie_id} deleted")
 
 
@@ -49,7 +114,7 @@ _NONE: Final = Answer("There is none.", 404)
 
 RESOURCES: Final = (
     Resource(
-        "/api/v1/bookie/cookie",
+        decommission_api.COOKIE.path,
         Group.ADMIN,
         (
             Operation(

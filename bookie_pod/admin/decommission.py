@@ -7,15 +7,15 @@ Source: reference auto-recovery, sections 8, 9 and 14.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.decommission import (
     DecommissionBody,
     DecommissionOutlook,
@@ -29,18 +29,19 @@ from bookie_protocol.admin_api.decommission import (
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 
-_AUTORECOVERY: Final = "/api/v1/autorecovery"
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfCluster
+
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 _ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
-_PROGRESS: Final = f"{_AUTORECOVERY}/decommission/progress"
 _ENDS_WITH_US: Final = (
     "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
-    " which goes on where this one was. How far it is: GET {}?bookie_id={}"
+    f" which goes on where this one was. How far it is: GET {decommission_api.PROGRESS.path}?bookie_id="
 )
 _RECOVERY_ENDS_WITH_US: Final = (
     "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
-    f" which restores what is left. How far it is: GET {_AUTORECOVERY}/bookie/progress, from this bookie"
+    f" which restores what is left. How far it is: GET {decommission_api.RECOVER_PROGRESS.path}, from this bookie"
 )
 """A second line; the first ones are Apache's."""
 
@@ -57,7 +58,7 @@ def _flag(value: object, name: str) -> bool:
 # --- decommission -----------------------------------------------------------------------------------------------
 
 
-async def _decommission(context: Context, call: Call) -> Reply:
+async def _decommission(context: OfCluster, call: Call) -> Reply:
     if call.is_blank:
         return Text("Null request body for DecommissionService.", 404)
     members = call.members()
@@ -70,20 +71,20 @@ async def _decommission(context: Context, call: Call) -> Reply:
     if delete_cookie or losses:
         call.caller.demand(Role.ADMIN, "a decommission with delete_cookie or accept_loss")
     await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
-    return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US.format(_PROGRESS, bookie_id)}")
+    return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US}{bookie_id}")
 
 
-async def _plan(context: Context, call: Call) -> Reply:
+async def _plan(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     return Json(await context.admin.decommission.decommission_outlook(bookie_id))
 
 
-async def _progress(context: Context, call: Call) -> Reply:
+async def _progress(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     return Json(await context.admin.decommission.decommission_state(bookie_id))
 
 
-async def _undo(context: Context, call: Call) -> Reply:
+async def _undo(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.members().get("bookie_src"), "bookie_src")
     audited(bookie=bookie_id)
     return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
@@ -92,7 +93,7 @@ async def _undo(context: Context, call: Call) -> Reply:
 # --- recovery of lost bookies -------------------------------------------------------------------------------------
 
 
-async def _recover(context: Context, call: Call) -> Reply:
+async def _recover(context: OfCluster, call: Call) -> Reply:
     if call.is_blank:
         return Text("No request body provide.", 404)
     members = call.members()
@@ -108,7 +109,7 @@ async def _recover(context: Context, call: Call) -> Reply:
     return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
 
 
-async def _recover_progress(context: Context, call: Call) -> Reply:
+async def _recover_progress(context: OfCluster, call: Call) -> Reply:
     state = context.admin.decommission.recover_state()
     return Json(state) if state is not None else Text("This bookie was asked for no recovery.", 404)
 
@@ -116,13 +117,13 @@ async def _recover_progress(context: Context, call: Call) -> Reply:
 # --- what there is, and what would suffer -------------------------------------------------------------------------
 
 
-async def _safety(context: Context, call: Call) -> Reply:
+async def _safety(context: OfCluster, call: Call) -> Reply:
     bookies = str(call.parameters["bookies"]).split(",")
     ids = [checked_id(bookie.strip(), "bookies") for bookie in bookies]
     return Json(await context.admin.decommission.safety(ids))
 
 
-async def _replicas(context: Context, call: Call) -> Reply:
+async def _replicas(context: OfCluster, call: Call) -> Reply:
     return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
 
 
@@ -131,7 +132,7 @@ _NONE: Final = Answer("There is none.", 404)
 
 RESOURCES: Final = (
     Resource(
-        f"{_AUTORECOVERY}/decommission",
+        decommission_api.DECOMMISSION.path,
         Group.ADMIN,
         (
             Operation(
@@ -153,7 +154,7 @@ RESOURCES: Final = (
         own=False,
     ),
     Resource(
-        f"{_AUTORECOVERY}/decommission/plan",
+        decommission_api.OUTLOOK.path,
         Group.ADMIN,
         (
             Operation(
@@ -168,7 +169,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        f"{_AUTORECOVERY}/decommission/progress",
+        decommission_api.PROGRESS.path,
         Group.ADMIN,
         (
             Operation(
@@ -182,7 +183,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        f"{_AUTORECOVERY}/decommission/undo",
+        decommission_api.UNDO.path,
         Group.ADMIN,
         (
             Operation(
@@ -198,7 +199,7 @@ RESOURCES: Final = (
         _ONLY_PUT,
     ),
     Resource(
-        f"{_AUTORECOVERY}/bookie",
+        decommission_api.RECOVER.path,
         Group.ADMIN,
         (
             Operation(
@@ -218,7 +219,7 @@ RESOURCES: Final = (
         own=False,
     ),
     Resource(
-        f"{_AUTORECOVERY}/bookie/progress",
+        decommission_api.RECOVER_PROGRESS.path,
         Group.ADMIN,
         (
             Operation(
@@ -231,7 +232,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        f"{_AUTORECOVERY}/safety_check",
+        decommission_api.SAFETY.path,
         Group.ADMIN,
         (
             Operation(
@@ -254,7 +255,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        "/api/v1/ledger/replicas",
+        decommission_api.REPLICAS.path,
         Group.ADMIN,
         (
             Operation(

@@ -18,25 +18,31 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bookie_pod.admin.client import AdminClient
-from bookie_pod.admin.cookie_store import CookieAdmin
-from bookie_pod.admin.decommission_facts import holdings_of, outlook_of, safety_of, state_of
+from bookie_pod.admin.client import ClusterClient
 from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
+    HeldReplicas,
     LedgerHoldings,
     LedgerReason,
     RecoverState,
+    RiskyLedger,
+    Runs,
     Safety,
 )
 from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
 
 if TYPE_CHECKING:
+    from bookie_client.replication.replica_listing import BookieReplicas, EntryRuns, LedgerReplicas
+    from bookie_client.replication.safety import SafetyReport
     from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
     from bookie_pod.autorecovery.decommission.moving import ClientMover
+    from bookie_pod.autorecovery.decommission.plan import DecommissionPlan
     from bookie_pod.autorecovery.decommission.presence import BookieAdmin
     from bookie_pod.autorecovery.decommission.recover import Recover
+    from bookie_pod.autorecovery.decommission.state import DecommissionRecord
     from bookie_pod.config.model import BookieConfig
+
 
 _log = structlog.get_logger(__name__)
 
@@ -46,15 +52,14 @@ _SHOWN: Final = 20
 
 
 class Decommissions:
-    """`DecommissionPort`. The code of auto-recovery is loaded by the first who needs it."""
+    """Begun, followed and taken back. The code of auto-recovery is loaded by the first who needs it."""
 
-    def __init__(self, client: AdminClient, config: BookieConfig, admin: BookieAdmin | None = None) -> None:
+    def __init__(self, client: ClusterClient, config: BookieConfig, admin: BookieAdmin | None = None) -> None:
         """`admin`: how bookies are made read-only; by default over their HTTP endpoints, with this bookie's token."""
         self._client = client
         self._service = client.metadata
         self._config = config
         self._admin = admin
-        self._cookies = CookieAdmin(self._service)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._problems: dict[str, str] = {}
         self._recovery: asyncio.Task[None] | None = None
@@ -202,20 +207,6 @@ class Decommissions:
 
         return holdings_of(await replicas_of(await self._client.get(), ledger_id))
 
-    # --- cookies ----------------------------------------------------------------------------------------------
-
-    async def cookie(self, bookie_id: str) -> bytes:
-        return await self._cookies.read(bookie_id)
-
-    async def create_cookie(self, bookie_id: str, data: bytes) -> None:
-        await self._cookies.create(bookie_id, data)
-
-    async def update_cookie(self, bookie_id: str, data: bytes) -> None:
-        await self._cookies.update(bookie_id, data)
-
-    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
-        await self._cookies.delete(bookie_id, accepted_losses)
-
     # --- parts ------------------------------------------------------------------------------------------------
 
     async def _mover(self) -> ClientMover:
@@ -246,3 +237,91 @@ async def _first(job: asyncio.Task[None], event: asyncio.Event) -> None:
         await asyncio.wait((job, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+def state_of(record: DecommissionRecord, *, running: bool, problem: str) -> DecommissionState:
+    """A stored record, and what this bookie has to do with it."""
+    progress = record.progress
+    return DecommissionState(
+        bookie_id=record.bookie_id,
+        phase=record.phase.value,
+        form=record.form.value if record.form is not None else None,
+        coordinator=record.coordinator,
+        running_here=running,
+        problem=problem,
+        started_time=record.started_ms,
+        updated_time=record.updated_ms,
+        delete_cookie=record.delete_cookie,
+        ledgers_total=progress.ledgers_total,
+        ledgers_left=progress.ledgers_left,
+        bytes_total=progress.bytes_total,
+        bytes_left=progress.bytes_left,
+        bytes_copied=progress.bytes_copied,
+        seconds_left=progress.eta_s,
+        blocked=progress.blocked,
+        blockers=[LedgerReason(blocker.ledger_id, blocker.reason) for blocker in progress.blockers],
+        proven_ledgers=record.proof.ledgers if record.proof is not None else None,
+    )
+
+
+def outlook_of(plan: DecommissionPlan) -> DecommissionOutlook:
+    """A plan."""
+    return DecommissionOutlook(
+        bookie_id=plan.bookie_id,
+        presence=plan.presence,
+        form=plan.form.value,
+        has_cookie=plan.has_cookie,
+        ledgers=plan.ledgers,
+        open_ledgers=plan.open_ledgers,
+        bytes=plan.nbytes,
+        targets=len(plan.targets),
+        free_bytes=plan.free_bytes,
+        largest_ensemble=plan.largest_ensemble,
+        auto_recovery_enabled=plan.auto_recovery_enabled,
+        auditor=plan.auditor,
+        under_replicated=plan.under_replicated,
+        under_replicated_here=plan.needing_count,
+        refusals=list(plan.refusals),
+        warnings=list(plan.warnings),
+    )
+
+
+def safety_of(report: SafetyReport) -> Safety:
+    """A safety report."""
+    ledgers = [
+        RiskyLedger(each.ledger_id, each.risk.value, each.first_entry, each.copies_left, each.ack_quorum, each.detail)
+        for each in report.listed
+    ]
+    return Safety(
+        safe=report.is_safe,
+        going=sorted(report.going),
+        ledgers_seen=report.ledgers_seen,
+        ledgers_concerned=report.ledgers_concerned,
+        no_copy=report.no_copy,
+        below_ack_quorum=report.below_ack_quorum,
+        no_slack=report.no_slack,
+        unknown=report.unknown,
+        ledgers=ledgers,
+    )
+
+
+def holdings_of(found: LedgerReplicas) -> LedgerHoldings:
+    """What each bookie holds."""
+    bookies = [_held(each) for each in found.bookies]
+    return LedgerHoldings(found.ledger_id, found.metadata.state.value, found.last_entry, bookies)
+
+
+def _held(each: BookieReplicas) -> HeldReplicas:
+    return HeldReplicas(
+        bookie_id=each.bookie,
+        registration=each.registration.value,
+        expected=Runs(each.expected.count, [list(run) for run in each.expected.runs]),
+        held=_runs(each.held),
+        missing=_runs(each.missing),
+        surplus=_runs(each.surplus),
+        problem=each.error,
+    )
+
+
+def _runs(entries: EntryRuns | None) -> Runs | None:
+    return Runs(entries.count, [list(run) for run in entries.runs]) if entries is not None else None

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.server.http.api.openapi import openapi
 from bookie_pod.server.http.api.schema import Schema
 from bookie_pod.server.http.api.table import Group, Operation, Parameter, Resource
@@ -106,7 +107,7 @@ list is never taken for the whole.
 
 def http_api_page() -> str:
     """The whole page."""
-    table = resources(admin=True, guarded=frozenset())
+    table = resources(RESOURCES, frozenset())
     document = openapi(table, version="", guarded=frozenset())
     lines = [_INTRODUCTION]
     for group, title in (

@@ -1,17 +1,122 @@
-"""Facts by which an operator decides: the state of the cluster, and whether a bookie is needed."""
+"""Facts by which an operator decides: the state of the cluster, and whether a bookie is needed.
+
+Invariants
+- Every fact is read from the metadata service for this very answer. What cannot be read is an error of the whole
+  answer: no number stands for "not known".
+- Two listings at once share nothing; at most `MAX_LISTINGS` run, and others wait for their turn.
+- Memory: the ids of the bookies; of ledgers only counts, but for those that name the bookie which a proof is about.
+
+Event loop only.
+
+Sources: reference auto-recovery, sections 8 and 13; metadata layout, sections 4 to 6.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Set as AbstractSet
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_protocol.admin_api import cluster as cluster_api
+from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.cluster import ClusterFacts
 from bookie_protocol.admin_api.decommission import DrainProof, ProofBody
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfCluster
+
+
+MAX_LISTINGS: Final = 2
+_SHOWN: Final = 20
+_LOCKS_SECONDS: Final = 5.0
+"""For so long the re-replications of others are waited for; an operator asks again."""
+
+
+class FactsView:
+    """The code of auto-recovery is loaded by the first who needs it."""
+
+    def __init__(self, service: MetadataService, config: BookieConfig) -> None:
+        self._service = service
+        self._config = config
+        self._places = asyncio.Semaphore(MAX_LISTINGS)
+
+    async def cluster(self) -> ClusterFacts:
+        from bookie_pod.autorecovery.auditor.replicas_check import NO_COPY
+        from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+
+        marks, records = self._service.under_replication, AuditRecords(self._service)
+        # Records are read in step with all writes before (`sync`), and so is what this session reads after them.
+        audit = (await records.read(Check.BOOKIES)).last
+        replicas = (await records.read(Check.REPLICAS)).last
+        instance_id = await self._instance_id()
+        writable, read_only, cookies = [
+            sorted((await self._service.bookies.list(group)).bookies)
+            for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY, BookieGroup.ALL)
+        ]
+        delay = await marks.lost_bookie_recovery_delay()
+        return ClusterFacts(
+            instance_id=instance_id,
+            writable=writable,
+            read_only=read_only,
+            cookies=cookies,
+            under_replicated=await self._service.under_replication.count(),
+            auditor=await self._service.auditor_election.current_auditor(),
+            last_audit_ms=audit.started_ms if audit is not None else None,
+            autorecovery_enabled=await marks.is_enabled(),
+            lost_bookie_recovery_delay_seconds=(
+                delay if delay is not None else self._config.auto_recovery.lost_bookie_recovery_delay_s
+            ),
+            unrecoverable=replicas.counts.get(NO_COPY, 0) if replicas is not None else None,
+        )
+
+    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset()) -> DrainProof:
+        from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+        from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
+        from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+        from bookie_pod.autorecovery.decommission.store import now_ms
+
+        async with self._places:
+            begun_ms = now_ms()
+            audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
+            instance_id = await self._instance_id()
+            before = await presence_of(self._service, bookie_id)
+            found, locked = await survey_unclaimed(self._service, bookie_id, _LOCKS_SECONDS)
+            after = await presence_of(self._service, bookie_id)
+        claims = (locked | found.in_recovery) - accepted_losses
+        return DrainProof(
+            bookie_id=bookie_id,
+            ledgers=len(found.ledgers.keys() - accepted_losses),
+            open_ledgers=sum(
+                not ledger.is_closed and ledger.ledger_id not in accepted_losses for ledger in found.ledgers.values()
+            ),
+            marks=len(found.marks - accepted_losses),
+            accepted_losses=len(found.left() & accepted_losses),
+            first_ledgers=nsmallest(_SHOWN, found.left(accepted_losses)),
+            claims=len(claims),
+            first_claims=nsmallest(_SHOWN, claims),
+            registered=before is not Presence.ABSENT or after is not Presence.ABSENT,
+            auditor=await self._service.auditor_election.current_auditor(),
+            last_audit_ms=audit.started_ms if audit is not None else None,
+            instance_id=instance_id,
+            ledgers_seen=found.ledgers_seen,
+            begun_ms=begun_ms,
+        )
+
+    async def _instance_id(self) -> str:
+        found = await self._service.cluster.instance_id()
+        if not found:
+            raise MetadataDamaged("the cluster has no instance id, so nobody can tell which one it is")
+        return found
+
 
 _STATE_S: Final = 120.0
 """Seconds for what counts every mark."""
@@ -20,17 +125,17 @@ _LISTING_S: Final = 600.0
 _UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
 
 
-async def _cluster(context: Context, call: Call) -> Reply:
+async def _cluster(context: OfCluster, call: Call) -> Reply:
     return Json(await context.admin.facts.cluster())
 
 
-async def _proof(context: Context, call: Call) -> Reply:
+async def _proof(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     losses = accepted_losses(call.parameters["accept_loss"])
     return Json(await context.admin.facts.proof(bookie_id, losses))
 
 
-async def _long_proof(context: Context, call: Call) -> Reply:
+async def _long_proof(context: OfCluster, call: Call) -> Reply:
     members = call.members()
     bookie_id = checked_id(members.get("bookie_id"), "bookie_id")
     return Json(await context.admin.facts.proof(bookie_id, accepted_losses(members.get("accept_loss"))))
@@ -38,7 +143,7 @@ async def _long_proof(context: Context, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        "/api/v1/cluster/state",
+        cluster_api.STATE.path,
         Group.ADMIN,
         (
             Operation(
@@ -52,7 +157,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        "/api/v1/autorecovery/decommission/proof",
+        decommission_api.PROOF.path,
         Group.ADMIN,
         (
             Operation(

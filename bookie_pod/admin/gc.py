@@ -1,25 +1,98 @@
-"""Control of garbage collection: force a pass, hold compaction back, compact the location index."""
+"""Garbage collection: what it does, why a log is still there, what compaction would give back; forced and held back.
+
+Threads: event loop; `reports` and `forecasts` read files and belong on other threads.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
+from bookie_pod.node.gc.collection import GarbageCollection
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.storage.gc.collector import GarbageCollector
+from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport
+from bookie_pod.storage.gc.schedule import Compaction
+from bookie_protocol.admin_api import gc as gc_api
 from bookie_protocol.admin_api.gc import (
-    CompactIndexBody,
+    CompactionOutlook,
     ForceBody,
     ForceState,
+    GcDetails,
+    GcForecast,
+    GcPass,
+    GcProgress,
+    LedgerShare,
+    LogWhy,
+    QuarantinedLog,
     ResumeBody,
     SuspendBody,
     Suspensions,
+    UsageTenth,
     YesNo,
 )
+from bookie_protocol.errors import BadRequest, StorageFault
 
-_EMPTY: Final = Text("Empty request body", 400)
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfBookie
+
+
+class Collectors:
+    """A running collection, each collector with the directory that it collects."""
+
+    def __init__(self, collection: GarbageCollection) -> None:
+        self._collection = collection
+        self._named = [(self._name(each), each) for each in collection.collectors]
+
+    def _name(self, collector: GarbageCollector) -> str:
+        return ",".join(folder.removesuffix("/current") for folder in self._collection.folders_of(collector))
+
+    @property
+    def force_pending(self) -> bool:
+        return self._collection.force_pending
+
+    @property
+    def major_suspended(self) -> bool:
+        return self._collection.major_suspended
+
+    @property
+    def minor_suspended(self) -> bool:
+        return self._collection.minor_suspended
+
+    def force(self, major: bool | None = None, minor: bool | None = None) -> None:
+        self._collection.force(major, minor)
+
+    def suspend(self, *, major: bool = False, minor: bool = False) -> None:
+        self._collection.suspend(major=major, minor=minor)
+
+    def resume(self, *, major: bool = False, minor: bool = False) -> None:
+        self._collection.resume(major=major, minor=minor)
+
+    def states(self) -> Sequence[tuple[str, GcState]]:
+        return [(name, collector.state()) for name, collector in self._named]
+
+    def reports(self, log_id: int) -> Sequence[tuple[str, LogReport]]:
+        found = []
+        for name, collector in self._named:
+            if not collector.has_log(log_id):
+                continue
+            try:
+                found.append((name, collector.report(log_id)))
+            except StorageFault:
+                if collector.has_log(log_id):
+                    raise
+                # removed while it was looked at
+        return found
+
+    def forecasts(self) -> Sequence[tuple[str, Forecast]]:
+        return [(name, collector.forecast()) for name, collector in self._named]
+
+
+EMPTY: Final = Text("Empty request body", 400)
 
 
 def _yes_no(value: bool) -> YesNo:
@@ -29,47 +102,47 @@ def _yes_no(value: bool) -> YesNo:
 # --- force ------------------------------------------------------------------------------------------------
 
 
-async def _force(context: Context, call: Call) -> Reply:
+async def _force(context: OfBookie, call: Call) -> Reply:
     gc = context.admin.gc
     if call.is_blank:
         gc.force()
     else:
         members = call.members()
         gc.force(
-            _chosen(members.get("forceMajor"), not gc.major_suspended),
-            _chosen(members.get("forceMinor"), not gc.minor_suspended),
+            chosen(members.get("forceMajor"), not gc.major_suspended),
+            chosen(members.get("forceMinor"), not gc.minor_suspended),
         )
     return Json(f"Triggered GC on BookieServer: {context.admin.node.bookie_id}")
 
 
-def _chosen(value: object, default: bool) -> bool:
+def chosen(value: object, default: bool) -> bool:
     """As the reference reads it: the word true in any case, or the JSON boolean."""
     return default if value is None else str(value).lower() == "true"
 
 
-async def _force_state(context: Context, call: Call) -> Reply:
+async def _force_state(context: OfBookie, call: Call) -> Reply:
     return Json(ForceState(_yes_no(context.admin.gc.force_pending)))
 
 
 # --- suspend, resume --------------------------------------------------------------------------------------
 
 
-async def _suspensions(context: Context, call: Call) -> Reply:
+async def _suspensions(context: OfBookie, call: Call) -> Reply:
     gc = context.admin.gc
     return Json(Suspensions(_yes_no(gc.minor_suspended), _yes_no(gc.major_suspended)))
 
 
-async def _suspend(context: Context, call: Call) -> Reply:
+async def _suspend(context: OfBookie, call: Call) -> Reply:
     return _switch(context, call, "suspend")
 
 
-async def _resume(context: Context, call: Call) -> Reply:
+async def _resume(context: OfBookie, call: Call) -> Reply:
     return _switch(context, call, "resume")
 
 
-def _switch(context: Context, call: Call, verb: Literal["suspend", "resume"]) -> Reply:
+def _switch(context: OfBookie, call: Call, verb: Literal["suspend", "resume"]) -> Reply:
     if call.is_blank:
-        return _EMPTY
+        return EMPTY
     members = call.members()
     major, minor = switch(members, f"{verb}Major"), switch(members, f"{verb}Minor")
     if major is None and minor is None:
@@ -82,30 +155,9 @@ def _switch(context: Context, call: Call, verb: Literal["suspend", "resume"]) ->
     return Json(", ".join(f"{verb.capitalize()} {kind}GC on BookieServer: {server}" for kind in kinds))
 
 
-# --- index ------------------------------------------------------------------------------------------------
-
-
-async def _index_state(context: Context, call: Call) -> Reply:
-    return Json(context.admin.node.index_compactions())
-
-
-async def _compact_index(context: Context, call: Call) -> Reply:
-    if call.is_blank:
-        return _EMPTY
-    members, node = call.members(), context.admin.node
-    if not _chosen(members.get("entryLocationRocksDBCompact"), False):
-        return Text("Not trigger Entry Location RocksDB compact.")
-    locations = str(members.get("entryLocations") or "")
-    paths = [part.strip() for part in locations.split(",") if part.strip()]
-    node.compact_indexes(paths or None)
-    named_paths = f" {','.join(paths)}" if paths else ""
-    return Json(f"Triggered entry Location RocksDB{named_paths} compact on bookie:{node.bookie_id}")
-
-
 # --- the table ------------------------------------------------------------------------------------------
 
 
-_BASE: Final = "/api/v1/bookie"
 _DONE: Final = Answer("What was done.", type=str)
 
 
@@ -115,12 +167,13 @@ def _switches(verb: str, put: Operation) -> Resource:
     )
     refusal = f"Not found method. Should be PUT to {verb} major or minor compaction, Or GET to get compaction state."
     operations = (state, put) if verb == "suspend" else (put,)
-    return Resource(f"{_BASE}/gc/{verb}_compaction", Group.ADMIN, operations, Text(refusal, 404), own=False)
+    path = gc_api.SUSPENSIONS.path if verb == "suspend" else gc_api.RESUME.path
+    return Resource(path, Group.ADMIN, operations, Text(refusal, 404), own=False)
 
 
-RESOURCES: Final = (
+_CONTROL: Final = (
     Resource(
-        f"{_BASE}/gc",
+        gc_api.FORCE_STATE.path,
         Group.ADMIN,
         (
             Operation(
@@ -135,27 +188,209 @@ RESOURCES: Final = (
     ),
     _switches("suspend", Operation("PUT", Role.OPERATOR, "Hold back compaction", _suspend, (_DONE,), body=SuspendBody)),
     _switches("resume", Operation("PUT", Role.OPERATOR, "Allow compaction again", _resume, (_DONE,), body=ResumeBody)),
+)
+
+
+async def _details(context: OfBookie, call: Call) -> Reply:
+    return Json([_details_of(state) for _, state in context.admin.gc.states()])
+
+
+def _details_of(state: GcState) -> GcDetails:
+    return GcDetails(
+        force_compacting=state.force_compacting,
+        major_compacting=state.major_compacting,
+        minor_compacting=state.minor_compacting,
+        last_major_compaction_time=state.last_major_ms,
+        last_minor_compaction_time=state.last_minor_ms,
+        last_entry_location_compaction_time=state.last_index_ms,
+        major_compaction_counter=state.major_count,
+        minor_compaction_counter=state.minor_count,
+        entry_location_compaction_counter=state.index_count,
+    )
+
+
+async def _progress(context: OfBookie, call: Call) -> Reply:
+    return Json([_progress_of(directory, state) for directory, state in context.admin.gc.states()])
+
+
+_KINDS: Final[Mapping[Compaction, Literal["major", "minor"]]] = {Compaction.MAJOR: "major", Compaction.MINOR: "minor"}
+
+
+def _progress_of(directory: str, state: GcState) -> GcProgress:
+    last, made = state.last_pass, None
+    if last is not None:
+        kind = _KINDS[last.compaction] if last.compaction is not None else None
+        made = GcPass(
+            last.ledgers_deleted,
+            last.logs_deleted,
+            last.logs_compacted,
+            last.reclaimed_bytes,
+            kind,
+            list(last.errors),
+        )
+    return GcProgress(
+        directory,
+        state.phase,
+        state.done,
+        state.total,
+        state.force_compacting,
+        state.major_suspended,
+        state.minor_suspended,
+        made,
+    )
+
+
+_STATE: Final = (
     Resource(
-        f"{_BASE}/entry_location_compact",
+        gc_api.DETAILS.path,
         Group.ADMIN,
         (
             Operation(
                 "GET",
                 Role.VIEWER,
-                "Which location indexes are being compacted",
-                _index_state,
-                (Answer("Path of each index; true: it is.", type=dict[str, bool]),),
-            ),
-            Operation(
-                "PUT",
-                Role.OPERATOR,
-                "Compact location indexes in the background",
-                _compact_index,
-                (_DONE, Answer("Nothing was triggered.")),
-                body=CompactIndexBody,
+                "Garbage collection of each storage",
+                _details,
+                (Answer("States.", type=list[GcDetails]),),
             ),
         ),
-        Text("Not allowed method. Should be PUT to trigger compact, Or GET to get compact state.", 405),
         own=False,
     ),
+    Resource(
+        gc_api.PROGRESS.path,
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "What the collectors do now, and what their last pass did",
+                _progress,
+                (Answer("One per storage.", type=list[GcProgress]),),
+            ),
+        ),
+    ),
 )
+
+
+_HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
+
+
+def read_log_id(text: str) -> int:
+    """The id of an entry log from its name (`1f.log`), from hexadecimal (`0x1f`, `1f`) or decimal (`31`) digits.
+    `BadRequest` for anything else."""
+    stem = text.removesuffix(".log").removeprefix("0x")
+    if _HEX.fullmatch(stem) is None:
+        raise BadRequest(
+            f"entryLog={text[:100]}: must be a file's name (1f.log), hexadecimal (0x1f) or decimal (31) digits"
+        )
+    return int(stem, 10 if stem == text and stem.isdecimal() else 16)
+
+
+async def _why(context: OfBookie, call: Call) -> Reply:
+    log_id = read_log_id(call.parameters["entryLog"])
+    gc = context.admin.gc
+    found = await context.workers.run(lambda: gc.reports(log_id))
+    if not found:
+        return Text(f"there is no entry log {log_id:x}.log (id {log_id}) here", 404)
+    return Json([_why_of(directory, report) for directory, report in found])
+
+
+def _why_of(directory: str, report: LogReport) -> LogWhy:
+    usage, owners = report.usage, report.owners
+    return LogWhy(
+        directory,
+        f"{report.log_id:x}.log",
+        report.log_id,
+        report.path,
+        report.size,
+        usage.usage() if usage is not None else None,
+        usage.remaining if usage is not None else None,
+        usage.in_doubt if usage is not None else None,
+        [LedgerShare(*each) for each in owners] if owners is not None else None,
+        report.reason,
+        report.age_s,
+    )
+
+
+async def _forecast(context: OfBookie, call: Call) -> Reply:
+    gc = context.admin.gc
+    return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts)])
+
+
+def _forecast_of(directory: str, forecast: Forecast) -> GcForecast:
+    width = 100 // len(forecast.buckets)
+    usage = [
+        UsageTenth(at * width, (at + 1) * width, each.logs, each.total_bytes, each.reclaimable_bytes, each.oldest_age_s)
+        for at, each in enumerate(forecast.buckets)
+    ]
+    return GcForecast(directory, usage, _outlook(forecast.minor), _outlook(forecast.major), forecast.unmeasured)
+
+
+def _outlook(of: CompactionForecast) -> CompactionOutlook:
+    return CompactionOutlook(of.threshold, of.logs, of.rewritten_bytes, of.reclaimable_bytes, of.due_in_s)
+
+
+async def _quarantine(context: OfBookie, call: Call) -> Reply:
+    return Json(_quarantined(context.admin.gc))
+
+
+def _quarantined(gc: Collectors) -> Sequence[QuarantinedLog]:
+    found: list[QuarantinedLog] = []
+    for directory, state in gc.states():
+        by_scrub = {log_id: detail for log_id, detail in state.held.items() if log_id not in state.quarantined}
+        for log_id, detail in sorted([*state.quarantined.items(), *by_scrub.items()]):
+            by: Literal["gc", "scrub"] = "scrub" if log_id in by_scrub else "gc"
+            found.append(QuarantinedLog(directory, f"{log_id:x}.log", log_id, detail, by))
+    return found
+
+
+_ENTRY_LOG: Final = Parameter(
+    "entryLog",
+    Kind.TEXT,
+    "Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal.",
+    pattern=r"^(0x)?[0-9a-fA-F]{1,16}(\.log)?$",
+    missing=Text("entryLog is missing: name an entry log, such as entryLog=1f.log", 400),
+)
+
+
+def _of_logs(path: str, operation: Operation) -> Resource:
+    return Resource(path, Group.ADMIN, (operation,))
+
+
+_LOGS: Final = (
+    _of_logs(
+        gc_api.WHY.path,
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "Why an entry log is still there, and when it will go",
+            _why,
+            (
+                Answer("One per storage that has such a log.", type=list[LogWhy]),
+                Answer("There is no such log.", 404),
+            ),
+            parameters=(_ENTRY_LOG,),
+        ),
+    ),
+    _of_logs(
+        gc_api.FORECAST.path,
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "What compaction would give back",
+            _forecast,
+            (Answer("One per storage.", type=list[GcForecast]),),
+        ),
+    ),
+    _of_logs(
+        gc_api.QUARANTINE.path,
+        Operation(
+            "GET",
+            Role.VIEWER,
+            "Damaged entry logs that are left alone",
+            _quarantine,
+            (Answer("All of them.", type=list[QuarantinedLog]),),
+        ),
+    ),
+)
+
+RESOURCES: Final = (*_CONTROL, *_STATE, *_LOGS)

@@ -1,16 +1,31 @@
-"""Rebuilding the databases of a bookie that serves: begun, watched and stopped."""
+"""The indexes of a bookie that serves: rebuilt and compacted on request.
+
+Invariants
+- A location index that waits or is being compacted is not queued again; they are compacted one after the other.
+- `IndexCompactions.stop` waits for the one that runs: RocksDB is not closed under its feet.
+
+Threads: event loop, `stop` on another thread after the last `start`; `index-compaction` compacts.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
+from bookie_pod.admin.gc import EMPTY, chosen
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
-from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
+from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
+from bookie_protocol.admin_api import gc as gc_api
+from bookie_protocol.admin_api import integrity as integrity_api
+from bookie_protocol.admin_api.gc import CompactIndexBody
 from bookie_protocol.admin_api.integrity import (
     RebuildBegun,
     RebuildBody,
@@ -19,14 +34,66 @@ from bookie_protocol.admin_api.integrity import (
     RebuildProgress,
     RebuildStop,
 )
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, StorageFault
+
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfBookie
+
+
+_log = structlog.get_logger(__name__)
+
+
+class IndexCompactions:
+    """`indexes`: path of each, and what compacts it."""
+
+    def __init__(self, indexes: Mapping[str, Callable[[], None]]) -> None:
+        self._indexes = dict(indexes)
+        self._wanted: set[str] = set()
+        self._stopped = False
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="index-compaction")
+
+    def running(self) -> dict[str, bool]:
+        """By path: whether it waits or is being compacted."""
+        return {path: path in self._wanted for path in self._indexes}
+
+    def start(self, paths: Sequence[str] | None = None) -> None:
+        """Compact these, None: all. `BadRequest` for an unknown path, and then none."""
+        chosen = self._indexes if paths is None else paths
+        for path in chosen:
+            if path not in self._indexes:
+                known = ", ".join(self._indexes) or "none"
+                raise BadRequest(f"{path[:200]} is no location index of this bookie; its indexes: {known}")
+        for path in chosen:
+            if path not in self._wanted and not self._stopped:
+                self._wanted.add(path)
+                self._executor.submit(self._compact, path)
+
+    def _compact(self, path: str) -> None:
+        began = time.monotonic()
+        try:
+            self._indexes[path]()
+        except StorageFault as error:
+            _log.error("location index not compacted", path=path, reason=str(error))
+        except Exception as error:
+            _log.exception("location index not compacted", path=path, reason=str(error))
+        else:
+            _log.info("location index compacted", path=path, seconds=round(time.monotonic() - began, 3))
+        finally:
+            self._wanted.discard(path)
+
+    def stop(self) -> None:
+        """Blocks while one runs; the others are forgotten."""
+        self._stopped = True
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
 
 _CURRENT: Final = "/current"
+_DONE: Final = Answer("What was done.", type=str)
 _SWITCHES: Final = ("locations", "ledgers", "acceptDamage")
 
 
-async def _status(context: Context, call: Call) -> Reply:
-    return Json([_progress_of(state) for state in context.admin.integrity.rebuild_states()])
+async def _status(context: OfBookie, call: Call) -> Reply:
+    return Json([_progress_of(state) for state in context.admin.integrity.rebuilder.states()])
 
 
 def _progress_of(state: RebuildState) -> RebuildProgress:
@@ -59,12 +126,12 @@ def _progress_of(state: RebuildState) -> RebuildProgress:
 # --- begin and stop -----------------------------------------------------------------------------------------
 
 
-async def _begin(context: Context, call: Call) -> Reply:
+async def _begin(context: OfBookie, call: Call) -> Reply:
     request = _request(call)
     audited(accept_damage=request.accept_damage)
     if request.accept_damage:
         call.caller.demand(Role.ADMIN, "a rebuild with accept_damage")
-    return Json(RebuildBegun(context.admin.integrity.request_rebuild(request)))
+    return Json(RebuildBegun(context.admin.integrity.rebuilder.request(request)))
 
 
 def _request(call: Call) -> RebuildRequest:
@@ -89,13 +156,56 @@ def _folders(found: Any) -> tuple[str, ...]:
     return tuple(f"{each.rstrip('/')}{_CURRENT}" for each in found)
 
 
-async def _stop(context: Context, call: Call) -> Reply:
-    return Json(RebuildStop(context.admin.integrity.cancel_rebuild()))
+async def _stop(context: OfBookie, call: Call) -> Reply:
+    return Json(RebuildStop(context.admin.integrity.rebuilder.cancel()))
+
+
+# --- compaction -------------------------------------------------------------------------------------------
+
+
+async def _index_state(context: OfBookie, call: Call) -> Reply:
+    return Json(context.admin.indexes.running())
+
+
+async def _compact_index(context: OfBookie, call: Call) -> Reply:
+    if call.is_blank:
+        return EMPTY
+    members, node = call.members(), context.admin.node
+    if not chosen(members.get("entryLocationRocksDBCompact"), False):
+        return Text("Not trigger Entry Location RocksDB compact.")
+    locations = str(members.get("entryLocations") or "")
+    paths = [part.strip() for part in locations.split(",") if part.strip()]
+    context.admin.indexes.start(paths or None)
+    named_paths = f" {','.join(paths)}" if paths else ""
+    return Json(f"Triggered entry Location RocksDB{named_paths} compact on bookie:{node.bookie_id}")
 
 
 RESOURCES: Final = (
     Resource(
-        "/api/v1/bookie/index_rebuild",
+        gc_api.INDEX_COMPACTIONS.path,
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                Role.VIEWER,
+                "Which location indexes are being compacted",
+                _index_state,
+                (Answer("Path of each index; true: it is.", type=dict[str, bool]),),
+            ),
+            Operation(
+                "PUT",
+                Role.OPERATOR,
+                "Compact location indexes in the background",
+                _compact_index,
+                (_DONE, Answer("Nothing was triggered.")),
+                body=CompactIndexBody,
+            ),
+        ),
+        Text("Not allowed method. Should be PUT to trigger compact, Or GET to get compact state.", 405),
+        own=False,
+    ),
+    Resource(
+        integrity_api.REBUILD_STATUS.path,
         Group.ADMIN,
         (
             Operation(

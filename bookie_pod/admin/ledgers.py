@@ -11,25 +11,59 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bookie_pod.admin.ports import LedgerPort
+from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.cluster import EnsembleMember, LedgerView
 from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfCluster
+
+
+class ClusterLedgers:
+    """Through the client."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._ledgers = client.metadata.ledgers
+
+    async def ids(self) -> AsyncIterator[int]:
+        async for span in self._ledgers.ranges():
+            for ledger_id in span.ids:
+                yield ledger_id
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        return await (await self._client.get()).metadata(ledger_id)
+
+    async def delete(self, ledger_id: int) -> None:
+        await self._ledgers.delete(ledger_id)
+
+    async def entries(self, ledger_id: int, first: int, last: int | None) -> AsyncGenerator[tuple[int, bytes], None]:
+        client = await self._client.get()
+        async with client.open(ledger_id, password=None) as reader:
+            end = reader.last_add_confirmed if last is None else min(last, reader.last_add_confirmed)
+            if first > end:
+                return
+            async with aclosing(reader.batches(first, end)) as batches:
+                async for batch in batches:
+                    for entry in batch:
+                        yield entry.entry_id, entry.payload
+
+
 LEDGERS_PER_PAGE: Final = 100
 ENTRIES_PER_PAGE: Final = 1000
 _AT_A_TIME: Final = 50
 """Ledgers whose metadata is read at the same time."""
-_BASE: Final = "/api/v1/ledger"
 
 
 # --- metadata ---------------------------------------------------------------------------------------------
@@ -63,7 +97,7 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-async def _metadata(context: Context, call: Call) -> Reply:
+async def _metadata(context: OfCluster, call: Call) -> Reply:
     ledger_id = call.number("ledger_id")
     found = await context.admin.ledgers.metadata(ledger_id)
     return Json({str(ledger_id): ledger_view(_for(call.caller, found))})
@@ -77,7 +111,7 @@ def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
 # --- list -------------------------------------------------------------------------------------------------
 
 
-async def _list(context: Context, call: Call) -> Reply:
+async def _list(context: OfCluster, call: Call) -> Reply:
     ledgers = context.admin.ledgers
     if not call.flag("print_metadata"):
         return JsonMembers(_ids(ledgers))
@@ -85,13 +119,13 @@ async def _list(context: Context, call: Call) -> Reply:
     return JsonMembers(_listed(ledgers, page, call.caller, decode=call.flag("decode_meta")))
 
 
-async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
+async def _ids(ledgers: ClusterLedgers) -> AsyncGenerator[tuple[str, Any], None]:
     async for ledger_id in ledgers.ids():
         yield str(ledger_id), None
 
 
 async def _listed(
-    ledgers: LedgerPort, page: int | None, caller: Caller, *, decode: bool
+    ledgers: ClusterLedgers, page: int | None, caller: Caller, *, decode: bool
 ) -> AsyncGenerator[tuple[str, Any], None]:
     async for group in _groups(_page(ledgers.ids(), page)):
         answers = await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group))
@@ -128,7 +162,7 @@ async def _groups(ids: AsyncIterator[int]) -> AsyncIterator[list[int]]:
         yield group
 
 
-async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
+async def _existing(ledgers: ClusterLedgers, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
     try:
         return await ledgers.metadata(ledger_id)
     except NotThere:
@@ -140,7 +174,7 @@ async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | Met
 # --- read, delete -----------------------------------------------------------------------------------------
 
 
-async def _read(context: Context, call: Call) -> Reply:
+async def _read(context: OfCluster, call: Call) -> Reply:
     first, last = call.number("start_entry_id"), call.number("end_entry_id")
     page: int | None = call.parameters["page"]
     if last != -1 and last < first:
@@ -156,7 +190,7 @@ async def _read(context: Context, call: Call) -> Reply:
 
 
 async def _entries(
-    ledgers: LedgerPort, ledger_id: int, first: int, last: int | None, page: int | None
+    ledgers: ClusterLedgers, ledger_id: int, first: int, last: int | None, page: int | None
 ) -> AsyncGenerator[tuple[str, Any], None]:
     entries = ledgers.entries(ledger_id, first, last)
     try:
@@ -168,7 +202,7 @@ async def _entries(
         yield "Entries for page: ", str(page)
 
 
-async def _delete(context: Context, call: Call) -> Reply:
+async def _delete(context: OfCluster, call: Call) -> Reply:
     ledger_id = call.number("ledger_id")
     await context.admin.ledgers.delete(ledger_id)
     return Json(f"Deleted ledger: {ledger_id}")
@@ -181,8 +215,8 @@ def _ledger_id(missing: str) -> Parameter:
     return Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text(missing, 404))
 
 
-def _resource(name: str, operation: Operation, refusal: str) -> Resource:
-    return Resource(f"{_BASE}/{name}", Group.ADMIN, (operation,), Text(refusal, 404), own=False)
+def _resource(path: str, operation: Operation, refusal: str) -> Resource:
+    return Resource(path, Group.ADMIN, (operation,), Text(refusal, 404), own=False)
 
 
 _NO_LEDGER: Final = Answer("There is no such ledger.", 404)
@@ -192,7 +226,7 @@ _PAGE: Final = "Counted from 1; not given: everything."
 
 RESOURCES: Final = (
     _resource(
-        "list",
+        cluster_api.LEDGERS.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -218,7 +252,7 @@ RESOURCES: Final = (
         _ONLY_GET,
     ),
     _resource(
-        "metadata",
+        cluster_api.METADATA.path,
         Operation(
             "GET",
             Role.VIEWER,
@@ -230,7 +264,7 @@ RESOURCES: Final = (
         _ONLY_GET,
     ),
     _resource(
-        "read",
+        cluster_api.READ.path,
         Operation(
             "GET",
             Role.ADMIN,
@@ -247,7 +281,7 @@ RESOURCES: Final = (
         _NEEDS_ID,
     ),
     _resource(
-        "delete",
+        cluster_api.DELETE.path,
         Operation(
             "DELETE",
             Role.ADMIN,

@@ -11,12 +11,10 @@ from bookie_pod.admin import (
     cookies,
     decommission,
     facts,
-    gc_control,
-    gc_logs,
-    gc_state,
-    index_rebuild,
-    integrity,
+    gc,
+    index,
     ledgers,
+    scrub,
     settings,
 )
 
@@ -33,10 +31,8 @@ CLUSTER: Final = (
 RESOURCES: Final = (
     *settings.RESOURCES,
     *bookie.RESOURCES,
-    *gc_control.RESOURCES,
-    *gc_state.RESOURCES,
-    *gc_logs.RESOURCES,
-    *integrity.RESOURCES,
-    *index_rebuild.RESOURCES,
+    *gc.RESOURCES,
+    *scrub.RESOURCES,
+    *index.RESOURCES,
     *CLUSTER,
 )

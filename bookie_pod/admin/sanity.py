@@ -1,22 +1,33 @@
-"""The sanity test: a small ledger on this very bookie, written, read back, deleted.
+"""The sanity test: a small ledger on this very bookie, written, read back, deleted; and the gauge `SERVER_SANITY`
+(`sanityCheckMetricsEnabled`), for which it is made every minute.
 
-Source: reference bookie behaviour, section 8.3.
+Invariants
+- The gauge is 1 after a test that passed, and of a read-only bookie, which has nothing wrong with it; 0 after one that
+  failed or took too long; -1 until the first has ended.
+- One test at a time; none fails the bookie.
+
+Threads: event loop; the gauge may be read by any.
+
+Source: reference bookie behaviour, sections 8.3 and 11.3; apache/bookkeeper#3924.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bookie_pod.admin.client import AdminClient
+from bookie_pod.admin.client import ClusterClient
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import PodkeeperError
 
 if TYPE_CHECKING:
     from bookie_client import Client
+
 
 _log = structlog.get_logger(__name__)
 
@@ -28,7 +39,7 @@ REQUEST_S: Final = 1.0
 class SanityTest:
     """One at a time; others wait for their turn. Event loop only."""
 
-    def __init__(self, client: AdminClient, bookie_id: str) -> None:
+    def __init__(self, client: ClusterClient, bookie_id: str) -> None:
         self._client = client
         self._bookie_id = bookie_id
         self._turn = asyncio.Lock()
@@ -72,3 +83,53 @@ async def _try(client: Client) -> str | None:
         finally:
             await client.delete(ledger_id)
     return None if read == written else "what was read is not what was written"
+
+
+_log = structlog.get_logger(__name__)
+
+INTERVAL_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
+
+
+class Sanity(IntEnum):
+    """Values of the gauge."""
+
+    UNKNOWN = -1
+    FAILED = 0
+    PASSED = 1
+
+
+class SanityWatch:
+    """`test` says whether all went well; `read_only` whether there is nothing to try."""
+
+    def __init__(
+        self,
+        test: Callable[[], Awaitable[bool]],
+        read_only: Callable[[], bool],
+        *,
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.value = Sanity.UNKNOWN
+        self._test = test
+        self._read_only = read_only
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.value = Sanity.PASSED if await self._passes() else Sanity.FAILED
+            await asyncio.sleep(self._interval_s)
+
+    async def _passes(self) -> bool:
+        if self._read_only():
+            return True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._test()
+        except TimeoutError:
+            _log.warning("sanity test failed", reason=f"no result within {self._timeout_s:g} s")
+        except Exception as error:  # whatever is wrong, it is this gauge that tells
+            _log.exception("sanity test failed", reason=str(error))
+        return False

@@ -1,16 +1,19 @@
-"""What is sound and what is damaged: the scrubber, its findings, and the check of what was lost."""
+"""What is sound and what is damaged: the scrubber, its findings, and the check of what was lost.
+
+Event loop only.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState
+from bookie_protocol.admin_api import integrity as integrity_api
 from bookie_protocol.admin_api.integrity import (
     DamageFound,
     DamageKind,
@@ -21,11 +24,15 @@ from bookie_protocol.admin_api.integrity import (
     ScrubStatus,
 )
 
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfBookie
+
+
 # --- the scrubber -------------------------------------------------------------------------------------------
 
 
-async def _status(context: Context, call: Call) -> Reply:
-    state = context.admin.integrity.scrub_state()
+async def _status(context: OfBookie, call: Call) -> Reply:
+    state = context.admin.integrity.scrubber.state()
     return Json(
         ScrubStatus(
             state.enabled,
@@ -59,15 +66,15 @@ def _progress_of(part: PartState) -> ScrubProgress:
     )
 
 
-async def _scrub(context: Context, call: Call) -> Reply:
-    return Json(ScrubRequest(context.admin.integrity.request_scrub()))
+async def _scrub(context: OfBookie, call: Call) -> Reply:
+    return Json(ScrubRequest(context.admin.integrity.scrubber.request()))
 
 
 # --- findings -----------------------------------------------------------------------------------------------
 
 
-async def _damages(context: Context, call: Call) -> Reply:
-    return Json([_damage_of(damage) for damage in context.admin.integrity.scrub_state().damages])
+async def _damages(context: OfBookie, call: Call) -> Reply:
+    return Json([_damage_of(damage) for damage in context.admin.integrity.scrubber.state().damages])
 
 
 def _damage_of(damage: Damage) -> DamageFound:
@@ -84,9 +91,10 @@ def _id(number: int) -> int | None:
 # --- what was lost ------------------------------------------------------------------------------------------
 
 
-async def _data_check(context: Context, call: Call) -> Reply:
-    state = context.admin.integrity.data_check()
-    if state is None:
+async def _data_check(context: OfBookie, call: Call) -> Reply:
+    integrity = context.admin.integrity
+    state = integrity.data_check.state
+    if not (integrity.checks_data or state.needed):
         return Json(DataIntegrity(False, False, False, 0, 0, 0, 0, ""))
     return Json(
         DataIntegrity(
@@ -104,7 +112,7 @@ async def _data_check(context: Context, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        "/api/v1/bookie/scrub",
+        integrity_api.SCRUB_STATUS.path,
         Group.ADMIN,
         (
             Operation("GET", Role.VIEWER, "What the scrubber does", _status, (Answer("State.", type=ScrubStatus),)),
@@ -119,7 +127,7 @@ RESOURCES: Final = (
         Text("Not allowed method. Should be PUT to begin a scrub, Or GET to get its state.", 405),
     ),
     Resource(
-        "/api/v1/bookie/scrub/damages",
+        integrity_api.DAMAGES.path,
         Group.ADMIN,
         (
             Operation(
@@ -132,7 +140,7 @@ RESOURCES: Final = (
         ),
     ),
     Resource(
-        "/api/v1/bookie/data_integrity",
+        integrity_api.DATA_INTEGRITY.path,
         Group.ADMIN,
         (
             Operation(

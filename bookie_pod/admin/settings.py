@@ -1,26 +1,77 @@
-"""The configuration as it is held in memory: look at it, and change it until the next start."""
+"""The configuration as the admin API shows and changes it: in memory, until the next start.
+
+Invariants
+- What does not make a valid configuration changes nothing.
+- Garbage collection takes over its rates, thresholds and intervals at once; everything else was read at the start.
+
+Threads: event loop; a changed configuration is checked on a thread.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from bookie_pod.audit import audited
 from bookie_pod.config.keys import render
+from bookie_pod.config.load import read_config
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.admin_api import bookie as bookie_api
+from bookie_protocol.errors import BadRequest, InvalidConfiguration
+
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import OfBookie
+
+
+_log = structlog.get_logger(__name__)
+
+
+class Settings:
+    """`apply` hears of every change."""
+
+    def __init__(self, config: BookieConfig, apply: Callable[[BookieConfig], None]) -> None:
+        self.config = config
+        """With the changes."""
+        self._apply = apply
+        self._changes: dict[str, str] = {}
+        self._turn = asyncio.Lock()
+
+    def shown(self) -> Mapping[str, str]:
+        return self.config.set_keys
+
+    async def change(self, values: Mapping[str, str]) -> None:
+        async with self._turn:
+            # The keys that are set at present, defaults that came from the machine or the environment included.
+            texts = {**self.config.set_keys, **self._changes, **values}
+            loaded = await asyncio.to_thread(read_config, None, {}, texts)
+            if loaded.config is None:
+                raise InvalidConfiguration("; ".join(map(_plain, loaded.problems)))
+            self._changes.update(values)
+            self.config = loaded.config
+            _log.info("configuration changed until the next start", keys=sorted(values))
+            self._apply(loaded.config)
+
+
+def _plain(problem: str) -> str:
+    """Without the words about where the value came from."""
+    return problem.removeprefix("--set: ").removesuffix(" (--set)")
+
 
 _REFUSAL: Final = Text("Request body not found. should contains k-v pairs", 404)
 
 
-async def _shown(context: Context, call: Call) -> Reply:
+async def _shown(context: OfBookie, call: Call) -> Reply:
     return Json(context.admin.settings.shown(), spaced=False)
 
 
-async def _change(context: Context, call: Call) -> Reply:
+async def _change(context: OfBookie, call: Call) -> Reply:
     if call.is_blank:
         return _REFUSAL
     values = {}
@@ -35,7 +86,7 @@ async def _change(context: Context, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        "/api/v1/config/server_config",
+        bookie_api.CONFIG.path,
         Group.ADMIN,
         (
             Operation(

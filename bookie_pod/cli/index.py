@@ -100,7 +100,7 @@ def _watch(api: BlockingAdmin) -> list[RebuildProgress]:
 
 
 def _code(found: list[RebuildProgress]) -> int:
-    """Of several that went wrong the first of: could not tell, damaged, stopped."""
+    """The exit code: of several that went wrong the first of could not tell, damaged, stopped."""
     codes = {_CODES.get(each.outcome, CommandExit.COULD_NOT_TELL) for each in found}
     return min(codes - {CommandExit.OK}, default=CommandExit.OK)
 

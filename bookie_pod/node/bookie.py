@@ -33,16 +33,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bookie_pod.admin.ports import AdminPorts
-from bookie_pod.admin.running import Administration, RunningBookie
-from bookie_pod.admin.sanity_watch import SanityWatch
+from bookie_pod.admin.rooms import BookieRooms, RunningBookie
+from bookie_pod.admin.sanity import SanityWatch
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.background import BackgroundTasks, collect_cycles
-from bookie_pod.node.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
@@ -66,7 +63,6 @@ from bookie_pod.node.side_services import SideServices, own_connector
 from bookie_pod.node.start_errors import as_no_cluster, as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep
-from bookie_pod.node.watch import Step, Watch
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor
@@ -127,7 +123,7 @@ class Bookie:
         self._durability: Durability
         self._monitor: DiskMonitor | None = None
         self._mode: BookieMode
-        self._administration: Administration | None = None
+        self._administration: BookieRooms | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
         self._services = SideServices(config, self.status, self.registry, self._undo, self._tasks)
 
@@ -171,7 +167,7 @@ class Bookie:
         config = self.config
         uri = required_metadata_uri(config)
         await self._bind()
-        http = self._services.start_http(self._admin_ports)
+        http = self._services.start_http(self._admin)
         self.status.enter("connecting to the metadata service")
         with as_no_cluster(config):
             self._metadata = await open_metadata(config.metadata, uri)
@@ -340,7 +336,7 @@ class Bookie:
 
     def _start_administration(self) -> None:
         host, port = self._registration.address or ("", self.port)
-        self._administration = Administration(
+        self._administration = BookieRooms(
             RunningBookie(
                 config=self.config,
                 files=self._files,
@@ -361,16 +357,16 @@ class Bookie:
         )
         self._undo.push_async_callback(self._administration.stop)
         if self.config.metrics.sanity_check_metrics:
-            watch = SanityWatch(self._administration.ports.node.check_sanity, lambda: self._mode.read_only)
+            watch = SanityWatch(self._administration.node.check_sanity, lambda: self._mode.read_only)
             self._metrics.bind_sanity(lambda: watch.value)
             self._tasks.assist("sanity check", watch.run)
 
     async def _give_back_memory(self) -> None:
         await give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer())
 
-    def _admin_ports(self) -> AdminPorts | None:
-        """What the admin API reaches; None while the bookie does not serve."""
-        return self._administration.ports if self.status.running and self._administration is not None else None
+    def _admin(self) -> BookieRooms | None:
+        """What the admin API knows; None while the bookie does not serve."""
+        return self._administration if self.status.running else None
 
     def _start_disks(self) -> None:
         monitor = self._monitor = start_disk_watch(

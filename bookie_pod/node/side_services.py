@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from bookie_pod.admin.ports import AdminPorts
+from bookie_pod.admin.rooms import BookieRooms
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
-    from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class SideServices:
         self.memory = MemoryGovernor(config.client_memory_bytes)
         """Of the clients of this process, whichever port they come to."""
 
-    def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[HttpServer | None]:
+    def start_http(self, find_admin: Callable[[], BookieRooms | None]) -> asyncio.Task[object]:
         """The caller awaits it."""
         starting = asyncio.create_task(
             start_http(
@@ -84,6 +84,7 @@ class SideServices:
                 self._status,
                 self._registry,
                 find_admin,
+                table=RESOURCES,
                 memory=self.memory,
                 rules=self._config.access,
             )

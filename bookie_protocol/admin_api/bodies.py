@@ -10,6 +10,7 @@ Any thread, once they are made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -38,7 +39,14 @@ class Route(Generic[T_co]):
 
 def plain(value: Any) -> Any:
     """A body, or several, as lists, dicts and plain values: what `json.dumps` takes."""
-    return msgspec.to_builtins(value, str_keys=True)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_mapping)
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    """A mapping of another kind than dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} is nothing that JSON knows")
 
 
 def decode(text: bytes, kind: type[T]) -> T:

@@ -14,6 +14,7 @@ Threads: `AdminClient` belongs to one event loop; `BlockingAdmin` may be asked b
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ class BlockingAdmin:
         self._timeout_s = timeout_s
 
     def ask(self, route: Route[T], body: Sent = None, **query: object) -> T:
-        """As `AdminClient.ask`."""
+        """What the place answers, as `AdminClient.ask` tells it."""
         return asyncio.run(self._ask(route, body, query))
 
     async def _ask(self, route: Route[T], body: Sent, query: Mapping[str, object]) -> T:
@@ -168,10 +169,12 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         return CouldNotTell(f"{at.name}: its certificate is not trusted: {reason}; does it match the authorities?")
     if isinstance(error, aiohttp.ClientSSLError):
-        return NoTls(f"{at.name} does not speak TLS: {error}")
+        reason = getattr(error.os_error, "reason", None) or str(error.os_error)
+        return NoTls(f"{at.name} does not speak TLS: {reason}")
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.InvalidURL) or type(error) is aiohttp.ClientResponseError:
         return ProtocolViolation(f"{at.name} does not speak HTTP: {error!r}")
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    errno = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(errno) if errno is not None and errno > 0 else str(error) or type(error).__name__
     return BookieUnavailable(f"{at.name} cannot be reached: {reason}")
 
 

@@ -1,22 +1,25 @@
-"""The ports of the admin API, without a node behind them: a test sets what they say and sees what they were told."""
+"""The rooms of the admin API, without a node behind them: a test sets what they say and sees what they were told."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-from bookie_pod.admin.autorecovery_port import CheckName
-from bookie_pod.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
+from bookie_pod.admin.bookie import DiskFiles
+from bookie_pod.node.integrity.full_check import DataIntegrityState
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
-from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
-from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState, CheckSummary
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState, CheckName, CheckSummary
+from bookie_protocol.admin_api.bookie import BookieSpace
+from bookie_protocol.admin_api.cluster import ClusterInfo
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from tests.support.fake_decommission import FakeDecommissionPort
-from tests.support.fake_facts import FakeFactsPort
+from tests.support.fake_decommission import FakeCookies, FakeDecommission
+from tests.support.fake_facts import FakeFacts
 
 
 def gc_state(**changes: object) -> GcState:
@@ -39,20 +42,18 @@ def gc_state(**changes: object) -> GcState:
 
 
 @dataclass
-class FakeNodePort:
+class FakeNode:
     bookie_id: str = "127.0.0.1:32700"
     address: str = "127.0.0.1:32700"
     flags: NodeState = field(default_factory=lambda: NodeState(True, False, False, True))
-    found_space: Space = field(default_factory=lambda: Space(100, 40))
-    found_marks: Sequence[Mark] = (Mark(16, 512),)
+    found_space: BookieSpace = field(default_factory=lambda: BookieSpace(40, 100, 0.0))
+    found_marks: Sequence[LogMark] = (LogMark(16, 512),)
     found_files: DiskFiles = field(default_factory=lambda: DiskFiles(["10.txn"], ["0.log", "1.log"], []))
     sane: bool = True
     fault: Exception | None = None
     """Raised by whatever is called next."""
-    indexes: dict[str, bool] = field(default_factory=dict)
     expansions: int = 0
     drained: int = 0
-    compacted: list[Sequence[str] | None] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.fault is not None:
@@ -61,11 +62,11 @@ class FakeNodePort:
     def state(self) -> NodeState:
         return self.flags
 
-    def space(self) -> Space:
+    def space(self) -> BookieSpace:
         self._check()
         return self.found_space
 
-    def marks(self) -> Sequence[Mark]:
+    def marks(self) -> Sequence[LogMark]:
         return self.found_marks
 
     def files(self) -> DiskFiles:
@@ -89,17 +90,25 @@ class FakeNodePort:
         self._check()
         self.expansions += 1
 
-    def index_compactions(self) -> Mapping[str, bool]:
-        return self.indexes
 
-    def compact_indexes(self, paths: Sequence[str] | None) -> None:
-        if paths is not None and not set(paths) <= set(self.indexes):
+@dataclass
+class FakeIndexes:
+    """`known`: by path whether it is being compacted."""
+
+    known: dict[str, bool] = field(default_factory=dict)
+    compacted: list[Sequence[str] | None] = field(default_factory=list)
+
+    def running(self) -> Mapping[str, bool]:
+        return self.known
+
+    def start(self, paths: Sequence[str] | None) -> None:
+        if paths is not None and not set(paths) <= set(self.known):
             raise BadRequest("no such index")
         self.compacted.append(paths)
 
 
 @dataclass
-class FakeGcPort:
+class FakeGc:
     collectors: list[tuple[str, GcState]] = field(default_factory=lambda: [("/data/ledgers", gc_state())])
     logs: dict[int, LogReport] = field(default_factory=dict)
     forced: list[tuple[bool | None, bool | None]] = field(default_factory=list)
@@ -132,46 +141,50 @@ class FakeGcPort:
 
 
 @dataclass
-class FakeIntegrityPort:
+class FakeIntegrity:
     scrub: ScrubState = field(default_factory=lambda: ScrubState(True, False, 1_000, (), (), 0))
     requests: int = 0
-    check: DataCheckState | None = None
+    checks_data: bool = False
+    check: DataIntegrityState = field(default_factory=DataIntegrityState)
     rebuilds: list[RebuildState] = field(default_factory=list)
     rebuild_requests: list[RebuildRequest] = field(default_factory=list)
     rebuild_running: bool = False
     fault: Exception | None = None
 
-    def rebuild_states(self) -> Sequence[RebuildState]:
-        return self.rebuilds
+    @property
+    def scrubber(self) -> SimpleNamespace:
+        return SimpleNamespace(state=lambda: self.scrub, request=self._request_scrub)
 
-    def request_rebuild(self, request: RebuildRequest) -> bool:
+    @property
+    def rebuilder(self) -> SimpleNamespace:
+        return SimpleNamespace(states=lambda: self.rebuilds, request=self._request_rebuild, cancel=self._cancel_rebuild)
+
+    @property
+    def data_check(self) -> SimpleNamespace:
+        return SimpleNamespace(state=self.check)
+
+    def _request_rebuild(self, request: RebuildRequest) -> bool:
         if self.fault is not None:
             raise self.fault
         self.rebuild_requests.append(request)
         begun, self.rebuild_running = not self.rebuild_running, True
         return begun
 
-    def cancel_rebuild(self) -> bool:
+    def _cancel_rebuild(self) -> bool:
         ran, self.rebuild_running = self.rebuild_running, False
         return ran
 
-    def scrub_state(self) -> ScrubState:
-        return self.scrub
-
-    def request_scrub(self) -> bool:
+    def _request_scrub(self) -> bool:
         self.requests += 1
         return self.requests == 1
 
-    def data_check(self) -> DataCheckState | None:
-        return self.check
-
 
 @dataclass
-class FakeClusterPort:
+class FakeCluster:
     writable: dict[str, str] = field(default_factory=dict)
     read_only: dict[str, str] = field(default_factory=dict)
-    spaces: dict[str, Space] = field(default_factory=dict)
-    numbers: ClusterState = field(default_factory=lambda: ClusterState(None, False, True, 1, 1, 0))
+    spaces: dict[str, BookieSpace] = field(default_factory=dict)
+    numbers: ClusterInfo = field(default_factory=lambda: ClusterInfo(False, "", False, True, 1, 1, 0, 0))
 
     async def bookies(self, *, read_only: bool) -> Sequence[str]:
         return list(self.read_only if read_only else self.writable)
@@ -180,15 +193,15 @@ class FakeClusterPort:
         known = self.writable | self.read_only
         return {bookie: known.get(bookie) for bookie in bookie_ids}
 
-    async def space(self) -> Mapping[str, Space]:
+    async def space(self) -> Mapping[str, BookieSpace]:
         return self.spaces
 
-    async def state(self) -> ClusterState:
+    async def state(self) -> ClusterInfo:
         return self.numbers
 
 
 @dataclass
-class FakeLedgerPort:
+class FakeLedger:
     ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
     payloads: dict[int, list[bytes]] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
@@ -221,7 +234,7 @@ class FakeLedgerPort:
 
 
 @dataclass
-class FakeSettingsPort:
+class FakeSettings:
     values: dict[str, str] = field(default_factory=dict)
 
     def shown(self) -> Mapping[str, str]:
@@ -234,7 +247,7 @@ class FakeSettingsPort:
 
 
 @dataclass
-class FakeAutoRecoveryPort:
+class FakeAutoRecovery:
     enabled: bool = True
     auditor_id: str | None = None
     marked: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -284,28 +297,19 @@ class FakeAutoRecoveryPort:
 
 @dataclass
 class FakeAdmin:
-    """All of them; `ports` is what the server takes."""
+    """All rooms."""
 
-    node: FakeNodePort = field(default_factory=FakeNodePort)
-    gc: FakeGcPort = field(default_factory=FakeGcPort)
-    integrity: FakeIntegrityPort = field(default_factory=FakeIntegrityPort)
-    cluster: FakeClusterPort = field(default_factory=FakeClusterPort)
-    ledgers: FakeLedgerPort = field(default_factory=FakeLedgerPort)
-    settings: FakeSettingsPort = field(default_factory=FakeSettingsPort)
-    decommission: FakeDecommissionPort = field(default_factory=FakeDecommissionPort)
-    auto_recovery: FakeAutoRecoveryPort = field(default_factory=FakeAutoRecoveryPort)
-    facts: FakeFactsPort = field(default_factory=FakeFactsPort)
+    node: FakeNode = field(default_factory=FakeNode)
+    gc: FakeGc = field(default_factory=FakeGc)
+    integrity: FakeIntegrity = field(default_factory=FakeIntegrity)
+    indexes: FakeIndexes = field(default_factory=FakeIndexes)
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    ledgers: FakeLedger = field(default_factory=FakeLedger)
+    settings: FakeSettings = field(default_factory=FakeSettings)
+    decommission: FakeDecommission = field(default_factory=FakeDecommission)
+    auto_recovery: FakeAutoRecovery = field(default_factory=FakeAutoRecovery)
+    facts: FakeFacts = field(default_factory=FakeFacts)
 
     @property
-    def ports(self) -> AdminPorts:
-        return AdminPorts(
-            self.node,
-            self.gc,
-            self.integrity,
-            self.cluster,
-            self.ledgers,
-            self.settings,
-            self.decommission,
-            self.auto_recovery,
-            self.facts,
-        )
+    def cookies(self) -> FakeCookies:
+        return self.decommission.room_of_cookies

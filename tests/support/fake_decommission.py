@@ -1,4 +1,4 @@
-"""The port of decommissions, without a cluster behind it: a test sets what it says and sees what it was told."""
+"""Decommissions and cookies, without a cluster behind it: a test sets what it says and sees what it was told."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OUTLOOK = DecommissionOutlook(
 
 
 @dataclass
-class FakeDecommissionPort:
+class FakeDecommission:
     """`refusal`: raised by whatever begins something. `cookies` by bookie id."""
 
     begun: list[tuple[str, bool]] = field(default_factory=list)
@@ -70,14 +70,14 @@ class FakeDecommissionPort:
     refusal: str = ""
     recovery: RecoverState | None = None
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.refusal:
             raise Refused(self.refusal)
 
     async def decommission(
         self, bookie_id: str, *, delete_cookie: bool, accepted_losses: frozenset[int] = frozenset()
     ) -> None:
-        self._check()
+        self.check()
         self.losses.append(accepted_losses)
         self.begun.append((bookie_id, delete_cookie))
 
@@ -90,12 +90,12 @@ class FakeDecommissionPort:
         return OUTLOOK
 
     async def undo_decommission(self, bookie_id: str) -> bool:
-        self._check()
+        self.check()
         self.undone.append(bookie_id)
         return True
 
     async def recover(self, bookie_ids: Sequence[str], *, delete_cookies: bool) -> None:
-        self._check()
+        self.check()
         self.recovered.append((tuple(bookie_ids), delete_cookies))
 
     def recover_state(self) -> RecoverState | None:
@@ -110,21 +110,32 @@ class FakeDecommissionPort:
         bookie = HeldReplicas("b:1", "writable", Runs(3, [[0, 2]]), held, Runs(1, [[2, 2]]), Runs(0, []), None)
         return LedgerHoldings(ledger_id, "CLOSED", 2, [bookie])
 
-    async def cookie(self, bookie_id: str) -> bytes:
-        if bookie_id not in self.cookies:
+    @property
+    def room_of_cookies(self) -> FakeCookies:
+        return FakeCookies(self)
+
+
+@dataclass
+class FakeCookies:
+    """Stored with the decommissions, whose refusal counts."""
+
+    of: FakeDecommission
+
+    async def read(self, bookie_id: str) -> bytes:
+        if bookie_id not in self.of.cookies:
             raise NoCookie(f"bookie {bookie_id} has no cookie")
-        return self.cookies[bookie_id]
+        return self.of.cookies[bookie_id]
 
-    async def create_cookie(self, bookie_id: str, data: bytes) -> None:
-        self._check()
-        self.cookies[bookie_id] = data
+    async def create(self, bookie_id: str, data: bytes) -> None:
+        self.of.check()
+        self.of.cookies[bookie_id] = data
 
-    async def update_cookie(self, bookie_id: str, data: bytes) -> None:
-        await self.cookie(bookie_id)
-        self.cookies[bookie_id] = data
+    async def update(self, bookie_id: str, data: bytes) -> None:
+        await self.read(bookie_id)
+        self.of.cookies[bookie_id] = data
 
-    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
-        self._check()
-        self.losses.append(accepted_losses)
-        await self.cookie(bookie_id)
-        del self.cookies[bookie_id]
+    async def delete(self, bookie_id: str, accepted_losses: frozenset[int] = frozenset()) -> None:
+        self.of.check()
+        self.of.losses.append(accepted_losses)
+        await self.read(bookie_id)
+        del self.of.cookies[bookie_id]

@@ -1,4 +1,4 @@
-"""The port of facts, without a cluster behind it: a test sets what it says."""
+"""Facts, without a cluster behind it: a test sets what it says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROOF = DrainProof(
 
 
 @dataclass
-class FakeFactsPort:
+class FakeFacts:
     found: ClusterFacts = field(default_factory=lambda: FACTS)
     fault: Exception | None = None
     asked: list[tuple[str, set[int]]] = field(default_factory=list)

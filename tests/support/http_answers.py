@@ -76,7 +76,7 @@ class Document:
         kind = answer.headers["Content-Type"].partition(";")[0]
         assert kind in content, f"{where}: {kind} is not documented"
         schema = content[kind]["schema"]
-        value = answer.json if kind == "application/json" else answer.body
+        value = answer.json if kind.endswith("json") else answer.body
         problems = [
             f"{'/'.join(map(str, error.path))}: {error.message}"
             for error in Draft202012Validator(schema | {"components": self.content["components"]}).iter_errors(value)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.start import start_http
@@ -29,7 +30,7 @@ class ServedAdmin:
         self.node = FakeNode()
         # Else the lines would stand in what the command of the test prints: both are in this process.
         rules = AccessConfig(audit_log_file=f"{token_file}.audit")
-        starting = start_http(config, self.node, Registry(), lambda: self.admin.ports, rules=rules)
+        starting = start_http(config, self.node, Registry(), lambda: self.admin, table=RESOURCES, rules=rules)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         assert self._server is not None
         self.url = f"{'https' if config.tls_enable else 'http'}://127.0.0.1:{self._server.port}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookie_pod.admin.client import AdminClient
+from bookie_pod.admin.client import ClusterClient
 from bookie_pod.config.model import BookieConfig
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -20,7 +20,7 @@ class CopiesElsewhere:
     """`is_whole` until `close`."""
 
     def __init__(self, metadata: MetadataService, config: BookieConfig) -> None:
-        self._client = AdminClient(metadata, config)
+        self._client = ClusterClient(metadata, config)
         self._config = config
         self._checker: LedgerChecker | None = None
 

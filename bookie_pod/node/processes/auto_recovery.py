@@ -19,18 +19,18 @@ import socket
 import structlog
 
 from bookie_client.cpu_priority import yield_processors
+from bookie_pod.admin.rooms import ClusterRooms
+from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
-from bookie_pod.admin.process import ProcessAdministration
 from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.node.processes import session_renewal
 from bookie_pod.node.processes.service import ClusterProcess
 from bookie_pod.node.processes.session_renewal import SessionNotRenewed, others_get_sessions
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.node.processes.watch import PartEnded
-from bookie_pod.admin.ports import AdminPorts
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
@@ -47,7 +47,7 @@ class AutoRecoveryProcess(ClusterProcess):
     def __init__(self, config: BookieConfig) -> None:
         super().__init__(config)
         self._running: RunningAutoRecovery | None = None
-        self._administration: ProcessAdministration | None = None
+        self._administration: ClusterRooms | None = None
 
     async def _start_http(self) -> HttpServer | None:
         config = self._config
@@ -55,8 +55,8 @@ class AutoRecoveryProcess(ClusterProcess):
             config.http,
             self,
             self._registry,
-            self._admin_ports,
-            has_bookie=False,
+            self._admin,
+            table=CLUSTER,
             memory=MemoryGovernor(config.client_memory_bytes),
             rules=config.access,
         )
@@ -66,12 +66,12 @@ class AutoRecoveryProcess(ClusterProcess):
         name = await asyncio.to_thread(name_of_process, config)
         self._running = running = await start(config, metadata, self._registry, name, embedded=False)
         self._undo.push_async_callback(running.stop)
-        self._administration = ProcessAdministration(metadata, config, lambda: self._running)
+        self._administration = ClusterRooms(metadata, config, lambda: self._running)
         self._undo.push_async_callback(self._administration.stop)
         _log.info("auto-recovery runs", name=name)
 
-    def _admin_ports(self) -> AdminPorts | None:
-        return None if self._administration is None or not self._serves else self._administration.ports
+    def _admin(self) -> ClusterRooms | None:
+        return self._administration if self._serves else None
 
     async def _serve(self) -> None:
         assert self._running is not None

@@ -61,9 +61,7 @@ class GatewayProcess(ClusterProcess):
         return 0 if self._server is None else self._server.port
 
     async def _start_http(self) -> HttpServer | None:
-        return await start_http(
-            self._config.http, self, self._registry, has_bookie=False, admin=False, memory=self._memory
-        )
+        return await start_http(self._config.http, self, self._registry, memory=self._memory)
 
     async def _start_in(self, metadata: MetadataService) -> None:
         config, memory = self._config, self._memory

@@ -101,7 +101,7 @@ class MetadataProcess(ServiceProcess):
             stats_port=options.http_port or 0,
         )
         memory = MemoryGovernor(options.client_memory_mb * _MB)
-        http = self._stops(await start_http(config, self, self._registry, has_bookie=False, memory=memory))
+        http = self._stops(await start_http(config, self, self._registry, memory=memory))
         self._phase = "opening the store"
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         self._undo.push_async_callback(owner.close)

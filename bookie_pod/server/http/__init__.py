@@ -1,9 +1,8 @@
-"""Probes, metrics and the admin API over HTTP.
+"""HTTP: probes, metrics, and what the admin API (`bookie_pod.admin`) is served by.
 
     start.py    what the node calls: imports aiohttp aside, then starts the server
-    server.py   the listening socket and its bounds          routes.py     all paths in one table
-    api/        what every path is made of                   admin/        the admin API
-    tls.py      `httpServerTlsEnable`, files followed        document.py   `docs/http-api.md`
+    server.py   the listening socket and its bounds          routes.py     probes and metrics; all paths together
+    api/        what every path is made of                   tls.py        `httpServerTlsEnable`, files followed
 
 aiohttp is imported only once the bookie serves: it takes longer to load than the bookie to start.
 

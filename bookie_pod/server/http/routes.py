@@ -7,7 +7,7 @@
     /api/v1/bookie/is_ready     like /readyz, by Apache BookKeeper's path
     /api/v1/bookie/state        the flags of the bookie, from the first moment on
     /openapi.json               what is served, as an OpenAPI document
-    /api/v1/...                 the admin API (`admin/`), while the bookie serves
+    /api/v1/...                 the admin API (`bookie_pod.admin`), while the bookie serves
 
 Source: reference bookie behaviour, section 10. Event loop only.
 """
@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from bookie_pod.admin import bookie
-from bookie_pod.admin.routes import RESOURCES as ADMIN
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.openapi import openapi
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, Handler, Operation, Resource
+from bookie_protocol.admin_api import bookie as bookie_routes
+from bookie_protocol.admin_api.bookie import BookieState
 
 
 def guarded_groups(config: HttpConfig) -> frozenset[Group]:
@@ -36,9 +37,9 @@ def guarded_groups(config: HttpConfig) -> frozenset[Group]:
     return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})
 
 
-def resources(*, admin: bool, guarded: frozenset[Group], table: Sequence[Resource] = ADMIN) -> tuple[Resource, ...]:
-    """What is served; without `admin` probes and metrics only. `table`: the admin API."""
-    served = (*PROBES, bookie.STATE, *(table if admin else ()))
+def resources(table: Sequence[Resource], guarded: frozenset[Group]) -> tuple[Resource, ...]:
+    """What is served. `table`: the admin API; empty: probes and metrics only."""
+    served = (*PROBES, STATE, *table)
     document = openapi((*served, _document({})), version=_version(), guarded=guarded)
     return (*served, _document(document))
 
@@ -50,16 +51,16 @@ def _version() -> str:
         return "0"
 
 
-async def _heartbeat(context: Context, call: Call) -> Reply:
+async def _heartbeat(context: Context[Any], call: Call) -> Reply:
     return Text("OK\n")
 
 
-async def _healthz(context: Context, call: Call) -> Reply:
+async def _healthz(context: Context[Any], call: Call) -> Reply:
     reason, complaint = context.status.unhealthy_reason(), context.status.complaint()
     return Text(f"OK, but {complaint}") if reason is None and complaint is not None else _probe(reason)
 
 
-async def _readyz(context: Context, call: Call) -> Reply:
+async def _readyz(context: Context[Any], call: Call) -> Reply:
     return _probe(context.status.unready_reason())
 
 
@@ -67,7 +68,14 @@ def _probe(reason: str | None) -> Reply:
     return Text("OK") if reason is None else Text(reason, 503)
 
 
-async def _metrics(context: Context, call: Call) -> Reply:
+async def _state(context: Context[Any], call: Call) -> Reply:
+    state = context.status.state()
+    return Json(
+        BookieState(state.running, state.read_only, state.shutting_down, state.available_for_high_priority_writes)
+    )
+
+
+async def _metrics(context: Context[Any], call: Call) -> Reply:
     return Text(await context.metrics(), content_type=CONTENT_TYPE)
 
 
@@ -76,7 +84,7 @@ def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answ
 
 
 def _document(content: dict[str, Any]) -> Resource:
-    async def show(context: Context, call: Call) -> Reply:
+    async def show(context: Context[Any], call: Call) -> Reply:
         return Json(content)
 
     answer = Answer("The document.", type=dict[str, Any])
@@ -105,3 +113,11 @@ PROBES: Final = (
     ),
 )
 PROBE_PATHS: Final = frozenset(resource.path for resource in PROBES if resource.group is Group.PROBE)
+STATE: Final = Resource(
+    bookie_routes.STATE.path,
+    Group.ADMIN,
+    (Operation("GET", Role.VIEWER, "Flags of the bookie", _state, (Answer("The flags.", type=BookieState),)),),
+    own=False,
+    always=True,
+)
+"""Answered from the first moment on, unlike the rest of the admin API."""

@@ -30,8 +30,6 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bookie_pod.admin.ports import AdminPorts
-from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
@@ -86,14 +84,14 @@ class HttpServer:
         status: NodeStatus,
         registry: Registry,
         *,
-        find_admin: Callable[[], AdminPorts | None] = lambda: None,
+        find_admin: Callable[[], object | None] = lambda: None,
         access: Access,
         audit: Audit,
-        table: Sequence[Resource] = RESOURCES,
+        table: Sequence[Resource] = (),
         memory: MemoryGovernor | None = None,
     ) -> None:
-        """`find_admin`: the parts of a bookie that serves, None while it does not. `access`: who may what. `table`: the
-        admin API. `memory`: of the clients of this process."""
+        """`find_admin`: what handlers of the admin API know, None while the bookie does not serve. `access`: who may
+        what. `table`: the admin API. `memory`: of the clients of this process."""
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self._complaints = _Complaints()
         self._listener = listener
@@ -110,7 +108,7 @@ class HttpServer:
         self._workers = Workers()
         guarded = guarded_groups(config)
         Dispatcher(Context(status, registry, find_admin, self._workers), access, audit, guarded=guarded).add_to(
-            app, resources(admin=listener.admin, guarded=guarded, table=table)
+            app, resources(table if listener.admin else (), guarded)
         )
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._server: asyncio.Server | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,7 +16,7 @@ from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from bookie_pod.admin.ports import AdminPorts
+    from bookie_pod.server.http.api.table import Resource
     from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
@@ -28,29 +28,27 @@ async def start_http(
     config: HttpConfig,
     status: NodeStatus,
     registry: Registry,
-    find_admin: Callable[[], AdminPorts | None] = lambda: None,
+    find_admin: Callable[[], object | None] = lambda: None,
     *,
-    has_bookie: bool = True,
-    admin: bool = True,
+    table: Sequence[Resource] = (),
     memory: MemoryGovernor | None = None,
     rules: AccessConfig = _STRICT,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
-    `find_admin`: what the admin API reaches, None while the bookie does not serve. `has_bookie`: whether this process
-    is a bookie; one that is none serves only what is about the cluster. `admin` False: nothing but probes and metrics,
-    whatever the configuration says. `memory`: of the clients of this process. `rules`: who may what.
+    `find_admin`: what handlers of the admin API know, None while the bookie does not serve. `table`: the admin API;
+    empty: nothing but probes and metrics, whatever the configuration says. `memory`: of the clients of this process.
+    `rules`: who may what.
     `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
         return None
-    if not admin:
+    if not table:
         listener = listener._replace(admin=False)
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
-    from bookie_pod.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.audit import Audit
-    from bookie_pod.server.access import Access, is_loopback
+    from bookie_pod.server.access import Access
     from bookie_pod.server.http.server import HttpServer
     from bookie_pod.server.tokens import Tokens
 
@@ -64,7 +62,7 @@ async def start_http(
         find_admin=find_admin,
         access=access,
         audit=Audit("http", registry, rules.audit_log_file),
-        table=RESOURCES if has_bookie else CLUSTER,
+        table=table,
         memory=memory,
     )
     await server.start()

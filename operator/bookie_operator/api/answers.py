@@ -30,7 +30,7 @@ _WORDS: Final = {True: "true", False: "false"}
 
 
 def bookie_facts(mode: ReadOnlyState, space: BookieSpace, config: Mapping[str, Any]) -> BookieFacts:
-    """Mode, space, which counts each file system once, and configuration of one bookie."""
+    """The facts of one bookie: its mode, its space, which counts each file system once, and its configuration."""
     total, free = space.total_space, space.free_space
     if total <= 0 or not 0 <= free <= total:
         raise ProtocolViolation(f"{free} free bytes of {total}")
@@ -46,7 +46,7 @@ def bookie_facts(mode: ReadOnlyState, space: BookieSpace, config: Mapping[str, A
 
 
 def settings(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Of a bookie of any make: Apache's tell numbers and lists too; lists are left out."""
+    """The settings of a bookie of any make as texts: Apache's tell numbers and lists too; lists are left out."""
     return {
         key: _WORDS[value] if isinstance(value, bool) else str(value)
         for key, value in config.items()
@@ -71,7 +71,7 @@ def cluster_facts(found: ClusterFacts) -> facts.ClusterFacts:
 
 
 def proof(found: DrainProof, bookie_id: str) -> Proof:
-    """One about another bookie is none."""
+    """What a listing proves of a bookie. One about another bookie proves nothing."""
     _check(found.bookie_id, bookie_id)
     return Proof(
         bookie_id=bookie_id,
@@ -86,7 +86,7 @@ def proof(found: DrainProof, bookie_id: str) -> Proof:
 
 
 def drain_facts(found: DecommissionState, bookie_id: str, now: float) -> DrainFacts:
-    """`now` in seconds since 1970."""
+    """How far a drain is. `now` in seconds since 1970."""
     _check(found.bookie_id, bookie_id)
     silent = now - found.updated_time / 1000 > SILENT_S
     if found.phase == "done":
@@ -108,7 +108,7 @@ def drain_facts(found: DecommissionState, bookie_id: str, now: float) -> DrainFa
 
 
 def no_drain(bookie_id: str, refusal: str) -> DrainFacts:
-    """Nobody drains it; or it was refused, and why."""
+    """The facts of a bookie that nobody drains: it was refused, and why, or nobody was asked."""
     return DrainFacts(bookie_id, DrainPhase.REFUSED if refusal else DrainPhase.ABSENT, message=refusal)
 
 

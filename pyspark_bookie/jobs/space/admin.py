@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdminAccess:
-    """Files, on the driver."""
+    """The files that it takes, on the driver."""
 
     token_file: str | None = None
     ca_file: str | None = None
@@ -27,7 +27,7 @@ class AdminAccess:
     key_file: str | None = None
 
     def token(self) -> str | None:
-        """Raises `PodkeeperSparkError` for a file that cannot be used."""
+        """The token to show. Raises `PodkeeperSparkError` for a file that cannot be used."""
         return read_token("adminTokenFile", self.token_file) if self.token_file is not None else None
 
     def context(self) -> ssl.SSLContext:

@@ -119,7 +119,7 @@ class AdminApi:
             case "GET", "/api/v1/autorecovery/decommission/progress":
                 return self._progress(request.query["bookie_id"])
             case "PUT", "/api/v1/autorecovery/decommission":
-                refusal = keeper.begin_drain(body["bookie_src"], delete_cookie=body["delete_cookie"])
+                refusal = keeper.begin_drain(body["bookie_src"], delete_cookie=body.get("delete_cookie", False))
                 return web.Response(status=409 if refusal else 200, text=refusal or "Success")
             case "PUT", "/api/v1/autorecovery/decommission/undo":
                 found = keeper.undo_drain(body["bookie_src"])

@@ -1,7 +1,7 @@
 """What every HTTP path is made of, whatever it is about.
 
 table.py      paths, methods, parameters and answers as data: the one place that says what is served
-schema.py     JSON schemas from dataclasses, and the same dataclasses as JSON
+schema.py     JSON schemas of what is answered and taken
 layout.py     JSON texts as the reference lays them out
 call.py       one request, its parameters checked
 replies.py    what a handler hands back

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.status import NodeStatus
 
-if TYPE_CHECKING:
-    from bookie_pod.admin.ports import AdminPorts
-
+R = TypeVar("R")
 
 RENDER_SHARE: Final = 9
 """So many times as long as the processor was at the metrics passes until they are rendered again."""
 
 
-class Context:
-    """One per server."""
+class Context(Generic[R]):
+    """One per server. `R`: what the handlers of the admin API know."""
 
     def __init__(
-        self, status: NodeStatus, registry: Registry, find_admin: Callable[[], AdminPorts | None], workers: Workers
+        self, status: NodeStatus, registry: Registry, find_admin: Callable[[], R | None], workers: Workers
     ) -> None:
         self.status = status
         self._registry = registry
@@ -38,7 +36,7 @@ class Context:
         return self._find_admin() is not None
 
     @property
-    def admin(self) -> AdminPorts:
+    def admin(self) -> R:
         """The bookie's parts; only while it serves."""
         found = self._find_admin()
         assert found is not None, "the dispatcher asks before"

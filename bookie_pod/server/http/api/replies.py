@@ -22,7 +22,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A value that `to_json` understands."""
+    """Bodies of the admin API, lists and mappings of them, and plain values."""
 
     value: Any
     spaced: bool = True

@@ -31,7 +31,7 @@ TIMEOUT_S: Final = 30.0
 
 ONLY_GET: Final = Text("Method not supported here. Should be GET method", 404)
 
-Handler = Callable[["Context", Call], Awaitable[Reply]]
+Handler = Callable[["Context[Any]", Call], Awaitable[Reply]]
 
 
 class Group(Enum):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnreachable, Endpoint
 from bookie_operator.world.facts import DrainPhase
-from bookie_pod.admin.ports import Space
+from bookie_protocol.admin_api.bookie import BookieSpace
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.fake_decommission import STATE
 from tests.support.served_admin import TOKEN, ServedAdmin
@@ -40,7 +40,7 @@ def endpoint(server: ServedAdmin) -> Endpoint:
 
 
 async def test_facts_of_a_bookie(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
-    served.admin.node.found_space = Space(100, 40, 87.5)
+    served.admin.node.found_space = BookieSpace(40, 100, 87.5)
     facts = await Admin(session, TOKEN).bookie_facts(endpoint(served))
     assert facts is not None
     assert (facts.total_bytes, facts.used_bytes, facts.used_percent) == (100, 60, 87.5)

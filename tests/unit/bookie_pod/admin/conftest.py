@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.server import HttpServer
@@ -42,7 +43,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     admin, node = FakeAdmin(), FakeNode()
     made: list[Served] = []
-    server = await start_http(LOCAL, node, Registry(), lambda: admin.ports if made[0].serving else None)
+    server = await start_http(LOCAL, node, Registry(), lambda: admin if made[0].serving else None, table=RESOURCES)
     assert server is not None
     made.append(Served(server, admin, node))
     yield made[0]

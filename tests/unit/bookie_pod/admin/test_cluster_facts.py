@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.admin.cookie_store import CookieAdmin
-from bookie_pod.admin.facts_view import FactsView
+from bookie_pod.admin.cookies import StoredCookies
+from bookie_pod.admin.facts import FactsView
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Runs
 from bookie_pod.config.load import load_config
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, Refused
@@ -75,7 +75,7 @@ async def test_ledgers_that_were_given_up_do_not_count(rig: Rig) -> None:
 
 
 async def test_a_cookie_goes_when_only_such_ledgers_need_it(rig: Rig) -> None:
-    cookies = CookieAdmin(rig.service)
+    cookies = StoredCookies(rig.service)
     await rig.stop(GOING)
     with pytest.raises(Refused, match="1 ledgers need it, such as 4"):
         await cookies.delete(GOING, frozenset({1}))
@@ -104,7 +104,7 @@ async def test_who_is_about_to_name_it_is_waited_for_or_told(rig: Rig, monkeypat
 
     monkeypatch.setattr(rig.service.under_replication, "holders", released_then)
     assert (await view.proof("b4:1")).claims == 0
-    monkeypatch.setattr("bookie_pod.admin.facts_view._LOCKS_SECONDS", 0.0)
+    monkeypatch.setattr("bookie_pod.admin.facts._LOCKS_SECONDS", 0.0)
     await worker.under_replication.lock(2)
     await rig.store(ledger(5, (0, "123"), last=None).in_recovery())
     found = await view.proof("b4:1")

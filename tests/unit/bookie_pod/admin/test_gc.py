@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.admin.gc_logs import read_log_id
+from bookie_pod.admin.gc import read_log_id
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.reports import LogReport, PassResult
 from bookie_pod.storage.gc.schedule import Compaction
@@ -142,7 +142,7 @@ async def test_why_a_log_is_still_there(served: Served) -> None:
     (unknown,) = (await served.get("bookie/gc/why?entryLog=32")).json
     assert (unknown["usage"], unknown["owners"], unknown["liveBytes"]) == (None, None, None)
     missing = await served.get("bookie/gc/why?entryLog=33")
-    assert (missing.status, missing.body) == (404, "there is no entry log 21.log (id 33) here")
+    assert (missing.status, missing.line) == (404, "there is no entry log 21.log (id 33) here")
     assert (await served.get("bookie/gc/why")).status == 400
     assert (await served.get("bookie/gc/why?entryLog=zz")).status == 400
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.admin.ports import ClusterState, DiskFiles, Mark, Space
+from bookie_pod.admin.bookie import DiskFiles
 from bookie_pod.server.status import NodeState
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.admin_api.bodies import decode
+from bookie_protocol.admin_api.bookie import BookieSpace
+from bookie_protocol.admin_api.cluster import ClusterInfo
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -77,31 +81,19 @@ def described(view: dict) -> LedgerMetadata:
     )
 
 
-def numbers(answer: str) -> ClusterState:
-    value = json.loads(answer)
-    return ClusterState(
-        value["auditorId"],
-        value["clusterUnderReplicated"],
-        value["ledgerReplicationEnabled"],
-        value["totalBookiesCount"],
-        value["writableBookiesCount"],
-        value["readonlyBookiesCount"],
-    )
-
-
 @pytest.fixture
 def as_recorded(served: Served) -> Served:
     """The ports say what the recorded bookie knew."""
     admin = served.admin
     admin.settings.values = json.loads(recorded("GET /api/v1/config/server_config"))
     info = json.loads(recorded("GET /api/v1/bookie/info"))
-    admin.node.found_space = Space(info["totalSpace"], info["freeSpace"])
-    admin.node.found_marks = [Mark(1795228224002, 479232)]
+    admin.node.found_space = BookieSpace(info["freeSpace"], info["totalSpace"], 0.0)
+    admin.node.found_marks = [LogMark(1795228224002, 479232)]
     admin.node.found_files = DiskFiles(["1a1fbf0ca02.txn"], ["0.log", "1.log"], [])
-    admin.node.indexes = {"/data/bk/gmeta/b0/ledgers/current/locations": False}
+    admin.indexes.known = {"/data/bk/gmeta/b0/ledgers/current/locations": False}
     admin.cluster.writable = dict(BOOKIES)
-    admin.cluster.spaces = dict.fromkeys(BOOKIES, Space(270553174016, 55527284736))
-    admin.cluster.numbers = numbers(recorded("GET /api/v1/bookie/cluster_info"))
+    admin.cluster.spaces = dict.fromkeys(BOOKIES, BookieSpace(55527284736, 270553174016))
+    admin.cluster.numbers = decode(recorded("GET /api/v1/bookie/cluster_info").encode(), ClusterInfo)
     admin.ledgers.ledgers = ledgers()
     started = 1795228222521
     admin.gc.collectors = [
@@ -155,7 +147,7 @@ async def test_after_a_bookie_died_and_another_turned_read_only(as_recorded: Ser
     cluster = as_recorded.admin.cluster
     for call in LATER:
         if call["request"].endswith("cluster_info"):
-            cluster.numbers = numbers(call["answer"])
+            cluster.numbers = decode(call["answer"].encode(), ClusterInfo)
         elif call["request"].endswith("type=ro"):
             cluster.read_only = {"127.0.0.1:32703": "127.0.0.1"}
         answer = await as_recorded(call["request"].split(" ", 1)[1])

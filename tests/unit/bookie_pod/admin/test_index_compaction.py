@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bookie_pod.admin.index_compaction import IndexCompactions
+from bookie_pod.admin.index import IndexCompactions
 from bookie_protocol.errors import BadRequest, StorageFault
 
 

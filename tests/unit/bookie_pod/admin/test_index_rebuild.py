@@ -61,7 +61,7 @@ async def test_begin_and_stop(served: Served) -> None:
 async def test_a_wrong_body_begins_nothing(served: Served, body: dict[str, object], text: str) -> None:
     answer = await served(PATH, "PUT", body=json.dumps(body).encode())
     assert answer.status == 400
-    assert text in answer.body
+    assert text in answer.line
     assert served.admin.integrity.rebuild_requests == []
 
 
@@ -69,4 +69,4 @@ async def test_an_engine_without_databases_refuses(served: Served) -> None:
     served.admin.integrity.fault = Refused("only the databases of DbLedgerStorage")
     answer = await served.put("bookie/index_rebuild")
     assert answer.status == 409
-    assert "DbLedgerStorage" in answer.body
+    assert "DbLedgerStorage" in answer.line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie_pod.admin.ports import DataCheckState
+from bookie_pod.node.integrity.full_check import DataIntegrityState
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import ScrubState
@@ -70,7 +70,7 @@ async def test_every_kind_of_damage(served: Served) -> None:
 async def test_the_check_of_what_was_lost(served: Served) -> None:
     off = (await served.get("bookie/data_integrity")).json
     assert (off["enabled"], off["needed"]) == (False, False)
-    served.admin.integrity.check = DataCheckState(True, True, 10, 2, 300, 1, "bookie-1 does not answer")
+    served.admin.integrity.check = DataIntegrityState(True, True, 10, 2, 300, 1, "bookie-1 does not answer")
     assert (await served.get("bookie/data_integrity")).json == {
         "enabled": True,
         "needed": True,

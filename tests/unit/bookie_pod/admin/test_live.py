@@ -58,11 +58,11 @@ class Live:
 
     async def collected(self) -> None:
         """One forced pass, waited for."""
-        before = [state.last_pass for _, state in self.bookie._admin_ports().gc.states()]
+        before = [state.last_pass for _, state in self.bookie._admin().gc.states()]
         assert (await self.put("bookie/gc")).status == 200
         async with asyncio.timeout(30):
             while True:
-                states = [state for _, state in self.bookie._admin_ports().gc.states()]
+                states = [state for _, state in self.bookie._admin().gc.states()]
                 done = all(state.last_pass is not old for state, old in zip(states, before, strict=True))
                 if done and (await self.get("bookie/gc")).json["is_in_force_gc"] == "false":
                     return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_pod.admin.bookie import DiskFiles
 from bookie_pod.admin.cluster import readable
-from bookie_pod.admin.ports import DiskFiles, Mark
 from bookie_pod.server.status import NodeState
+from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import BadRequest, InvalidCookie, StorageFault
 from tests.unit.bookie_pod.admin.conftest import Served
 
@@ -32,7 +33,7 @@ async def test_a_mode_that_the_configuration_forbids(served: Served) -> None:
 
 
 async def test_one_mark_per_journal(served: Served) -> None:
-    served.admin.node.found_marks = [Mark(16, 1), Mark(31, 2)]
+    served.admin.node.found_marks = [LogMark(16, 1), LogMark(31, 2)]
     assert (await served.get("bookie/last_log_mark")).json == {
         "LastLogMark: Journal Id - 16(10.txn)": "Pos - 1",
         "LastLogMark: Journal Id - 31(1f.txn)": "Pos - 2",

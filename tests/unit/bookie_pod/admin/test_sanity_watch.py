@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.admin.sanity_watch import Sanity, SanityWatch
+from bookie_pod.admin.sanity import Sanity, SanityWatch
 from bookie_protocol.errors import StorageFault
 from tests.support.http_answers import ask
 from tests.support.live_bookie import live_bookie

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookie_pod.admin.this_bookie import ThisBookie
+from bookie_pod.admin.bookie import ThisBookie
 from bookie_pod.config.model import BookieConfig
 from bookie_protocol.errors import MetadataUnavailable, Refused
 
@@ -35,32 +35,33 @@ class Mode:
 class World:
     """One bookie. `answers`: what the metadata service says of the decommission, look by look; the last one stays."""
 
-    def __init__(self, *answers: bool | Exception) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: bool | Exception) -> None:
         self.mode = Mode()
         self.answers = list(answers)
         self.looked_at = asyncio.Event()
         registration = SimpleNamespace(to_read_only=self.mode.announce, to_writable=self.mode.announce)
         parts = SimpleNamespace(
-            started_with=BookieConfig(), mode=self.mode, registration=registration, is_leaving=self.is_leaving
+            config=BookieConfig(), mode=self.mode, registration=registration, metadata=None, bookie_id="b:1"
         )
-        self.bookie = ThisBookie(parts)  # type: ignore[arg-type]
+        self.bookie = ThisBookie(parts, None, None)  # type: ignore[arg-type]
+        monkeypatch.setattr("bookie_pod.admin.bookie.is_under_way", self.is_leaving)
 
-    async def is_leaving(self, began_ms: int) -> bool:
-        assert began_ms == BEGAN
+    async def is_leaving(self, metadata: None, bookie_id: str, began_ms: int) -> bool:
+        assert (bookie_id, began_ms) == ("b:1", BEGAN)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-async def test_a_decommission_that_goes_on_is_obeyed() -> None:
-    world = World(True)
+async def test_a_decommission_that_goes_on_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, True)
     await world.bookie.set_read_only(True, BEGAN)
     assert world.mode.manual is world.mode.announced is True
 
 
-async def test_a_request_of_a_decommission_that_is_over_changes_nothing() -> None:
-    world = World(False)
+async def test_a_request_of_a_decommission_that_is_over_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, False)
     with pytest.raises(Refused, match="is over"):
         await world.bookie.set_read_only(True, BEGAN)
     assert (world.mode.manual, world.mode.announced) == (False, None)
@@ -68,15 +69,17 @@ async def test_a_request_of_a_decommission_that_is_over_changes_nothing() -> Non
 
 @pytest.mark.parametrize("answer", [False, MetadataUnavailable("no answer")])
 @pytest.mark.parametrize("before", [False, True])
-async def test_one_that_is_undone_in_the_middle_is_taken_back(answer: bool | Exception, before: bool) -> None:
-    world = World(True, answer)
+async def test_one_that_is_undone_in_the_middle_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, answer: bool | Exception, before: bool
+) -> None:
+    world = World(monkeypatch, True, answer)
     world.mode.manual = before
     with pytest.raises((Refused, MetadataUnavailable)):
         await world.bookie.set_read_only(True, BEGAN)
     assert world.mode.manual is world.mode.announced is before
 
 
-async def test_an_operators_own_word_asks_nobody() -> None:
-    world = World(MetadataUnavailable("no answer"))
+async def test_an_operators_own_word_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, MetadataUnavailable("no answer"))
     await world.bookie.set_read_only(True)
     assert world.mode.manual

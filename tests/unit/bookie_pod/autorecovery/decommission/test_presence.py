@@ -134,7 +134,7 @@ async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
     publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", api.port, "http", extensions=("tls",)))
     await rig.stop(GOING)
     await rig.start(GOING)
-    with pytest.raises(BookieUnavailable, match="cannot be reached"):
+    with pytest.raises(BookieUnavailable, match="does not speak TLS"):
         await HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
     assert api.asked == []
 

@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.few_lines import MOST
@@ -160,7 +161,7 @@ async def test_an_admin_api_that_knows_nobody_is_told(
         more = {"auth_token_file": str(tmp_path / "token")}
     with capture_logs() as logs:
         config, rules = HttpConfig(server_port=0, server_host=host, **more), AccessConfig(allow_insecure=insecure)
-        server = await start_http(config, node, registry, rules=rules)
+        server = await start_http(config, node, registry, table=RESOURCES, rules=rules)
     assert server is not None
     await server.stop()
     assert told == [each["event"] for each in logs if each["log_level"] == "warning"]

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod import audit
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.gateway.gateway import ROLES
 from bookie_pod.metrics.registry import Registry
@@ -31,7 +32,7 @@ from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 ELSEWHERE = {"X-Forwarded-For": "10.0.0.7"}
-TABLE = resources(admin=True, guarded=frozenset())
+TABLE = resources(RESOURCES, frozenset())
 CHANGE = ("PUT", "/api/v1/bookie/gc")
 DELETE = ("DELETE", "/api/v1/ledger/delete?ledger_id=5")
 LOOK = ("GET", "/api/v1/bookie/info")
@@ -93,7 +94,7 @@ async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
         config = replace(config, auth_token_file=str(tmp_path / "tokens"))
     admin, log, registry = FakeAdmin(), tmp_path / "audit.log", Registry()
     rules = AccessConfig(audit_log_file=str(log))
-    served = await start_http(config, FakeNode(), registry, lambda: admin.ports, rules=rules)
+    served = await start_http(config, FakeNode(), registry, lambda: admin, table=RESOURCES, rules=rules)
     assert served is not None
     yield Server(served.port, admin, log, registry)
     await served.stop()
@@ -190,7 +191,7 @@ async def test_a_certificate_may_what_the_role_in_its_subject_allows(
         trust_store_path=str(tmp_path / "authority.pem"),
     )
     admin = FakeAdmin()
-    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin, table=RESOURCES)
     assert server is not None
     found = []
     async with aiohttp.ClientSession(headers=ELSEWHERE) as session:

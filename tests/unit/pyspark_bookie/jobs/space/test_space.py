@@ -9,7 +9,7 @@ from bookie_client import Client
 from bookie_client.bookies import Bookies
 from bookie_client.streams import Streams
 from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamSettings
-from bookie_pod.node.bookie_id import bookie_service_info
+from bookie_pod.node.identity.bookie_id import bookie_service_info
 from bookie_protocol.admin_api.client import AdminClient, Place
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.space.admin import AdminAccess, admin_places

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tokens
@@ -136,7 +137,7 @@ def put(path: Path, content: str) -> None:
 async def start(token_file: Path, *, probes: bool = False) -> HttpServer:
     config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file), auth_probes=probes)
     admin = FakeAdmin()
-    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin, table=RESOURCES)
     assert server is not None
     return server
 
@@ -161,7 +162,7 @@ async def test_without_the_token_nothing_is_told(guarded: HttpServer, authorizat
 
 
 async def test_no_operation_forgets_the_token(guarded: HttpServer) -> None:
-    guarded_paths = [each.path for each in resources(admin=True, guarded=frozenset()) if each.group is Group.ADMIN]
+    guarded_paths = [each.path for each in resources(RESOURCES, frozenset()) if each.group is Group.ADMIN]
     assert len(guarded_paths) > 25
     for path in guarded_paths:
         for method in METHODS:
@@ -206,7 +207,7 @@ async def test_a_file_without_a_token_stops_the_start(tmp_path: Path, content: s
 async def test_no_admin_api_where_it_is_switched_off() -> None:
     config = HttpConfig(server_enabled=False, stats_address="127.0.0.1", stats_port=0)
     admin = FakeAdmin()
-    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin, table=RESOURCES)
     assert server is not None
     assert (await ask(server.port, "/api/v1/bookie/gc_details")).status == 404
     assert (await ask(server.port, "/metrics")).status == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.storage.gc.log_usage import LogUsage
@@ -77,7 +78,7 @@ def rich(served: Served) -> Served:
     done = PassResult(errors=["one"])
     admin.gc.collectors = [("/data/ledgers", gc_state(quarantined={3: "torn"}, last_pass=done))]
     admin.cluster.writable = {"b1": "h1"}
-    admin.node.indexes = {"/data/locations": True}
+    admin.indexes.known = {"/data/locations": True}
     admin.settings.values = {"gcWaitTime": "5"}
     admin.decommission.recovery = RecoverState(["b:1"], True, "", 1, 2, 3, [LedgerReason(7, "why")], [])
     recovery = admin.auto_recovery
@@ -131,7 +132,7 @@ async def test_every_answer_of_every_operation_is_as_documented(rich: Served) ->
 
 async def test_every_path_is_in_the_document_and_served(rich: Served) -> None:
     judge = await document(rich)
-    table = {each.path: each for each in resources(admin=True, guarded=frozenset())}
+    table = {each.path: each for each in resources(RESOURCES, frozenset())}
     assert set(judge.content["paths"]) == set(table)
     for path, resource in table.items():
         for method in METHODS:
@@ -145,7 +146,7 @@ async def test_every_path_is_in_the_document_and_served(rich: Served) -> None:
 
 
 def test_operation_ids_are_unique_and_tokens_are_told() -> None:
-    table = resources(admin=True, guarded=frozenset({Group.ADMIN}))
+    table = resources(RESOURCES, frozenset({Group.ADMIN}))
     from bookie_pod.server.http.api.openapi import openapi
 
     found = openapi(table, version="1", guarded=frozenset({Group.ADMIN}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 import pytest
@@ -59,6 +60,10 @@ def test_values_fit_their_schemas() -> None:
         VALUE | {"allLeaves": [{"leafId": None, "is_odd": "a"}]},
     ):
         assert not judge.is_valid(broken), broken
+
+
+def test_any_mapping_is_an_object() -> None:
+    assert plain(MappingProxyType({7: TREE.all_leaves})) == {"7": VALUE["allLeaves"]}
 
 
 def test_descriptions_are_the_docstrings() -> None:
