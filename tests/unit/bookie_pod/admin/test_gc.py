@@ -182,16 +182,16 @@ async def test_quarantine(served: Served) -> None:
 
 
 async def test_chosen_location_indexes(served: Served) -> None:
-    node = served.admin.node
-    node.indexes = {"/a/locations": True, "/b/locations": False}
-    assert (await served.get("bookie/entry_location_compact")).json == node.indexes
+    indexes = served.admin.indexes
+    indexes.known = {"/a/locations": True, "/b/locations": False}
+    assert (await served.get("bookie/entry_location_compact")).json == indexes.known
     body = '{"entryLocationRocksDBCompact": true, "entryLocations": " /a/locations,/b/locations "}'
     answer = await served.put("bookie/entry_location_compact", body)
     assert answer.json == (
         "Triggered entry Location RocksDB /a/locations,/b/locations compact on bookie:127.0.0.1:32700"
     )
-    assert node.compacted == [["/a/locations", "/b/locations"]]
+    assert indexes.compacted == [["/a/locations", "/b/locations"]]
     unknown = body.replace("/b", "/c")
     assert (await served.put("bookie/entry_location_compact", unknown)).status == 400
     assert (await served.put("bookie/entry_location_compact", "no")).status == 400
-    assert len(node.compacted) == 1
+    assert len(indexes.compacted) == 1
