@@ -96,7 +96,7 @@ class Pulsar:
 
     def check_copies(self, topic: str) -> None:
         """Each entry of the topic is on each bookie that has to have it, and is the same everywhere. The ledger that
-        the broker has open is left out: it may be without its newest copies."""
+        the broker has open is left out: it may be without its newest copies. What is consumed is soon deleted."""
         *closed, _ = self.ledgers(topic)
         with BlockingClient(self.uri) as client:
             assert client.run(lambda each: read_every_replica(each, closed)) > 0

@@ -85,7 +85,22 @@ def test_a_bookie_is_replaced(pulsar, tmp_path):
         assert recovery.metric("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") > 0
         joins_anew(pulsar, victim)
         progress()
-    pulsar.check_copies("replaced")
+        pulsar.check_copies("replaced")
+
+
+def test_a_bookie_is_decommissioned(pulsar):
+    """With another one in its place."""
+    topic = "decommissioned"
+    with pulsar.producing(topic) as progress:
+        pulsar.bookies.add(1)
+        going = pulsar.last_ensemble(topic)[0]
+        command("decommission", going, "--grace", "1", "--rate", "0", uri=pulsar.uri)
+        assert pulsar.bookies.bookies.pop(going).stop() == 0
+        progress()
+        assert going not in pulsar.last_ensemble(topic)
+        pulsar.check_copies(topic)
+    with BlockingClient(pulsar.uri) as client:
+        assert not ledgers_that_name(client, going)
 
 
 def ledgers_that_name(client: BlockingClient, bookie: str) -> list[int]:

@@ -1,15 +1,18 @@
-"""What Pulsar builds on its topics: compaction, transactions, schemas."""
+"""What Pulsar builds on its topics: compaction, transactions, delayed delivery, schemas."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tests.pulsar.client import Refused
+from tests.pulsar.client import QUIET_MS, Refused
 from tests.support.until import until_true
 
 SECONDS = 240
 KEYS = 50
 COUNT = 2000
+LATER_MS = 10_000
 
 
 def test_compaction(pulsar):
@@ -71,6 +74,26 @@ def test_a_transaction_over_the_death_of_a_broker(pulsar):
     assert client.nothing_more("tx-survivor")
     client.call("commit", name="survivor")
     assert client.numbers("tx-survivor", 50) == list(range(50))
+
+
+def test_delayed_delivery(pulsar):
+    """Nothing before its time, also when another broker has taken over; then all of it."""
+    topic, client = "delayed", pulsar.client
+    client.subscribe("delayed", topic, "one", subscriptionType="Shared")
+    client.produce(topic, 100, delay_ms=LATER_MS * 4)
+    client.produce(topic, 100, first=100, delay_ms=LATER_MS)
+    began = time.monotonic()
+    assert not client.receive("delayed", 1, quiet_ms=1000)
+    assert sorted(client.numbers("delayed", 100)) == list(range(100, 200))
+    assert time.monotonic() - began >= LATER_MS * 0.7 / 1000
+    pulsar.broker.kill()
+    pulsar.broker.start()
+    due, came = set(range(100)), []
+    while not due <= set(came):
+        came += client.numbers("delayed", 1)
+    came += client.numbers("delayed", 101, quiet_ms=QUIET_MS)
+    assert len(came) == len(set(came))
+    assert set(came) - due <= set(range(100, 200)), "nothing but acknowledgements that were lost with the broker"
 
 
 def test_schemas(pulsar):

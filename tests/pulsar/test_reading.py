@@ -1,0 +1,91 @@
+"""Topics that a broker has open, read beside it by our client and by Spark: messages, and where subscriptions stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_client import Client
+from bookie_client.blocking import BlockingClient
+from bookie_client.streams import StreamPosition
+from bookie_client.streams.managed_ledgers import managed_ledger
+from pyspark_bookie.source.pulsar import messages
+from tests.pulsar.client import text
+from tests.pulsar.conftest import OnOurs
+from tests.spark.ledgers import load
+from tests.support.spark import SparkSessions
+from tests.support.until import until_true
+
+COUNT = 12_000
+"""A ledger of the broker's takes 5000 entries, and is deleted once all are consumed."""
+SIZES = (20, 300, 1000)
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
+    yield sessions.get()
+    sessions.stop()
+
+
+async def entries(client: Client, stored: str) -> list[tuple[tuple[int, int], bytes]]:
+    """What can be read of a topic, without fencing its broker."""
+    topic = await managed_ledger(client, stored)
+    found = []
+    for ledger in topic.manifest.ledgers:
+        async with client.open(ledger.ledger_id, password=None) as reader:
+            if reader.last_add_confirmed >= 0:
+                read = await reader.read(0, reader.last_add_confirmed)
+                found += [((each.ledger_id, each.entry_id), bytes(each.payload)) for each in read]
+    return found
+
+
+def is_stored(pulsar: OnOurs, topic: str) -> bool:
+    """Whether the subscription has a ledger for where it stands. A broker that makes one while it unloads the topic may
+    lose both."""
+    told = pulsar.broker.admin("GET", f"persistent/public/default/{topic}/internalStats")
+    return bool(told["cursors"]["one"]["state"] == "Open")
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_our_client_reads_what_producers_sent(pulsar, batched):
+    """All but the last entry while the broker has the topic open, because no bookie knows yet that it counts; all when
+    the topic is unloaded. The positions are those that the producer was told."""
+    topic = f"read-{'batches' if batched else 'singles'}"
+    stored = f"public/default/persistent/{topic}"
+    pulsar.client.subscribe(topic, topic, "one")
+    producer = {"batchingEnabled": batched, "compressionType": "LZ4"}
+    ids = pulsar.client.produce(topic, COUNT, sizes=SIZES, producer=producer)
+    ids += pulsar.client.produce(topic, 1, first=COUNT, sizes=SIZES, producer=producer)
+    expected = [((ledger, entry), text(n, SIZES[n % len(SIZES)])) for n, (ledger, entry, _) in enumerate(ids)]
+    assert len({ledger for (ledger, _), _ in expected}) == (1 if batched else 3)
+    with BlockingClient(pulsar.uri) as client:
+
+        def read() -> list[tuple[tuple[int, int], bytes | None]]:
+            found = client.run(lambda each: entries(each, stored))
+            return [(position, message.value) for position, entry in found for message in messages(entry)]
+
+        assert read() == expected[:-1]
+        assert pulsar.client.numbers(topic, 4000, acknowledge="up_to") == list(range(4000))
+        pulsar.client.call("close", name=topic)
+        until_true(lambda: is_stored(pulsar, topic), SECONDS)
+        pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
+        assert read() == expected
+        acknowledged = client.run(lambda each: managed_ledger(each, stored)).cursors["one"]
+    # A batch that is acknowledged in part is not behind the subscription.
+    ledger, entry, _ = ids[3999]
+    assert acknowledged == StreamPosition(ledger, entry if ids[4000][:2] == (ledger, entry) else entry + 1)
+
+
+def test_spark_reads_what_producers_sent(pulsar, spark):
+    topic = "spark"
+    ids = pulsar.client.produce(topic, COUNT, sizes=SIZES, keys=10, producer={"compressionType": "ZSTD"})
+    pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
+    uri, name = pulsar.uri, f"persistent://public/default/{topic}"
+    rows = load(spark, uri, managedLedger=name, decode="pulsar").collect()
+    found = {(row.ledger_id, row.entry_id, row.batch_index): row for row in rows}
+    assert len(found) == len(rows) == COUNT
+    for number, (ledger, entry, place) in enumerate(ids):
+        row = found[ledger, entry, None if place < 0 else place]
+        assert (row.key, bytes(row.value)) == (f"key-{number % 10}", text(number, SIZES[number % len(SIZES)]))
+        assert row.topic == name
