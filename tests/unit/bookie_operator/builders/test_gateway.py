@@ -13,7 +13,8 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.crds.validation import validate
 from bookie_pod.config.load import read_config
-from bookie_pod.node.processes.gateway import STOP_SECONDS, GatewayProcess
+from bookie_pod.node.processes.gateway import GatewayProcess
+from bookie_pod.node.processes.service import STOP_S
 from bookie_protocol.errors import InvalidConfiguration
 from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
 from tests.unit.bookie_operator.builders.test_config import environment
@@ -109,7 +110,7 @@ def test_its_metrics_are_read_while_it_is_there() -> None:
 
 
 def test_it_may_close_its_ledgers_before_it_is_killed() -> None:
-    assert of().objects[DEPLOYMENT]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_SECONDS
+    assert of().objects[DEPLOYMENT]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_S
 
 
 def test_while_it_is_rolled_as_many_serve_and_two_avoid_one_node() -> None:
