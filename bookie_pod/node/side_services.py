@@ -21,7 +21,7 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
+    from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
 
@@ -76,7 +77,7 @@ class SideServices:
         self.memory = MemoryGovernor(config.client_memory_bytes)
         """Of the clients of this process, whichever port they come to."""
 
-    def start_http(self, find_admin: Callable[[], BookieRooms | None]) -> asyncio.Task[object]:
+    def start_http(self, find_admin: Callable[[], BookieRooms | None]) -> asyncio.Task[HttpServer | None]:
         """The caller awaits it."""
         starting = asyncio.create_task(
             start_http(
@@ -162,14 +163,14 @@ def _lacks_resources(error: BaseException | None) -> bool:
     return False
 
 
-async def _stop_started(starting: asyncio.Task[object]) -> None:
+async def _stop_started(starting: asyncio.Task[Any]) -> None:
     """Stop a server that is starting or has started."""
     if not starting.done():
         starting.cancel()
     with suppress(asyncio.CancelledError, PodkeeperError, OSError, ImportError):  # why it did not start is told already
         server = await starting
         if server is not None:
-            await server.stop()  # type: ignore[attr-defined]
+            await server.stop()
 
 
 def own_connector(

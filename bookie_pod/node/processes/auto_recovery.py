@@ -31,10 +31,12 @@ from bookie_pod.node.processes.service import ClusterProcess
 from bookie_pod.node.processes.session_renewal import SessionNotRenewed, others_get_sessions
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.node.processes.watch import PartEnded
-from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
 

@@ -30,7 +30,6 @@ from bookie_pod.node.processes.session_renewal import watch_session
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.server.grpc.server import GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
-from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.lasting import lasting_task
@@ -39,6 +38,7 @@ from bookie_protocol.metadata_service.interface import MetadataService
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
+    from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
 

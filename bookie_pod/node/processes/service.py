@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,10 +24,12 @@ from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
-from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+
+if TYPE_CHECKING:
+    from bookie_pod.server.http.server import HttpServer
 
 STOP_S: Final = 20.0
 """How long the parts of a process may take to stop, in seconds."""
