@@ -6,6 +6,8 @@ Invariants
   `ProtocolViolation` (not ours), and `CouldNotTell` for any other fault. What the pod says is told as it says it; of
   everything else the name of the place comes first.
 - A bookie speaks for itself: nobody is sent to others by a redirect.
+- A token is shown where nobody else can read it: over TLS to whoever has a certificate that is trusted, or to this
+  machine. Elsewhere it is kept, and the answer to those who demand it says why; but for `Place.shows_token_in_plain`.
 - An answer takes at most `max_bytes` of memory.
 
 Threads: `AdminClient` belongs to one event loop; `BlockingAdmin` may be asked by any thread that runs none.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -23,6 +26,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
+from bookie_protocol.addresses import is_loopback
 from bookie_protocol.admin_api.bodies import NOTHING, Body, Route, decode
 from bookie_protocol.admin_api.problems import PROBLEM_TYPE, Problem, error_of
 from bookie_protocol.errors import (
@@ -62,6 +66,15 @@ class Place:
     url: str
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
+    shows_token_in_plain: bool = False
+    """Without TLS too, where whoever listens on the way can read it."""
+
+    @property
+    def may_see_token(self) -> bool:
+        url = urllib.parse.urlsplit(self.url)
+        if url.scheme == "https":
+            return self.tls is None or self.tls.verify_mode is ssl.CERT_REQUIRED
+        return self.shows_token_in_plain or is_loopback(url.hostname or "")
 
 
 class AdminClient:
@@ -112,7 +125,8 @@ class AdminClient:
     ) -> bytes:
         """The answer as it came."""
         limit = timeout_s or self._timeout_s
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        kept = bool(self._token) and not at.may_see_token
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token and not kept else {}
         try:
             async with self._session.request(
                 route.method,
@@ -130,6 +144,11 @@ class AdminClient:
             raise _unanswered(at, limit, error) from error
         if answer.status == 200:
             return content
+        if answer.status == 401 and kept:
+            raise Unauthorized(
+                f"{at.name} demands a token, which is shown over https or to the same machine alone: whoever listens on"
+                " the way could read it. Set httpServerTlsEnable=true there, or ask through a tunnel"
+            )
         raise _refused(at, route, answer.status, answer.content_type, content)
 
     async def _content(self, at: Place, answer: aiohttp.ClientResponse) -> bytes:

@@ -211,7 +211,8 @@ class AdminTls(Model):
     """HTTPS of the HTTP port of bookies, auto-recovery and gateways: admin API, probes and metrics."""
 
     enabled: bool = True
-    """Without it tokens can be read on the way. A change restarts the bookies."""
+    """Without it the operator shows its token in plain, where others can read it on the way; bookies, commands and jobs
+    show it to nobody but their own machine, and are refused. A change restarts the bookies."""
     secret_name: Words | None = None
     """A Secret with `tls.crt`, `tls.key` and `ca.crt`, whose certificate names `*.CLUSTER-bookie.NAMESPACE.svc` and
     `CLUSTER-bookie.NAMESPACE.svc`. By default the operator makes an authority and a certificate for each cluster, and
