@@ -205,15 +205,19 @@ class AccessOptions:
     def _metadata_service(self) -> MetadataServiceOptions:
         from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls, SaslLogin
 
-        tls = None
-        if self.metadata_service_tls_enable:
-            tls = MetadataTls(
-                ca_file=self.metadata_service_trust_store_path,
-                certificate_file=self.metadata_service_certificate_path,
-                key_file=self.metadata_service_key_path,
+        tls = MetadataTls(
+            ca_file=self.metadata_service_trust_store_path,
+            certificate_file=self.metadata_service_certificate_path,
+            key_file=self.metadata_service_key_path,
+        )
+        if tls != MetadataTls() and not self.metadata_service_tls_enable:
+            raise PodkeeperSparkError(
+                OPTION, "option metadataServiceTlsEnable=false: files of TLS are named, and not used; set it to true"
             )
         plain = MetadataServiceOptions(
-            timeout=self.metadata_timeout, tls=tls, token_file=self.metadata_service_token_file
+            timeout=self.metadata_timeout,
+            tls=tls if self.metadata_service_tls_enable else None,
+            token_file=self.metadata_service_token_file,
         )
         path = self.zk_auth_credentials_path
         if path is None:

@@ -73,6 +73,8 @@ def test_the_metadata_service_is_reached_as_the_keys_of_a_configuration_say(tmp_
     assert parsed(scope="all").client_options().metadata_service.tls is None
     with pytest.raises(PodkeeperSparkError, match="a certificate and its key go together"):
         parsed(scope="all", metadataServiceTlsEnable="true", metadataServiceKeyPath="/key").client_options()
+    with pytest.raises(PodkeeperSparkError, match="metadataServiceTlsEnable=false: files of TLS are named"):
+        parsed(scope="all", metadataServiceTrustStorePath="/ca").client_options()
 
 
 def test_options_travel_to_tasks_and_carry_no_password(tmp_path):
