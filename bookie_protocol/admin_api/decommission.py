@@ -87,8 +87,6 @@ class DecommissionOutlook(Body):
     """Writable bookies that could take copies."""
     free_bytes: int
     """Free space of these."""
-    largest_ensemble: int
-    """Of any ledger of the cluster: so many bookies it takes to make one like it."""
     auto_recovery_enabled: bool
     """Auto-recovery may run."""
     auditor: str | None
@@ -101,6 +99,8 @@ class DecommissionOutlook(Body):
     """Why it would not be begun."""
     warnings: list[str]
     """What else to think of."""
+    largest_ensemble: int = 0
+    """Of any ledger of the cluster: so many bookies it takes to make one like it."""
 
 
 class RecoverState(Body):
@@ -156,12 +156,12 @@ class Safety(Body):
     """Would have no copy of some entry."""
     below_ack_quorum: int
     """Would have fewer copies than their ack quorum, and need not."""
-    no_slack: int
-    """The same, but whichever of their bookies goes, as the write quorum is no larger; all other copies stay."""
     unknown: int
     """Nobody can tell, which is unsafe."""
     ledgers: list[RiskyLedger]
     """The first ones at risk."""
+    no_slack: int = 0
+    """The same, but whichever of their bookies goes, as the write quorum is no larger; all other copies stay."""
 
 
 class Runs(Body):

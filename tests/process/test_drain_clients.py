@@ -133,4 +133,4 @@ def test_commands_in_a_pod_speak_https_to_its_bookie(
     (encrypted.folder / "stranger.pem").replace(encrypted.folder / "authority.pem")
     code, said = pod.drain()
     assert code != 0, "somebody whom nobody vouches for is no bookie that is gone"
-    assert "no TLS with it: unable to get local issuer certificate" in said
+    assert "its certificate is not trusted: unable to get local issuer certificate" in said

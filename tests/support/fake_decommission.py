@@ -103,7 +103,7 @@ class FakeDecommission:
 
     async def safety(self, bookie_ids: Sequence[str]) -> Safety:
         risky = [RiskyLedger(7, "no copy", 0, 0, 2, "its only bookie goes")]
-        return Safety(False, sorted(bookie_ids), 100, 10, 1, 0, 0, 0, risky)
+        return Safety(False, sorted(bookie_ids), 100, 10, 1, 0, 0, risky)
 
     async def holdings(self, ledger_id: int) -> LedgerHoldings:
         held = Runs(2, [[0, 1]])

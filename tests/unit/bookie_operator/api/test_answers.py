@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from msgspec.structs import replace
 
 from bookie_operator.api import answers
 from bookie_operator.world.facts import DrainPhase, Outlook
+from bookie_protocol.admin_api.bodies import decode, plain
 from bookie_protocol.admin_api.bookie import BookieSpace, ReadOnlyState
-from bookie_protocol.admin_api.decommission import RiskyLedger, Safety
+from bookie_protocol.admin_api.decommission import DecommissionOutlook, RiskyLedger, Safety
 from bookie_protocol.errors import ProtocolViolation
 from tests.support.fake_decommission import OUTLOOK, STATE
 from tests.support.fake_facts import FACTS, PROOF
@@ -23,7 +25,6 @@ SAFETY = Safety(
     2,
     1,
     1,
-    0,
     0,
     [RiskyLedger(7, "no copy", 0, 0, 2, "x"), RiskyLedger(9, "below ack quorum", 0, 1, 2, "y")],
 )
@@ -104,3 +105,11 @@ def test_a_bookie() -> None:
     assert (facts.read_only, facts.used_bytes, facts.free_bytes, facts.used_percent) == (True, 75, 25, 75.0)
     assert facts.config == {"a": "1"}
     assert answers.bookie_facts(ReadOnlyState(True), BookieSpace(25, 100, 87.5), {}).used_percent == 87.5
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Safety, "noSlack"), (DecommissionOutlook, "largestEnsemble")])
+def test_what_pods_of_an_older_version_do_not_tell_is_no_reason_to_wait_for_newer_ones(kind: type, name: str) -> None:
+    """A rollout asks the old pods whether it is safe: it would never reach them."""
+    told = plain(SAFETY if kind is Safety else OUTLOOK)
+    del told[name]
+    assert plain(decode(json.dumps(told).encode(), kind))[name] == 0

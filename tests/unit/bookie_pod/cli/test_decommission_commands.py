@@ -124,11 +124,11 @@ def test_a_command_in_a_pod_asks_bookies_as_they_ask_each_other(tmp_path: Path) 
         reach = AdminAccess(http, **given).open(cluster)  # type: ignore[arg-type]
         assert reach._tls is not None
         subjects = [dict(part[0] for part in each["subject"]) for each in reach._tls.get_ca_certs()]
-        return reach._headers["Authorization"], [each["commonName"] for each in subjects]
+        return str(reach._token), [each["commonName"] for each in subjects]
 
-    assert opened() == ("Bearer of-the-pod", ["authority"])
+    assert opened() == ("of-the-pod", ["authority"])
     assert opened(token_file=str(tmp_path / "other"), ca_file=str(tmp_path / "stranger.pem")) == (
-        "Bearer given",
+        "given",
         ["stranger"],
     )
 
