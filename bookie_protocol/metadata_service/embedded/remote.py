@@ -55,18 +55,20 @@ class GrpcTransport:
         self._tls = tls
         self._token = None if token_file is None else WatchedFile(TOKEN_KEY, token_file, shown_token)
         self._silent = False  # what was asked last was not answered at all
-        if tls is not None:
-            tls.check()  # gRPC itself tells of bad files by silence
         self._metadata()
         self._open()
 
     def _open(self) -> None:
-        """Raises OSError."""
-        self._files = self._identity_of_files()
+        """Raises `InvalidConfiguration`, OSError: then everything is as before."""
         if self._tls is None:
+            self._files = self._identity_of_files()
             self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(self._target, _credentials(self._tls), options=CHANNEL_OPTIONS)
+            # gRPC itself tells of bad files by silence, and with an empty one trusts the authorities of the web.
+            self._tls.check()
+            files, credentials = self._identity_of_files(), _credentials(self._tls)
+            self._channel = grpc.aio.secure_channel(self._target, credentials, options=CHANNEL_OPTIONS)
+            self._files = files
         self._stub: Any = EmbeddedMetadataStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
@@ -104,8 +106,8 @@ class GrpcTransport:
                 self._open()
                 self._silent = False
                 await old.close()
-        except OSError:
-            pass  # the files are being exchanged
+        except (OSError, InvalidConfiguration):
+            pass  # the files are being exchanged: until they are good, the last ones stay in use
 
     async def close(self) -> None:
         await self._channel.close()

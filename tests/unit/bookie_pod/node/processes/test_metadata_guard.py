@@ -22,6 +22,7 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from bookie_protocol.metadata_service.options import MetadataTls
@@ -179,6 +180,21 @@ async def test_tokens_and_certificates_are_exchanged_under_an_open_session(
         with pytest.raises(MetadataUnavailable, match="refuses this client"):
             await service.cluster.exists(timeout=0.5)
         await service.close()
+
+
+async def test_authorities_that_are_gone_are_not_followed_by_those_of_the_web(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_channel = [], grpc.aio.secure_channel
+    monkeypatch.setattr(grpc.aio, "secure_channel", lambda *of, **how: opened.append(of) or open_channel(*of, **how))
+    good, trusted = (certificates.folder / "authority.pem").read_text(), tmp_path / "trusted"
+    trusted.write_text(good)
+    transport = GrpcTransport("127.0.0.1:1", MetadataTls(ca_file=str(trusted)))
+    for content, channels in (("", 1), ("half a file", 1), (good, 2), (good, 3)):
+        _exchange(trusted, content)
+        await transport.reconnect()
+        assert len(opened) == channels
+    await transport.close()
 
 
 def _exchange(path: Path, content: str) -> None:
