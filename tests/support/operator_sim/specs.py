@@ -78,7 +78,16 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
     if cluster.status.instance_id:
         support[f"Secret/{NAME}-identity"] = digest(cluster.status.instance_id, of.replicas)
     sets = tuple(
-        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs, volume_attributes(of))
+        DesiredStatefulSet(
+            name,
+            zone,
+            number,
+            digest(template, zone) if zone else template,
+            volume_sizes(of),
+            config,
+            inputs,
+            volume_attributes(of),
+        )
         for name, zone, number in _zones(of)
     )
     return Desired(

@@ -98,7 +98,8 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
     them: no bookie works with it, or this one was started anew already and did not come up."""
     if any(claim.lost for claim in view.claims_of(world, pod.name)):
         return None
-    others = (one for one in world.pods if one.template_hash == pod.template_hash and one.ready and not one.deleting)
+    made = _made_of(world, pod)
+    others = (one for one in world.pods if _made_of(world, one) == made and one.ready and not one.deleting)
     if not any(gates.is_registered(world, desired, one.name) for one in others):
         why = "and no bookie works with the template that it has"
     elif _in_vain(world, desired, pod.name):
@@ -111,6 +112,14 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
         f" its volumes are gone, replace it with a BookieTask of type Replace that names {pod.name}",
         needs_person=True,
     )
+
+
+def _made_of(world: World, pod: PodView) -> str:
+    """What people asked for, if its StatefulSet tells, else its template: each zone has one of its own."""
+    own = view.stateful_set(world, pod.stateful_set)
+    if own is None or own.template_hash != pod.template_hash:
+        return pod.template_hash
+    return own.inputs_hash or pod.template_hash
 
 
 def _in_vain(world: World, desired: Desired, name: str) -> bool:

@@ -60,6 +60,22 @@ def test_one_that_does_not_come_up_with_empty_disks_is_not_given_others_again_an
     assert not sim.accidents
 
 
+@pytest.mark.parametrize("fault", [PodFault.VOLUME, PodFault.COOKIE])
+def test_a_bookie_that_is_the_only_one_of_its_zone_is_replaced_while_those_of_others_work(fault: PodFault) -> None:
+    """Each zone has a template of its own, of the same wishes."""
+    sim = resting(placement={"zones": [{"name": zone} for zone in "abcd"]}, **AUTO)
+    sim.advance(60)
+    lost = "c-bookie-b-0"
+    sim.kubernetes.faults[lost] = fault
+    sim.kubernetes.kill_pod(lost)
+    sim.run(lambda one, _: any(isinstance(each, DeleteClaim) for each in acted(one)), most=300)
+    sim.kubernetes.faults.clear()
+    sim.run_until_rest()
+    assert begun(sim, OperationType.REPLACE) == 1
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
 @pytest.mark.parametrize("kind", OF_VOLUMES)
 @pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
 def test_a_template_that_is_put_right_ends_the_replacement_before_anything_is_deleted(kind: str, step: str) -> None:
