@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -60,9 +60,12 @@ class ServiceProcess(ABC):
             await self._serve()
         finally:
             self._serves, self._phase = False, "stopping"
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.stop_s):
+            try:
+                async with asyncio.timeout(self.stop_s) as limit:
                     await self._undo.aclose()
+            except TimeoutError:
+                if not limit.expired():  # a disk's, say
+                    raise
             _log.info(f"{self.name} stopped")
 
     @abstractmethod

@@ -20,7 +20,7 @@ from typing import Final
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.quantity import readable
-from bookie_operator.planner.remedies import remedy
+from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import PodFault, StatefulSetView, World
 
@@ -83,7 +83,7 @@ def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) 
     if pod is None:
         return "has no pod"
     if pod.deleting:
-        return "is being stopped"
+        return f"is being stopped{stuck_on_node(world, pod)}"
     if not pod.ready:
         return f"is not ready: {remedy(pod)}" if pod.fault else "is not ready"
     bookie_id = desired.bookie_id(name)

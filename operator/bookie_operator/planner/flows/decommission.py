@@ -187,8 +187,9 @@ def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None
 
 
 def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
-    """Of one that is still there: for other work that it is in the way of."""
-    return stays(Run(world, desired, operation), why)
+    """Give back one that is still there, for other work that it is in the way of. A task that asked for it is not
+    judged by that, and asks again."""
+    return stays(Run(world, desired, operation).forget(operations.TASK), why)
 
 
 def needs(operation: Operation, desired: Desired) -> Needs:

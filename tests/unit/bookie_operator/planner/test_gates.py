@@ -72,6 +72,14 @@ def test_every_other_bookie_has_to_serve(sim: Simulation, words: str, change: Ch
     assert gates.others_serve(change(world, desired), desired, {VICTIM, "c-bookie-0"}) is None
 
 
+def test_a_bookie_that_is_being_stopped_on_a_node_that_does_not_answer_has_a_way_out(sim: Simulation) -> None:
+    world, desired = with_pod(sim.world(), "c-bookie-0", deleting=True), sim.desired()
+    node = next(pod.node for pod in world.pods if pod.name == "c-bookie-0")
+    assert world.nodes is not None
+    silent = replace(world, nodes={**world.nodes, node: replace(world.nodes[node], ready=False)})
+    assert f"`kubectl taint node {node} " in message(gates.others_serve(silent, desired, {VICTIM}))
+
+
 def test_a_read_only_bookie_serves_reads(sim: Simulation) -> None:
     desired = sim.desired()
     world = NOT_SERVING[-1][1](sim.world(), desired)

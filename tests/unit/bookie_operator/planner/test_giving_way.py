@@ -6,7 +6,9 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
+from bookie_operator.planner import operations
 from bookie_operator.planner.decision import Rest
+from bookie_operator.planner.flows import decommission
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
@@ -115,6 +117,13 @@ def test_a_replacement_beside_a_full_quota_holds_up_nobody() -> None:
     assert kinds(sim)[-1] == (DECOMMISSION, "Done")
     assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
     assert not sim.accidents
+
+
+def test_a_decommission_that_gives_way_does_not_fail_the_task_that_asked_for_it() -> None:
+    sim = resting()
+    operation = operations.new(sim.world(), DECOMMISSION, "Drain", bookie="c-bookie-2", saved={operations.TASK: "out"})
+    given_back = decommission.given_back(sim.world(), sim.desired(), operation, "other work comes first")
+    assert operations.TASK not in given_back.operation.saved
 
 
 def test_a_replacement_gives_way_once_to_a_bookie_that_never_served() -> None:
