@@ -55,7 +55,7 @@ def test_all_but_claims_and_the_identity_go_with_the_cluster(case: str) -> None:
 def test_selectors_hold_names_and_nothing_that_changes(case: str) -> None:
     view, _ = CASES[case]
     allowed = {
-        "app.kubernetes.io/name": {"podkeeper"},
+        "app.kubernetes.io/name": {"podkeeper", "podkeeper-operator"},
         "app.kubernetes.io/instance": {view.name},
         "app.kubernetes.io/component": {"bookie", "autorecovery", "gateway", "metadata"},
         "kubernetes.io/metadata.name": {"operators"},

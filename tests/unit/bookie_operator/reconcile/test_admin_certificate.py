@@ -79,6 +79,16 @@ async def test_the_embedded_metadata_service_has_a_certificate_of_its_own(kept: 
     assert kept.texts()["ca.crt"] == made["ca.crt"]
 
 
+async def test_a_secret_of_the_metadata_services_name_that_somebody_else_made_is_left_alone(kept: Kept) -> None:
+    theirs = {"metadata": {"name": "demo-metadata-tls"}, "data": secret_data({"mine": "x"})}
+    kept.store.create(SECRET, "storage", theirs)
+    (error,) = await kept.keep(embedded=True, enabled=False)
+    assert "Secret demo-metadata-tls is not this cluster's own" in error
+    assert kept.texts("demo-metadata-tls") == {"mine": "x"}
+    kept.store.delete(SECRET, "storage", "demo-metadata-tls")  # it has another name now
+    assert await kept.keep(embedded=True, enabled=False) == ()
+
+
 async def test_a_certificate_is_made_once(kept: Kept) -> None:
     assert await kept.keep() == ()
     made = kept.texts()

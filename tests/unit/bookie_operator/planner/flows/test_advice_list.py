@@ -60,6 +60,9 @@ ELSEWHERE = {
     ),
     "Give this one a root of its own": f"{FLOWS}.test_create:test_another_root_is_looked_at_anew",
     "lower {} to {}": f"{FLOWS}.test_tasks:test_what_a_decommission_waits_for_helps",
+    "give what is there another name": (
+        f"{ADMIN}:test_a_secret_of_the_metadata_services_name_that_somebody_else_made_is_left_alone"
+    ),
     "remove the annotation podkeeper.dev/paused": f"{FLOWS}.test_delete:test_a_paused_cluster_is_not_deleted",
     "set the annotation podkeeper.dev/confirm-delete": (
         f"{FLOWS}.test_delete:test_nothing_stops_before_the_loss_of_data_is_confirmed"

@@ -6,7 +6,7 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.actions import DeleteClaim, ScaleStatefulSet
+from bookie_operator.planner.actions import DeleteClaim, DeletePod, ScaleStatefulSet
 from bookie_operator.planner.decision import Wait
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, resting
@@ -68,7 +68,7 @@ def test_a_bookie_that_is_the_only_one_of_its_zone_is_replaced_while_those_of_ot
     lost = "c-bookie-b-0"
     sim.kubernetes.faults[lost] = fault
     sim.kubernetes.kill_pod(lost)
-    sim.run(lambda one, _: any(isinstance(each, DeleteClaim) for each in acted(one)), most=300)
+    sim.run(lambda one, _: any(isinstance(each, DeletePod) for each in acted(one)), most=300)
     sim.kubernetes.faults.clear()
     sim.run_until_rest()
     assert begun(sim, OperationType.REPLACE) == 1
