@@ -253,9 +253,10 @@ class MemTableStorage(ABC):
 
     def watch(self, ledger_ids: Collection[int]) -> None:
         """From now on it is noticed who puts entries of these ledgers, and of no others."""
+        untouched = set(ledger_ids)
 
         def begin() -> None:
-            self._untouched = set(ledger_ids)
+            self._untouched = untouched
             if not self._untouched.isdisjoint(self.memtable.active.ledgers):
                 for callback in self._swap_callbacks:
                     callback()

@@ -239,9 +239,10 @@ class SingleDirectoryStorage:
 
     def watch(self, ledger_ids: Collection[int]) -> None:
         """From now on it is noticed who puts entries of these ledgers, and of no others."""
+        untouched = set(ledger_ids)
 
         def begin() -> None:
-            self._untouched = set(ledger_ids)
+            self._untouched = untouched
             if not self._untouched.isdisjoint(self._active.ledgers):
                 for callback in self._swap_callbacks:
                     callback()

@@ -6,8 +6,8 @@ Invariants
 - Whatever could not be told keeps the ledger: an error ends the listing, and only what was compared before is deleted.
   That is told (`LedgerCollection.doubt`): a service that is away for weeks would keep all space, and nobody would know.
 - An id may be used again, and its new ledger written here, between the word of the service and the deletion: a ledger
-  of which entries are put meanwhile stays. It goes if the next pass finds it deleted still: then its writer is one that
-  has not heard.
+  of which entries are put meanwhile stays, and is looked at again by the next pass. That its writer may be one that has
+  not heard of the deletion is no proof: what is acknowledged to a new one would go.
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
   and the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
@@ -83,16 +83,11 @@ class LedgerCollector:
         self._saw_nothing = False
         self._instance_checked = False
         self._elsewhere: dict[int, bool] = {}
-        self._written: set[int] = set()
-        """Ledgers that stay in this pass because entries of them were put."""
-        self._written_before: set[int] = set()
-        """The same of the pass before."""
 
     def begin_pass(self) -> None:
         """Answers of the pass before are void."""
         self._instance_checked = False
         self._elsewhere.clear()
-        self._written_before, self._written = self._written, set()
 
     def _check_instance(self) -> None:
         if not self._instance_checked:
@@ -212,7 +207,7 @@ class LedgerCollector:
 
         def consent(untouched: bool) -> bool:
             nonlocal goes
-            goes = untouched or ledger_id in self._written_before
+            goes = untouched
             if goes:
                 # Before: who makes it anew at once, and whoever scrubs then, shall find that there was another one.
                 self.deleted.add(ledger_id)
@@ -225,7 +220,6 @@ class LedgerCollector:
             _log.error("ledger could not be deleted, will be tried again", ledger=ledger_id, reason=str(error))
             return
         if not goes:
-            self._written.add(ledger_id)
             result.kept_in_doubt += 1
             _log.info("ledger kept until the next pass: entries of it were put meanwhile", ledger=ledger_id)
             return
