@@ -58,7 +58,8 @@ def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "metadata")
     assert run(["cluster", "init", uri]) == 0
     file = tmp_path / "cookie"
-    file.write_bytes(format_cookie(Cookie("old:1", "/j", "1\t/l")))
+    made = ["old:1", "-j", "/j", "-l", "/l", "-o", str(file), "--metadata", uri]
+    assert run(["cluster", "cookie", "generate", *made]) == 0
     assert run(["cluster", "cookie", "create", "old:1", "-cf", str(file), "--metadata", uri]) == 0
     return uri
 
