@@ -14,7 +14,7 @@
 
 What is answered and taken is in `bookie_protocol.admin_api`; how it is served, in `bookie_pod.server.http`. A new path
 is a type and a route there, a handler here, and a row in the `RESOURCES` of its room: schema, checks of parameters and
-the page follow from it. Handlers get what they know as `context.admin`. What blocks runs by `context.workers.run`.
+the page follow from it. Handlers get what they know as `context.admin`. What blocks is given to the context's workers.
 
 Where the reference answers 500 because an exception escaped its handler (an unknown ledger, a string where a boolean
 belongs, no body), the answer here is 400, 404 or 409 with one line that says what is wrong.
