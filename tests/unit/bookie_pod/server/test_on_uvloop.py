@@ -35,6 +35,7 @@ def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
         for bound in ("MAX_CONNECTIONS", "PROBE_CONNECTIONS"):
             monkeypatch.setattr(server_module, bound, 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
         assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
         writer.close()
         await writer.wait_closed()
