@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -89,7 +90,7 @@ class Collected:
 
 @pytest.fixture
 def collected(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Collected]:
-    uri = zookeeper.uri(f"/{tmp_path.name}")
+    uri = zookeeper.uri(f"/{uuid4().hex}")
     token = tmp_path / "token"
     token.write_text("s3cret")
     assert ServeProcess.command("cluster", "init", uri).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -29,7 +30,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def bookie(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[ServeProcess]:
-    uri = zookeeper.uri(f"/{tmp_path.name}")
+    uri = zookeeper.uri(f"/{uuid4().hex}")
     assert ServeProcess.command("cluster", "init", uri).returncode == 0
     with ServeProcess(tmp_path / "b", COLLECTING | {"metadataServiceUri": uri}) as process:
         process.start()

@@ -221,7 +221,11 @@ class LedgerCollector:
             return
         if not goes:
             result.kept_in_doubt += 1
-            _log.info("ledger kept until the next pass: entries of it were put meanwhile", ledger=ledger_id)
+            _log.warning(
+                "deleted ledger kept: somebody still writes to it; each pass looks again, and its space comes back once"
+                " nobody does",
+                ledger=ledger_id,
+            )
             return
         result.deleted += 1
 

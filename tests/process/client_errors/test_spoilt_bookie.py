@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from uuid import uuid4
 
 import pytest
 
@@ -31,7 +32,7 @@ ALONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1, "password": PASSWORD
 @pytest.fixture
 def alone(tmp_path, metadata_service):
     """A cluster of one bookie, which may be spoilt."""
-    made = ServeCluster(tmp_path, metadata_service.uri(f"/{tmp_path.name}"))
+    made = ServeCluster(tmp_path, metadata_service.uri(f"/{uuid4().hex}"))
     try:
         made.add(1)
         yield made

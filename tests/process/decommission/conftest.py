@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -21,7 +22,7 @@ async def cluster(
 ) -> AsyncIterator[StandaloneCluster]:
     uri = None
     if request.param == "zookeeper":
-        uri = request.getfixturevalue("zookeeper").uri(f"/decommission-{tmp_path.name}/ledgers")
+        uri = request.getfixturevalue("zookeeper").uri(f"/decommission-{uuid4().hex}/ledgers")
     async with StandaloneCluster(tmp_path, 5, KEYS, metadata_uri=uri, http_port=0) as started:
         yield started
 

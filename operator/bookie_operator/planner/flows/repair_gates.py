@@ -98,8 +98,8 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
     them: no bookie works with it, or this one was started anew already and did not come up."""
     if any(claim.lost for claim in view.claims_of(world, pod.name)):
         return None
-    made = _made_of(world, pod)
-    others = (one for one in world.pods if _made_of(world, one) == made and one.ready and not one.deleting)
+    made = _made_of(world, desired, pod)
+    others = (one for one in world.pods if _made_of(world, desired, one) == made and one.ready and not one.deleting)
     if not any(gates.is_registered(world, desired, one.name) for one in others):
         why = "and no bookie works with the template that it has"
     elif _in_vain(world, desired, pod.name):
@@ -114,10 +114,11 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
     )
 
 
-def _made_of(world: World, pod: PodView) -> str:
-    """What people asked for, if its StatefulSet tells, else its template: each zone has one of its own."""
+def _made_of(world: World, desired: Desired, pod: PodView) -> str:
+    """What people asked for, if its StatefulSet tells and has what this release makes of it, else its template: each
+    zone has one of its own. Of what is held an earlier release may have made something else."""
     own = view.stateful_set(world, pod.stateful_set)
-    if own is None or own.template_hash != pod.template_hash:
+    if own is None or own.template_hash != pod.template_hash or own.name in desired.held:
         return pod.template_hash
     return own.inputs_hash or pod.template_hash
 

@@ -76,6 +76,24 @@ def test_a_bookie_that_is_the_only_one_of_its_zone_is_replaced_while_those_of_ot
     assert not sim.accidents
 
 
+def test_templates_of_two_releases_are_not_the_same_though_people_asked_for_the_same() -> None:
+    """A StatefulSet that vanished is made anew by the newer release, while those of other zones are held."""
+    sim = resting(placement={"zones": [{"name": zone} for zone in "abcd"]}, **AUTO)
+    sim.advance(60)
+    sim.release = "2"
+    passes(sim, 20)
+    del sim.kubernetes.sets["c-bookie-b"]
+    for _ in range(200):
+        pods = sim.kubernetes.pods
+        newer = "c-bookie-b-0" in pods and pods["c-bookie-b-0"].template_hash != pods["c-bookie-a-0"].template_hash
+        if newer and not sim.kubernetes.faults:
+            sim.kubernetes.faults["c-bookie-b-0"] = PodFault.VOLUME
+            sim.kubernetes.kill_pod("c-bookie-b-0")
+        passes(sim, 1)
+    assert "c-bookie-b-0" in sim.kubernetes.faults
+    assert not any(isinstance(one, DeleteClaim) for one in acted(sim))
+
+
 @pytest.mark.parametrize("kind", OF_VOLUMES)
 @pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
 def test_a_template_that_is_put_right_ends_the_replacement_before_anything_is_deleted(kind: str, step: str) -> None:
