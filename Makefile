@@ -22,10 +22,10 @@ PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loa
 unexport PYTHONDONTWRITEBYTECODE
 
 # Each ring has the shorter ones; tests/rings.toml says which tests wait for a longer one, and why.
-NOT_HERE = not interop and not pulsar and not seeds and not e2e
+NOT_HERE = not interop and not pulsar and not peer and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check test test-change test-long times mutants simulate campaign soak interop pulsar e2e lint docs lock bench clean java
+.PHONY: run check test test-change test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -47,7 +47,7 @@ test-change: $(VENV)/.installed java
 
 # What no shorter ring has.
 test-long: $(VENV)/.installed java
-	$(PARALLEL) $(TESTS) -m "slow and not interop and not pulsar and not e2e" $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "slow and not interop and not pulsar and not peer and not e2e" $(PYTEST_ARGS)
 
 # Where the time of `make test` goes: docs/testing.md.
 TIMES := build/times.jsonl
@@ -85,6 +85,12 @@ interop: $(VENV)/.installed java
 # A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release.
 pulsar: $(VENV)/.installed java
 	$(BIN)/pytest tests/pulsar -m pulsar $(PYTEST_ARGS)
+
+# Apache's own tests over bookies of ours; tests/peer/__init__.py. CLASSES="TestTLS or TestAuth", BOOKIES=java.
+CLASSES ?=
+BOOKIES ?= ours
+peer: $(VENV)/.installed java
+	PEER_BOOKIES=$(BOOKIES) $(BIN)/pytest tests/peer -m peer $(if $(CLASSES),-k "$(CLASSES)") $(PYTEST_ARGS)
 
 # Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
 e2e: $(VENV)/.installed java

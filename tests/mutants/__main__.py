@@ -144,7 +144,11 @@ class Copy:
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_S}"]
-        command += ["-m", "not change and not slow and not interop and not pulsar and not seeds and not e2e", *tests]
+        command += [
+            "-m",
+            "not change and not slow and not interop and not pulsar and not peer and not seeds and not e2e",
+            *tests,
+        ]
         command += [f"--deselect={test}" for test in but]
         with subprocess.Popen(
             command,

@@ -1,0 +1,134 @@
+package dev.podkeeper.peer;
+
+import static net.bytebuddy.matcher.ElementMatchers.isConstructor;
+import static net.bytebuddy.matcher.ElementMatchers.isPublic;
+import static net.bytebuddy.matcher.ElementMatchers.named;
+import static net.bytebuddy.matcher.ElementMatchers.namedOneOf;
+import static net.bytebuddy.matcher.ElementMatchers.not;
+
+import java.lang.instrument.Instrumentation;
+import net.bytebuddy.agent.builder.AgentBuilder;
+import net.bytebuddy.asm.Advice;
+import net.bytebuddy.description.method.MethodDescription;
+import net.bytebuddy.implementation.bytecode.assign.Assigner;
+import net.bytebuddy.matcher.ElementMatcher;
+import org.apache.bookkeeper.bookie.LedgerStorage;
+import org.apache.bookkeeper.conf.ServerConfiguration;
+
+/**
+ * The places where Apache's test base makes a bookie in its own JVM, and where tests drive it.
+ *
+ * <p>The base makes all the objects of a Java bookie, then starts its server. Where it does so, they are made without files,
+ * port and certificates, and the server's life is that of a process of ours. A bookie that a test makes itself and hands to the
+ * base is the test's own fault injection: it stays in this JVM.
+ */
+final class Seams {
+
+    private static final String PACKAGE = "org.apache.bookkeeper.";
+
+    private Seams() {}
+
+    static void install(Instrumentation instrumentation) {
+        AgentBuilder agent = new AgentBuilder.Default().with(new AgentBuilder.Listener.WithErrorsOnly(AgentBuilder.Listener.StreamWriting.toSystemError()));
+        agent = seam(agent, "bookie.BookieResources", named("createLedgerStorage"), WithoutStorage.class);
+        agent = seam(agent, "bookie.LegacyCookieValidation", named("checkCookies"), WithoutCookies.class);
+        agent = seam(agent, "proto.BookieNettyServer", named("listenOn"), WithoutPort.class);
+        agent = seam(agent, "tls.SecurityProviderFactoryFactory", named("getSecurityProviderFactory"), WithoutTls.class);
+        agent = seam(agent, "auth.AuthProviderFactoryFactory", named("newBookieAuthProviderFactory"), WithoutLogins.class);
+        agent = agent.type(named(PACKAGE + "proto.BookieServer"))
+            .transform((builder, type, loader, module, domain) -> builder
+                .visit(Advice.to(ServerMade.class).on(isConstructor()))
+                .visit(Advice.to(OfAnotherProcess.class).on(namedOneOf(
+                    "start", "shutdown", "suspendProcessing", "resumeProcessing", "isRunning", "isBookieRunning", "join",
+                    "getExitCode"))));
+        agent = seam(agent, "bookie.BookieStateManager", namedOneOf(
+            "transitionToReadOnlyMode", "transitionToWritableMode", "doTransitionToReadOnlyMode", "doTransitionToWritableMode",
+            "isReadOnly", "isRunning", "isShuttingDown", "forceToReadOnly", "forceToUnregistered", "forceToShuttingDown",
+            "registerBookie", "isRegistered", "isAvailableForHighPriorityWrites", "setHighPriorityWritesAvailability"),
+            OfAnotherProcess.class);
+        agent = seam(agent, "bookie.BookieImpl", isPublic().and(not(isConstructor())).and(not(namedOneOf(
+            "getLedgerStorage", "getStateManager", "getLedgerDirsManager", "getJournals", "getAllocator"))).and(not(
+                net.bytebuddy.matcher.ElementMatchers.isStatic())), OfAnotherProcess.class);
+        agent.installOn(instrumentation);
+    }
+
+    private static AgentBuilder seam(
+            AgentBuilder agent, String type, ElementMatcher<? super MethodDescription> methods, Class<?> advice) {
+        return agent.type(named(PACKAGE + type))
+            .transform((builder, description, loader, module, domain) -> builder.visit(Advice.to(advice).on(methods)));
+    }
+
+    /** No files of a Java bookie come to be in the directories of ours. */
+    static final class WithoutStorage {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter() {
+            return Peer.isBeingMade();
+        }
+
+        @Advice.OnMethodExit
+        static void exit(@Advice.Enter boolean ours, @Advice.Return(readOnly = false) LedgerStorage storage) {
+            if (ours) {
+                storage = Peer.storage();
+            }
+        }
+    }
+
+    /** Our bookie checks and stamps its cookies itself. */
+    static final class WithoutCookies {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter() {
+            return Peer.isBeingMade();
+        }
+    }
+
+    /** Our bookie takes the port. */
+    static final class WithoutPort {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter() {
+            return Peer.isBeingMade();
+        }
+    }
+
+    /** Our bookie reads the certificates, and refuses to start with wrong ones. */
+    static final class WithoutTls {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter() {
+            return Peer.isBeingMade();
+        }
+    }
+
+    /** Providers that our bookie has itself; those of a test are asked by it. */
+    static final class WithoutLogins {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter(@Advice.Argument(0) ServerConfiguration configuration) {
+            return Peer.isBeingMade() && Peer.hasProvider(configuration);
+        }
+    }
+
+    /** No type of an advice is one that it is put into: it would be loaded while it is. */
+    static final class ServerMade {
+        @Advice.OnMethodExit
+        static void exit(@Advice.This Object server) {
+            Peer.made(server);
+        }
+    }
+
+    /** What is asked of an object that stands for a process of ours. */
+    static final class OfAnotherProcess {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static Peer enter(@Advice.This Object object) {
+            return Peer.behind(object);
+        }
+
+        @Advice.OnMethodExit
+        static void exit(
+                @Advice.Enter Peer peer,
+                @Advice.Origin("#m") String method,
+                @Advice.AllArguments Object[] arguments,
+                @Advice.Return(readOnly = false, typing = Assigner.Typing.DYNAMIC) Object answer) throws Exception {
+            if (peer != null) {
+                answer = peer.call(method, arguments);
+            }
+        }
+    }
+}
