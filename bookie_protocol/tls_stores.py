@@ -52,8 +52,8 @@ class Stored:
     chain: bytes
     """The certificates of the key, its own first."""
     trusted: bytes
-    """The certificates that stand by themselves; of PKCS12 also the authorities of its key, which nothing there tells
-    apart from them."""
+    """The certificates that stand by themselves, and those that keys are for, which Java trusts as well; of PKCS12 also
+    the authorities of its key, which nothing there tells apart from them."""
 
 
 def read_store(path: str, password_file: str | None) -> Stored:
@@ -102,13 +102,15 @@ def load_own(
 
 
 def load_trusted(context: ssl.SSLContext, kind: str, store: str, password_file: str | None) -> None:
-    """The certificates that this side trusts. Raises as `load_own`."""
+    """The certificates that this side trusts, whether somebody else has signed them or not, as in Java. Raises as
+    `load_own`."""
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if kind == PEM:
         context.load_verify_locations(store)
         return
     found = read_store(store, password_file)
     if not found.trusted:
-        raise BadStore(f"{store} has no certificate to trust: only keys, whose certificates count for nobody else")
+        raise BadStore(f"{store} has no certificate to trust")
     context.load_verify_locations(cadata=found.trusted.decode())
 
 
@@ -160,7 +162,7 @@ def _pkcs12(content: bytes, secret: str) -> Stored:
         raise BadStore(f"a PKCS12 store of a kind that is not supported ({error})") from error
     except (ValueError, TypeError) as error:
         raise BadStore(f"no PKCS12 store of this password ({error})") from error
-    return Stored(key, b"".join([*own, *others]) if key else b"", b"".join(others))
+    return Stored(key, b"".join([*own, *others]) if key else b"", b"".join([*own, *others]))
 
 
 def _jks(content: bytes, secret: str) -> Stored:
@@ -170,16 +172,15 @@ def _jks(content: bytes, secret: str) -> Stored:
     key, chain, trusted = b"", b"", b""
     try:
         for tag, protected, certificates in _entries(memoryview(content)[:-20]):
-            if tag == _TRUSTED:
-                trusted += certificates
-            elif not key:
-                key, chain = _pem("PRIVATE KEY", _unprotected(protected, utf16)), certificates
+            trusted += b"".join(certificates[:1])
+            if tag == _PRIVATE and not key:
+                key, chain = _pem("PRIVATE KEY", _unprotected(protected, utf16)), b"".join(certificates)
     except (struct.error, IndexError) as error:
         raise BadStore(f"a JKS store that ends too early ({error})") from error
     return Stored(key, chain, trusted)
 
 
-def _entries(content: memoryview) -> Iterator[tuple[int, bytes, bytes]]:
+def _entries(content: memoryview) -> Iterator[tuple[int, bytes, list[bytes]]]:
     """Tag, protected key, certificates as PEM."""
     version, count = struct.unpack_from(">II", content, 4)
     if version not in (1, 2):
@@ -206,14 +207,14 @@ def _entries(content: memoryview) -> Iterator[tuple[int, bytes, bytes]]:
         block(">H")
         at += 8
         if tag == _TRUSTED:
-            yield tag, b"", certificate()
+            yield tag, b"", [certificate()]
         elif tag == _PRIVATE:
             protected = block(">I")
             (certificates,) = struct.unpack_from(">I", content, at)
             at += 4
             if certificates > len(content):
                 raise BadStore("a JKS store with more certificates than bytes")
-            yield tag, protected, b"".join(certificate() for _ in range(certificates))
+            yield tag, protected, [certificate() for _ in range(certificates)]
         else:
             raise BadStore(f"a JKS store with an entry of kind {tag}, which nobody knows")
 

@@ -97,7 +97,7 @@ class TlsConfig:
     that is not used; with one all three of its suites are, which cannot be chosen singly."""
     protocols: tuple[str, ...] = key("tlsEnabledProtocols", ())
     """TLS versions that may be used, by bookies and by clients of this configuration. Empty: `TLSv1.2,TLSv1.3`, which
-    are all there are."""
+    are all there are; older ones beside them are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ def handshake(
         ((), (), ("TLSv1.3", "TLS_AES_256_GCM_SHA384")),
         (BOTH, (), ("TLSv1.3", "TLS_AES_256_GCM_SHA384")),
         (("TLSv1.2",), (), ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384")),
+        (("TLSv1.2", "TLSv1.1"), (), ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384")),
         ((), (ECDSA_128,), ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")),  # and so no TLS 1.3
         ((), (CHACHA,), ("TLSv1.2", "ECDHE-ECDSA-CHACHA20-POLY1305")),
         ((), ("ECDHE-ECDSA-AES128-GCM-SHA256",), ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")),
@@ -74,7 +75,8 @@ def test_an_older_client_of_a_bookie_that_wants_newer_ones(certificates: Certifi
 @pytest.mark.parametrize(
     ("protocols", "suites", "says"),
     [
-        (("TLSv1.1", "TLSv1.2"), (), "tlsEnabledProtocols: TLSv1.1 is none of TLSv1.2, TLSv1.3"),
+        (("TLSv1.1", "TLSv1"), (), "tlsEnabledProtocols=TLSv1.1,TLSv1: none is TLSv1.2 or TLSv1.3"),
+        (("TLSv1.2", "TLSv1.4"), (), "tlsEnabledProtocols: TLSv1.4 is none of TLSv1.2, TLSv1.3"),
         ((), ("TLS_RSA_WITH_RC4_128_MD5", ECDSA_128), "TLS_RSA_WITH_RC4_128_MD5 is no cipher suite"),
         (("TLSv1.3",), (ECDSA_128,), f"{ECDSA_128}: none of them is of tlsEnabledProtocols=TLSv1.3"),
         (("TLSv1.2",), (NEWEST,), "none of them is of tlsEnabledProtocols=TLSv1.2"),

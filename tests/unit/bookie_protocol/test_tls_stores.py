@@ -57,10 +57,10 @@ def bookie(kind: str, password: str | None, key_store: str = "bookie", trust_sto
     return tls.context()
 
 
-def client(kind: str, password: str | None) -> ssl.SSLContext:
+def client(kind: str, password: str | None, trust_store: str = "trusted") -> ssl.SSLContext:
     return tls_context(
         TlsOptions(
-            ca_file=str(STORES / f"trusted.{KINDS[kind]}"),
+            ca_file=str(STORES / f"{trust_store}.{KINDS[kind]}"),
             ca_type=kind,
             ca_password_file=password,
             key_file=str(STORES / f"client.{KINDS[kind]}"),
@@ -75,6 +75,15 @@ def client(kind: str, password: str | None) -> ssl.SSLContext:
 def test_both_sides_by_stores(kind: str, password: str) -> None:
     seen = handshake(bookie(kind, password), client(kind, password))
     assert [dict(part[0] for part in each["subject"])["commonName"] for each in seen] == ["bookie", "client"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_certificate_of_a_key_is_trusted(kind: str, password: str) -> None:
+    """As by Java, whoever has signed it. Configurations exist whose trust store is the other side's key store."""
+    handshake(bookie(kind, password, trust_store="client"), client(kind, password, trust_store="bookie"))
+    if kind == "JKS":  # PKCS12 does not tell the key's authority from one that is trusted
+        with pytest.raises(ssl.SSLError):
+            handshake(bookie(kind, password, trust_store="bookie"), client(kind, password))
 
 
 @pytest.mark.parametrize("kind", KINDS)
