@@ -37,8 +37,6 @@ _SERVES = '"event": "bookie serves"'
 _OURS = {
     **SMALL_BOOKIE,
     "grpcServerEnabled": "false",
-    # A test that suspends a bookie suspends its requests only: its session lives on.
-    "zkTimeout": "60000",
 }
 """Set for every bookie, whatever the test says."""
 
@@ -85,6 +83,8 @@ class Bookies:
     def _start(self, file: str) -> str:
         path = Path(file)
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines()) | _OURS
+        # A test that suspends a bookie suspends its requests only: its session lives on.
+        settings.setdefault("zkTimeout", "60000")
         # Only a start of the whole server checks that these two go together, which Apache's tests do not do.
         settings.setdefault(
             "fileInfoFormatVersionToWrite", "01"[int(settings.get("journalFormatVersionToWrite", 6)) > 5]
