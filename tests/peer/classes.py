@@ -65,7 +65,7 @@ def run_class(
     """`name`: below org.apache.bookkeeper. `kind`: of bookies. `without`: methods that are
     not run. The log of the JVM is `folder`/jvm.log. Raises
     `ClassRanOut`."""
-    class_path = os.pathsep.join([PROJECT.class_path(), str(APACHE)])
+    class_path = os.pathsep.join([str(APACHE), PROJECT.class_path()])  # the jar has no paths
     bookies = Bookies(folder)
     command = [
         find_java(),

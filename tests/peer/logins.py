@@ -12,13 +12,19 @@ import base64
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from bookie_pod.cli.main import main as bookie
-from bookie_protocol.auth.entry_points import BOOKIE
+from bookie_protocol.auth.entry_points import BOOKIE, CLIENT
 from bookie_protocol.errors import Unauthorized
 from bookie_protocol.wire.auth import AuthStep, Peer
 
-_DECLARED = f"[{BOOKIE}]\npeer = tests.peer.logins:JavaLogins\n"
+_DECLARED = f"""
+[{BOOKIE}]
+peer = tests.peer.logins:JavaLogins
+[{CLIENT}]
+peer = tests.peer.logins:NoLogins
+"""
 
 
 class JavaLogins:
@@ -28,6 +34,18 @@ class JavaLogins:
 
     def new_exchange(self, peer: Peer) -> JavaLogin:
         return JavaLogin(self.port, peer)
+
+
+class NoLogins:
+    """Bookies here ask nothing of each other."""
+
+    plugin_name = "none"
+
+    def __init__(self, config_file: str | None) -> None:
+        """The file is the other side's."""
+
+    def new_exchange(self, peer: Peer) -> NoReturn:
+        raise Unauthorized("the test's plug-in is for clients of the test")
 
 
 class JavaLogin:

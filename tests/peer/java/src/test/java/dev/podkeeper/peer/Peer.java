@@ -36,6 +36,8 @@ public final class Peer {
     private static final String TESTER = "org.apache.bookkeeper.test.BookKeeperClusterTestCase$ServerTester";
     private static final Set<String> PROVIDERS = Set.of(
         "org.apache.bookkeeper.tls.BookieAuthZFactory", "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory");
+    private static final String CLIENT_LOGIN = "clientAuthProviderFactoryClass";
+    private static final String SASL = "org.apache.bookkeeper.sasl.";
     private static final StackWalker WALKER = StackWalker.getInstance();
     private static final HttpClient HTTP = HttpClient.newHttpClient();
     private static final Map<Object, Peer> BEHIND = Collections.synchronizedMap(new WeakHashMap<>());
@@ -215,9 +217,12 @@ public final class Peer {
                 settings.put(name, value);
             }
         }
+        // A test's own class of this kind is for the auto-recovery in this JVM.
+        settings.computeIfPresent(CLIENT_LOGIN, (name, value) -> value.startsWith(SASL) ? value : null);
         if (!hasProvider(configuration)) {
             bridge = new AuthBridge(logins);
             settings.put("bookieAuthProviderFactoryClass", "EntryPoint");
+            settings.put(CLIENT_LOGIN, "EntryPoint");
             settings.put("authProviderEntryPoint", "peer");
             settings.put("authProviderConfigFile", bridge.file().toString());
         }

@@ -7,6 +7,7 @@ import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import net.bytebuddy.agent.ByteBuddyAgent;
 import org.junit.platform.engine.FilterResult;
@@ -17,6 +18,7 @@ import org.junit.platform.launcher.TestExecutionListener;
 import org.junit.platform.launcher.TestIdentifier;
 import org.junit.platform.launcher.core.LauncherDiscoveryRequestBuilder;
 import org.junit.platform.launcher.core.LauncherFactory;
+import org.opentest4j.MultipleFailuresError;
 
 /**
  * Runs one class of tests: a line for each test that has ended, with what went wrong.
@@ -60,9 +62,15 @@ public final class RunClass {
             boolean passed = result.getStatus() == TestExecutionResult.Status.SUCCESSFUL;
             if (test.isTest() || !passed) {
                 StringWriter why = new StringWriter();
-                result.getThrowable().ifPresent(error -> error.printStackTrace(new PrintWriter(why)));
+                result.getThrowable().ifPresent(error -> causes(error).forEach(
+                    each -> each.printStackTrace(new PrintWriter(why))));
                 tell(passed ? "passed" : "failed", test, why.toString());
             }
+        }
+
+        /** A test and its end may both fail. */
+        private static List<Throwable> causes(Throwable error) {
+            return error instanceof MultipleFailuresError several ? several.getFailures() : List.of(error);
         }
 
         private void tell(String state, TestIdentifier test, String why) {
