@@ -5,8 +5,8 @@
 
 A bookie for each attack, on fresh directories. Its client adds and reads 1 KB, a pair every few milliseconds: first
 alone, then beside the attack, then some seconds after it. A probe asks `/healthz` meanwhile. Attackers, bookie and
-client share the machine's processors, so the latency beside an attack that keeps one busy says little of the bookie;
-the column `CPU` has how busy the bookie was.
+client share the machine's processors, and attackers have what the others leave; the column `CPU` has how busy the
+bookie was.
 
 All attacks take some seven minutes. The exit code is 1 if a bookie of ours was beyond a bound, which is told at the
 end: it held more than twice its budget, ended, failed its client, kept it waiting for `SLOWER` times as long as without

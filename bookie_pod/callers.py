@@ -6,8 +6,9 @@ Invariants
 - Whoever waits for room goes on when there is some. Room that others keep without moving may be taken from them (see
   `MemoryGovernor`): all calls of such a caller end as `was_cut`.
 - A call that has ended holds nothing.
-- `cut_receivers` ends calls into which a message may be coming in, those of the callers with most of them first: what
-  gRPC has of a message is seen by nobody before it is complete.
+- `cut_receivers` ends callers into whose calls messages may be coming in, those with most of them first, and shuts
+  their connections: what gRPC has of a message is seen by nobody before it is complete, and before it has told hundreds
+  of calls that they have ended more comes in than there is room for.
 
 Event loop only.
 """
@@ -15,9 +16,12 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.parse
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -56,17 +60,21 @@ class Callers:
     @property
     def receivers(self) -> int:
         """Calls into which a message may be coming in."""
-        return sum(call.receives for caller in self._callers.values() for call in caller.calls)
+        return sum(caller.receivers for caller in self._callers.values())
 
     def cut_receivers(self, keep: int) -> int:
-        """End all but so many of them; how many."""
-        by_caller = [[call for call in caller.calls if call.receives] for caller in self._callers.values()]
-        by_caller.sort(key=len, reverse=True)
-        receiving = [call for calls in by_caller for call in calls]
-        ending = receiving[: max(0, len(receiving) - keep)]
-        for call in ending:
-            call.cut()
-        return len(ending)
+        """End the callers with most of them, until no more are left than this; how many calls that were."""
+        left, ended, peers = self.receivers, 0, set[str]()
+        for peer, caller in sorted(self._callers.items(), key=lambda item: item[1].receivers, reverse=True):
+            if left <= keep or not caller.receivers:
+                break
+            left -= caller.receivers
+            ended += len(caller.calls)
+            peers.add(peer)
+            for call in tuple(caller.calls):
+                call.cut()
+        shut(peers)
+        return ended
 
 
 class Caller:
@@ -89,6 +97,11 @@ class Caller:
             for call in self.calls:
                 call.forget()
                 call.cut()
+
+    @property
+    def receivers(self) -> int:
+        """Of its calls, those into which a message may be coming in."""
+        return sum(call.receives for call in self.calls)
 
     def look(self) -> None:
         """Tell the governor since when nothing has moved."""
@@ -123,6 +136,10 @@ class Call:
         """Expect so many bytes more, or less."""
         self._making += nbytes
         self._share.make(nbytes)
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether there is room for so many bytes now."""
+        return self._share.fits(nbytes)
 
     async def room(self, nbytes: int, *, has_begun: bool = False) -> int:
         """Wait for so much room, and take it; it is given back by `make`. How much was taken: never more than half.
@@ -186,6 +203,33 @@ class Call:
         """Give everything back."""
         self.hold(-self._held)
         self.make(-self._making)
+
+
+def shut(peers: Collection[str]) -> None:
+    """Shut the connections of these peers, as gRPC names them: at once, so that nothing more comes in. It has no call
+    for that, hence they are looked for among the descriptors of this process; where those cannot be listed, the calls'
+    own ends have to do."""
+    named = [urllib.parse.unquote(peer).partition(":") for peer in peers]
+    addresses = {address for kind, _, address in named if kind in ("ipv4", "ipv6")}
+    with suppress(OSError):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                # Not a copy of it: the end of a copy would give up the locks of a locked file.
+                connection = socket.socket(fileno=number)
+                try:
+                    if _address(connection) in addresses:
+                        connection.shutdown(socket.SHUT_RDWR)
+                finally:
+                    connection.detach()
+
+
+def _address(connection: socket.socket) -> str | None:
+    """Of its peer, as gRPC writes it; None: it is no TCP connection."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    host, port = connection.getpeername()[:2]
+    host = host.removeprefix("::ffff:")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _CURRENT: ContextVar[Call] = ContextVar("call")

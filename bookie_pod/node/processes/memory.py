@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import time
 from collections import deque
@@ -37,6 +38,8 @@ what comes in until calls have ended has to fit in between."""
 TRIM_AGAIN_S: Final = 1.0
 MOST_TRIM_AGAIN_S: Final = 60.0
 """Of a process that is too large, after a trim; ever later while trims bring nothing."""
+COLLECT_SHARE: Final = 30
+"""So many times as long as a collection of garbage took the next one waits at least: each holds up the event loop."""
 GROWTH_S: Final = 60
 """What grew longer ago than this did not come in with the messages that come in now."""
 
@@ -81,6 +84,7 @@ async def guard_memory(
     trim: Callable[[], None] | None = None,
     resident: Callable[[], int] = resident_bytes,
     interval: float = GUARD_INTERVAL_S,
+    collect: Callable[[], object] = gc.collect,
 ) -> None:
     """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`), and whether the
     process is larger than it should be: what clients have given back lies between what others hold, and is returned by
@@ -94,7 +98,7 @@ async def guard_memory(
     most = max(int(budget * GUARD_SHARE), begin + memory.limit)
     worth = memory.limit // 4
     message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
-    trims = _Trims(trim or trimmer() or (lambda: None), begin, worth)
+    trims = _Trims(trim or trimmer() or (lambda: None), collect, begin, worth)
     lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
     while True:
         await asyncio.sleep(interval)
@@ -113,10 +117,15 @@ async def guard_memory(
 
 class _Trims:
     """Trims a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
-    it is far too large, since what made it so may be given back after a trim."""
+    it is far too large, since what made it so may be given back after a trim.
 
-    def __init__(self, trim: Callable[[], None], resident: int, worth: int) -> None:
+    Garbage is collected before: each gRPC call leaves its metadata in a cycle, and thousands of calls come between two
+    of `collect_cycles`."""
+
+    def __init__(self, trim: Callable[[], None], collect: Callable[[], object], resident: int, worth: int) -> None:
         self._trim = trim
+        self._collect = collect
+        self._collect_at = 0.0
         self._worth = worth
         self._floor = self._before = resident
         self._began = 0.0
@@ -135,4 +144,7 @@ class _Trims:
         grown = now - self._floor > self._worth
         if (wanted and grown) or (urgent and time.monotonic() - self._began > self._pause):
             self._before, self._began = now, time.monotonic()
+            if self._began >= self._collect_at:
+                self._collect()
+                self._collect_at = time.monotonic() + COLLECT_SHARE * (time.monotonic() - self._began)
             self._running = asyncio.create_task(asyncio.to_thread(self._trim))

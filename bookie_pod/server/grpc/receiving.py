@@ -7,12 +7,15 @@ Invariants
 - Nobody waits for a message without room for it: as large as the call's largest one so far; for its first ones as
   large as messages may be, or an eighth of what there is.
 - Room in which nothing of a stream comes is given back after `SILENT_S`, because a stream may be silent for hours.
-  Should messages come in then that nobody expected, `Callers.cut_receivers` ends the calls (`guard_memory`). Who makes
+  A message that comes then, and for which there is no room any more, ends its call before anybody looks at it. Should
+  more come in than there is memory for before that, `Callers.cut_receivers` ends the calls (`guard_memory`). Who makes
   a call with one request and does not send that is in the way of those who wait.
 - The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
   unread.
 - A message counts until the next one is asked for, or the call ends. With `holds_answers` what is answered counts until
   the client has taken it; else that is the services' business.
+- In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
+  client may send thousands.
 - Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
   has seen. For what comes next it has `READ_BYTES` ready for each connection (`bounds`).
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -42,6 +46,8 @@ ONLY_REQUEST_BYTES: Final = 128 * 1024
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
+CALLS_PER_TURN: Final = 8
+"""Each takes some 300 microseconds until it is served or refused."""
 HANDSHAKE_MS: Final = 10_000
 UNASKED_BYTES: Final = 16 * 1024
 """No governor sees them, and there may be some 700 calls that wait. Of a message that somebody waits for, the rest is
@@ -80,11 +86,13 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         self._only = only
         self._holds_answers = holds_answers
         self._first = min(COPIES * largest, callers.memory.limit // FIRST_SHARE)
+        self._turns = Turns(CALLS_PER_TURN)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], handler_call_details: Any
     ) -> grpc.RpcMethodHandler | None:
         """The service's handler, as one that is given its messages one at a time."""
+        await self._turns.one()
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -133,6 +141,35 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
 
         made = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
         return made(governed, response_serializer=handler.response_serializer)
+
+
+class Turns:
+    """Lets so many go on in one turn of the event loop, and those who come later in the next ones."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def one(self) -> None:
+        """Wait for a turn that has room."""
+        loop = asyncio.get_running_loop()
+        if self._left == self._most:
+            loop.call_soon(self._next, loop)
+        if self._left:
+            self._left -= 1
+            return
+        self._waiting.append(turn := loop.create_future())
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._left = self._most
+        while self._waiting and self._left:
+            turn = self._waiting.popleft()
+            if not turn.cancelled():
+                turn.set_result(None)
+                self._left -= 1
+        if self._left < self._most:
+            loop.call_soon(self._next, loop)
 
 
 async def _end(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details: str) -> None:
@@ -202,6 +239,10 @@ class _Messages:
             data: bytes = await self._context.read()  # gRPC's own iterator keeps what it gave last
             if data is grpc.aio.EOF:
                 raise StopAsyncIteration
+            if not self._room and not self._held and not call.fits(COPIES * len(data)):
+                del data
+                call.cut()
+                await asyncio.sleep(0)  # that ends it here
             return data
         finally:
             call.receives = False

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from bookie_pod.callers import Call, Callers, current_call
 from bookie_pod.client_memory import SMALL, STUCK_S, MemoryGovernor
+from bookie_pod.server.grpc import receiving
 from bookie_pod.server.grpc.receiving import _Messages
 from tests.support.until import until
 
@@ -115,17 +117,36 @@ async def test_more_held_than_there_is_ends_who_is_stuck(callers: Callers, monke
     assert callers.memory.total == 0
 
 
-async def test_all_receivers_but_some_are_ended_the_greediest_first(callers: Callers) -> None:
+async def test_callers_with_most_receivers_are_ended_until_no_more_are_left_than_may_be(callers: Callers) -> None:
     calls = await served(callers, *["greedy"] * 5, "modest")
     for each in calls:
         each.call.receives = True
     assert callers.receivers == 6
-    assert callers.cut_receivers(3) == 3
-    await asyncio.sleep(0)
-    assert not calls[-1].call.was_cut
-    assert sum(each.call.was_cut for each in calls) == 3
+    assert callers.cut_receivers(3) == 5
+    assert [each.call.was_cut for each in calls] == [True] * 5 + [False]
     await ended(calls)
     assert callers.cut_receivers(0) == 0
+
+
+@pytest.mark.parametrize("here", ["127.0.0.1", "::1"])
+async def test_connections_of_those_who_are_ended_are_shut_at_once(callers: Callers, here: str) -> None:
+    """Whether anybody looks at what they send or not."""
+    listener = socket.create_server((here, 0), family=socket.AF_INET6 if ":" in here else socket.AF_INET)
+    clients = [socket.create_connection(listener.getsockname()[:2], 10) for _ in range(2)]
+    taken = [listener.accept()[0] for _ in clients]
+    try:
+        hosts = [client.getsockname()[:2] for client in clients]
+        peers = [f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}" for host, port in hosts]
+        calls = await served(callers, *peers)
+        calls[0].call.receives = True
+        assert callers.cut_receivers(0) == 1
+        assert clients[0].recv(1) == b""
+        taken[1].sendall(b"x")
+        assert clients[1].recv(1) == b"x"
+        await ended(calls)
+    finally:
+        for each in (*clients, *taken, listener):
+            each.close()
 
 
 async def test_a_small_holder_is_left_alone_by_one_who_waits(callers: Callers) -> None:
@@ -171,6 +192,39 @@ async def test_room_for_a_request_that_does_not_come_counts_once(
         assert (callers.memory.total, sends) == (15 * MB // 2, [])
         message.cancel()
         await asyncio.gather(message, return_exceptions=True)
+
+
+async def test_what_comes_after_a_silence_ends_its_call_if_there_is_no_room(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "SILENT_S", 0)
+    other = callers.memory.share(lambda: None)
+    answers = asyncio.Queue[bytes]()
+
+    class Late:
+        read = answers.get
+
+    async def receive(held: int) -> tuple[bool, object]:
+        """Whether the call was ended, and what it was given."""
+        other.hold(held)
+        with callers.call("late") as call:
+            message = asyncio.create_task(take(call))
+            await until(lambda: call.receives and not callers.memory.making)
+            answers.put_nowait(bytes(2 * MB))
+            (given,) = await asyncio.gather(message, return_exceptions=True)
+        other.hold(-held)
+        return call.was_cut, given
+
+    async def take(call: Call) -> bytes:
+        call._task = asyncio.current_task()
+        data: bytes = await anext(_Messages(Late(), call, None, MB, None))
+        return data
+
+    assert await receive(0) == (False, bytes(2 * MB))
+    was_cut, given = await receive(5 * MB)
+    assert was_cut
+    assert isinstance(given, asyncio.CancelledError)
+    assert callers.memory.total == 0
 
 
 class _Silent:

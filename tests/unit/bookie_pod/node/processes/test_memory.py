@@ -117,17 +117,25 @@ async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, growth:
 async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trim at the peak brought nothing: it was all in use then."""
     monkeypatch.setattr(memory_module, "TRIM_AGAIN_S", 0.01)
-    trims: list[int] = []
+    trims, collections = list[int](), list[int]()
     state = {"resident": 10 * MB, "in use": 10 * MB}
     trimmed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def trim() -> None:
+        assert collections  # else what is garbage already is in use still
         trims.append(state["resident"])
         state["resident"] = state["in use"]
         loop.call_soon_threadsafe(trimmed.set)
 
-    guard = guard_memory(Receiving(), 16 * MB, trim, lambda: state["resident"], interval=0.001)  # type: ignore[arg-type]
+    guard = guard_memory(
+        Receiving(),  # type: ignore[arg-type]
+        16 * MB,
+        trim,
+        lambda: state["resident"],
+        interval=0.001,
+        collect=lambda: collections.append(len(trims)),
+    )
     task = asyncio.create_task(guard)
     await asyncio.sleep(0.005)
     state["resident"] = state["in use"] = 90 * MB
