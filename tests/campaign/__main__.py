@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 from tests.campaign import network
-from tests.campaign.faults.table import NAMES
+from tests.campaign.faults.table import FOR_JAVA, NAMES
 from tests.campaign.history import History
+from tests.campaign.kinds import OURS, java_bookies
 from tests.campaign.planting.defects import DEFECTS, plant
 from tests.campaign.report import report
 from tests.campaign.rounds import Campaign
@@ -29,6 +30,11 @@ def main() -> int:
     parser.add_argument(
         "--java", action="store_true", help="a Java client writes too; needs Maven, and takes ZooKeeper"
     )
+    parser.add_argument(
+        "--java-bookies",
+        action="store_true",
+        help="Apache BookKeeper's bookies, with the faults that apply; needs Maven, and takes ZooKeeper",
+    )
     parser.add_argument("--planted", choices=sorted(DEFECTS), help="plant this defect; ends at the first breach")
     parser.add_argument("--faults", action="append", choices=sorted(NAMES), help="only these kinds")
     parser.add_argument("--folder", type=Path, help="where the processes keep their files; it stays")
@@ -38,7 +44,8 @@ def main() -> int:
         print(f"The campaign cannot run here: {lacking}.", file=sys.stderr)
         return 2
     library()
-    names = frozenset(arguments.faults or NAMES)
+    names = frozenset(arguments.faults or (FOR_JAVA if arguments.java_bookies else NAMES))
+    kind = java_bookies(PROJECT.class_path()) if arguments.java_bookies else OURS
     if arguments.planted:
         plant(arguments.planted)
         names = frozenset(DEFECTS[arguments.planted].faults)
@@ -48,16 +55,18 @@ def main() -> int:
         folder,
         arguments.seed,
         60 * arguments.minutes,
-        zookeeper=arguments.zookeeper or arguments.java,
+        zookeeper=arguments.zookeeper or arguments.java or arguments.java_bookies,
         java=PROJECT.class_path() if arguments.java else None,
         plant=arguments.planted,
         stop_at_breach=arguments.planted is not None,
         names=names,
+        kind=kind,
     )
     history = asyncio.run(_until_told(campaign))
     replay = f"python -m tests.campaign --seed {arguments.seed} --minutes {arguments.minutes:g}"
     replay += " --zookeeper" if arguments.zookeeper else ""
     replay += " --java" if arguments.java else ""
+    replay += " --java-bookies" if arguments.java_bookies else ""
     replay += f" --planted {arguments.planted}" if arguments.planted else ""
     replay += "".join(f" --faults '{name}'" for name in arguments.faults or ())
     print(report(history, replay, campaign.memory))

@@ -124,7 +124,7 @@ class Judge:
     # --- 1 --------------------------------------------------------------------------------------------------------
 
     async def _comes_back(self, bookie: Bookie) -> None:
-        deadline = time.monotonic() + BACK_S
+        deadline = time.monotonic() + bookie.kind.patience * BACK_S
         while time.monotonic() < deadline:
             if bookie.program.is_running and await self._world.says_ready(bookie):
                 return
@@ -143,6 +143,7 @@ class Judge:
         for name in missing:
             said = self._world.bookies[name].program.said()[-1500:]
             self._history.breach("stuck", f"{name} is not writable again, and nothing is wrong with it: {said}")
+            self._world.bookies[name].program.kill()  # as somebody would who saw it; the supervisor starts it
 
     async def all_closed(self, client: Client) -> None:
         """Close what its writers left."""
@@ -309,6 +310,8 @@ class Judge:
 
     async def _rests(self, bookie: Bookie) -> None:
         """Nobody asks it anything any more but those who heal."""
+        if not bookie.kind.is_ours:
+            return
         deadline = time.monotonic() + REST_S
         held: dict[str, float] = {}
         while time.monotonic() < deadline:

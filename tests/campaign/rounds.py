@@ -20,6 +20,7 @@ from tests.campaign.faults.kind import Fault
 from tests.campaign.faults.table import NAMES, Plan, Strike, draw
 from tests.campaign.history import History
 from tests.campaign.judge import Judge
+from tests.campaign.kinds import OURS, Kind
 from tests.campaign.watch import Watch
 from tests.campaign.world import BOOKIES, World
 
@@ -43,8 +44,10 @@ class Campaign:
         stop_at_breach: bool = False,
         java: str | None = None,
         names: Collection[str] = NAMES,
+        kind: Kind = OURS,
     ) -> None:
-        """`java`: the class path of the Java client, which needs ZooKeeper. `names`: of the faults to draw from."""
+        """`java`: the class path of the Java client, which needs ZooKeeper. `names`: of the faults to draw from.
+        `kind`: of the bookies."""
         folder.mkdir(parents=True, exist_ok=True)
         self.history = History(journal=(folder / "journal.txt").open("w"))
         self._folder = folder
@@ -54,13 +57,14 @@ class Campaign:
         self._plant = plant
         self._stop_at_breach = stop_at_breach
         self._names = names
+        self._kind = kind
         self._java = None if java is None else (java, folder / "java.log")
         self.memory: dict[str, int] = {}
 
     async def run(self) -> History:
         random = Random(self._seed)
         history = self.history
-        world = World(self._folder, random, history, zookeeper=self._zookeeper, plant=self._plant)
+        world = World(self._folder, random, history, zookeeper=self._zookeeper, plant=self._plant, kind=self._kind)
         async with world:
             watch = asyncio.create_task(Watch(world, history).run(), name="watch")
             judge = Judge(world, history)

@@ -44,7 +44,8 @@ class Watch:
     async def _look(self, bookie: Bookie) -> None:
         if not bookie.program.is_running:
             return
-        self._judge_memory(bookie)
+        if bookie.kind.is_ours:
+            self._judge_memory(bookie)
         starts = bookie.program.starts
         if bookie.is_unreachable or not await self._world.says_ready(bookie):
             self._silent[bookie.name] = 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -30,6 +29,7 @@ import aiohttp
 from bookie_protocol.errors import CouldNotTell, NotThere
 from tests.campaign.connecting import connected
 from tests.campaign.history import History
+from tests.campaign.kinds import COMMAND, OURS, Kind
 from tests.campaign.network import Host, Network
 from tests.campaign.programs import Program
 from tests.campaign.shim.control import Shim
@@ -46,7 +46,6 @@ PORT: Final = 3181
 HTTP: Final = 8000
 GRPC: Final = 3182
 _METADATA_PORT: Final = 3180
-COMMAND: Final = str(Path(sys.executable).with_name("bookie"))
 _ROOT: Final = Path(__file__).parents[2]
 _START_S: Final = 90.0
 _METADATA_S: Final = 8.0
@@ -101,6 +100,7 @@ class Bookie:
     folder: Path
     shim: Shim
     program: Program
+    kind: Kind
     engine: str
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     excuse: str = ""
@@ -124,6 +124,11 @@ class Bookie:
         return self.folder / "ledgers"
 
     @property
+    def knows_its_losses(self) -> bool:
+        """Empty disks are taken for what they are; of others' they would be a new bookie's under an old name."""
+        return self.kind.is_ours and self.engine == DB_STORAGE
+
+    @property
     def url(self) -> str:
         return f"http://{self.host.address}:{HTTP}"
 
@@ -145,10 +150,17 @@ class Bookie:
 
 
 class World:
-    """An async context manager. `plant`: the defect that every bookie is started with."""
+    """An async context manager. `plant`: the defect that every bookie is started with. `kind`: of all bookies."""
 
     def __init__(
-        self, folder: Path, random: Random, history: History, *, zookeeper: bool = False, plant: str | None = None
+        self,
+        folder: Path,
+        random: Random,
+        history: History,
+        *,
+        zookeeper: bool = False,
+        plant: str | None = None,
+        kind: Kind = OURS,
     ) -> None:
         self.folder = folder
         self.history = history
@@ -160,6 +172,7 @@ class World:
         self.auto_recovery: list[tuple[Program, Host]] = []
         self.gateway: tuple[Program, Host] | None = None
         self._plant = plant
+        self._kind = kind
         self._zookeeper = zookeeper
         self._stack = AsyncExitStack()
         self._network: Network
@@ -257,6 +270,7 @@ class World:
         (engine,) = self.random.choices((DB_STORAGE, SORTED_STORAGE, INTERLEAVED_STORAGE), (6, 2, 1))
         settings = {
             **SETTINGS,
+            **self._kind.settings,
             "bookieId": name,
             "bookiePort": str(PORT),
             "httpServerPort": str(HTTP),
@@ -265,13 +279,13 @@ class World:
             "journalDirectories": str(folder / "disks" / "journal"),
             "ledgerDirectories": str(folder / "disks" / "ledgers"),
             "ledgerStorageClass": engine,
-            **(LIMBO if engine == DB_STORAGE else {}),
+            **(LIMBO if self._kind.is_ours and engine == DB_STORAGE else {}),
         }
         file = folder / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         environment = {**shim.environment, **self._planting()}
-        program = Program(name, [*host.enter, COMMAND, "serve", "--config", str(file)], folder / "log", environment)
-        return Bookie(name, host, folder / "disks", shim, program, engine)
+        program = Program(name, [*host.enter, *self._kind.command, str(file)], folder / "log", environment)
+        return Bookie(name, host, folder / "disks", shim, program, self._kind, engine)
 
     def _planting(self) -> Mapping[str, str]:
         if self._plant is None:
@@ -350,7 +364,7 @@ class World:
 
     async def serving(self, bookie: Bookie, seconds: float = _START_S) -> bool:
         """Wait until it says that it is ready; False: it ended, or not in time."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + bookie.kind.patience * seconds
         while time.monotonic() < deadline:
             if not bookie.program.is_running:
                 return False
@@ -361,7 +375,7 @@ class World:
 
     async def says_ready(self, bookie: Bookie) -> bool:
         try:
-            async with self.http.get(f"{bookie.url}/readyz") as answer:
+            async with self.http.get(f"{bookie.url}{bookie.kind.probe}") as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
@@ -409,7 +423,7 @@ class World:
     async def empty_disks(self, bookie: Bookie, *folders: Path) -> None:
         """Of a bookie that is not running: there are new ones in their place. Where the engine has no way to tell what
         was lost, it has to be a new bookie under the old name."""
-        if bookie.engine != DB_STORAGE:
+        if not bookie.knows_its_losses:
             await self.forget_cookie(bookie)
             folders = ()
         for folder in folders or (bookie.journal, bookie.ledgers):
@@ -471,7 +485,7 @@ class World:
             history.breach("alive", f"{bookie.name} died of signal {-code}: {said[-1500:]}")
         elif "unexpected fault" in last_line(said):
             history.breach("alive", f"{bookie.name} ended of what it calls a bug: {said[-1500:]}")
-        elif not bookie.damaged and any(word in last_line(said).lower() for word in _DAMAGE):
+        elif bookie.kind.is_ours and not bookie.damaged and any(word in last_line(said).lower() for word in _DAMAGE):
             history.breach("alive", f"{bookie.name} tells of damage, and its files were not damaged: {said[-1500:]}")
             bookie.damaged = "it says so itself"
         elif not bookie.excuse and not bookie.damaged:

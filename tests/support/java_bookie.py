@@ -35,23 +35,29 @@ def java_bookie(
     """A Java bookie, not started. The caches of its storage must fit into `direct_mb` MiB. `options`: of its compiler
     and its collector."""
 
+    line = java_bookie_command(class_path, heap_mb=heap_mb, direct_mb=direct_mb, options=options)
+
     def command(file: Path, _: Mapping[str, str]) -> Sequence[str]:
-        return [
-            find_java(),
-            f"-Xms{heap_mb}m",
-            f"-Xmx{heap_mb}m",
-            f"-XX:MaxDirectMemorySize={direct_mb}m",
-            *options,
-            *BOOKKEEPER_OPTIONS,
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-cp",
-            class_path,
-            "org.apache.bookkeeper.server.Main",
-            "--conf",
-            str(file),
-        ]
+        return [*line, str(file)]
 
     return BookieProcess("java", configuration, work, zookeeper, command)
+
+
+def java_bookie_command(class_path: str, *, heap_mb: int, direct_mb: int, options: Sequence[str]) -> list[str]:
+    """What runs one, in front of the path of its configuration file."""
+    return [
+        find_java(),
+        f"-Xms{heap_mb}m",
+        f"-Xmx{heap_mb}m",
+        f"-XX:MaxDirectMemorySize={direct_mb}m",
+        *options,
+        *BOOKKEEPER_OPTIONS,
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-cp",
+        class_path,
+        "org.apache.bookkeeper.server.Main",
+        "--conf",
+    ]
 
 
 def java_shell(class_path: str, configuration_file: Path, *arguments: str) -> str:

@@ -110,7 +110,10 @@ async def disk_is_lost(world: World, bookie: Bookie, random: Random) -> str:
 
 
 FAULTS = (
-    *(Fault(f"bits flipped in {kind}", 0.8, partial(bits_flip, kind), destroys=True) for kind in KINDS),
-    Fault("file lost", 1.5, file_is_lost, destroys=True),
+    *(
+        Fault(f"bits flipped in {kind}", 0.8, partial(bits_flip, kind), destroys=True, needs_checks=True)
+        for kind in KINDS
+    ),
+    Fault("file lost", 1.5, file_is_lost, destroys=True, needs_checks=True),
     Fault("disk lost", 2, disk_is_lost, destroys=True),
 )

@@ -24,3 +24,5 @@ class Fault:
     on_cluster: OnCluster | None = None
     destroys: bool = False
     """Copies may be gone or damaged by it: only the victims of a round may meet it."""
+    needs_checks: bool = False
+    """Only files with checks of our kind can tell it: with others it is found anew in every round."""

@@ -54,7 +54,7 @@ async def restart(world: World, bookie: Bookie, random: Random) -> str:
     code = await asyncio.to_thread(bookie.program.terminate, _STOP_S)
     if code is None:
         world.history.breach("stuck", f"{bookie.name} did not end within {_STOP_S:.0f} s of SIGTERM")
-    elif code != 0 and not bookie.damaged and not bookie.excuse:
+    elif code != bookie.kind.stops_with and not bookie.damaged and not bookie.excuse:
         world.history.breach("alive", f"{bookie.name} ended with {code} after SIGTERM: {bookie.program.said()[-1500:]}")
     await world.start_bookie(bookie)
     return ""

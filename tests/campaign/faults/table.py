@@ -44,6 +44,8 @@ class Plan:
 
 AT_THE_END: Final = ("SIGKILL of all", "power lost by all")
 NAMES: Final = frozenset(fault.name for fault in ALL)
+FOR_JAVA: Final = frozenset(fault.name for fault in ALL if not fault.needs_checks)
+"""For the reference's bookies, unless others are asked for."""
 
 
 def draw(random: Random, bookies: int, seconds: float, names: Collection[str] = NAMES) -> Plan:
