@@ -20,17 +20,20 @@ from benchmarks.session import DEFAULT_OUT, Session, sizes_of
 
 TARGET = 1.5
 """What p99 during a collection may be, as a multiple of p99 while the bookie has nothing else to do."""
+STAGES = ("reclaim", "many-ledgers")
 _SMOKE = {"megabytes": 40, "ledgers": 100, "log_megabytes": 4, "many_ledgers": 1000, "idle": 3.0}
 
 
-async def measure(plan: GcPlan, kinds: Sequence[str], rounds: int, parent: Path | None, log: Log) -> Samples:
-    """All stages, the kinds in turn."""
+async def measure(
+    plan: GcPlan, kinds: Sequence[str], names: Sequence[str], rounds: int, parent: Path | None, log: Log
+) -> Samples:
+    """The stages of these names, the kinds in turn."""
     samples = Samples()
     with Environment(parent) as environment:
         stages = GcStages(environment, plan, samples, log)
         for _ in range(rounds):
-            for stage in (stages.reclaim, stages.many_ledgers):
-                for kind in kinds:
+            for name, stage in zip(STAGES, (stages.reclaim, stages.many_ledgers), strict=True):
+                for kind in kinds if name in names else ():
                     await stage(kind)
     return samples
 
@@ -46,6 +49,7 @@ def verdict(samples: Samples) -> str:
 @click.command()
 @click.option("--smoke", is_flag=True, help="Small sizes, to see that everything works; the figures mean nothing.")
 @click.option("--only", type=click.Choice(KINDS), help="One kind of bookie instead of both in turn.")
+@click.option("--stage", "names", type=click.Choice(STAGES), multiple=True, default=STAGES, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 20), default=1, show_default=True)
 @click.option("--megabytes", type=int, default=2000, show_default=True, help="Entries in all.")
 @click.option("--ledgers", type=int, default=2000, show_default=True, help="Ledgers that share these.")
@@ -66,6 +70,7 @@ def main(
     /,
     smoke: bool,
     only: str | None,
+    names: tuple[str, ...],
     rounds: int,
     parent: Path | None,
     out: Path,
@@ -76,8 +81,8 @@ def main(
         sizes = sizes_of(context, sizes, _SMOKE)
     session = Session("gc")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        samples = runner.run(measure(_plan(sizes), (only,) if only else KINDS, rounds, parent, session.log))
-    session.report(samples, out, verdict(samples))
+        samples = runner.run(measure(_plan(sizes), (only,) if only else KINDS, names, rounds, parent, session.log))
+    session.report(samples, out, verdict(samples) if STAGES[0] in names else "")
 
 
 def _plan(sizes: dict[str, float]) -> GcPlan:

@@ -35,16 +35,23 @@ THROTTLES: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
     (_LOADED, {}),
     ("16 MiB/s, under load", {"replicationRateByBytes": str(16 * 1024 * 1024)}),
 )
+STAGES: Final = ("healing", "audit")
 _SMOKE: Final = {"megabytes": 30, "ledgers": 60, "idle": 4.0, "many_ledgers": 2000, "bookies": 3}
 
 
 async def measure(
-    plan: HealingPlan, kinds: Sequence[str], sizes: Sequence[int], rounds: int, parent: Path | None, log: Log
+    plan: HealingPlan,
+    kinds: Sequence[str],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    rounds: int,
+    parent: Path | None,
+    log: Log,
 ) -> Samples:
-    """All stages, the kinds in turn."""
+    """The stages of these names, the kinds in turn."""
     samples = Samples()
     stages = HealingStages(plan, samples, log)
-    for size in sizes:
+    for size in sizes if "healing" in names else ():
         with Environment(parent) as environment:
             async with Client(environment.metadata_uri, random=Random(1)) as client:
                 cluster = await stages.filled(environment, client, size)
@@ -58,6 +65,8 @@ async def measure(
                         for kind in kinds:
                             healing = stages.heal_under_load(kind, cluster, name, settings)
                             await stages.guarded(f"{name}, {kind}", healing)
+    if "audit" not in names:
+        return samples
     with Environment(parent) as environment:
         async with Client(environment.metadata_uri) as client:
             await stages.with_many_ledgers(environment, client.metadata_service)
@@ -79,6 +88,7 @@ def verdict(samples: Samples) -> str:
 @click.command()
 @click.option("--smoke", is_flag=True, help="Small sizes, to see that everything works; the figures mean nothing.")
 @click.option("--only", type=click.Choice(KINDS), help="One kind of auto-recovery instead of both in turn.")
+@click.option("--stage", "names", type=click.Choice(STAGES), multiple=True, default=STAGES, show_default=True)
 @click.option("--bookie", "bookie_kind", type=click.Choice(KINDS), default=OURS, show_default=True, help="Kind of all.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=1, show_default=True)
 @click.option("--size", "entry_sizes", type=int, multiple=True, default=(1024, 16_384), show_default=True)
@@ -98,6 +108,7 @@ def main(
     /,
     smoke: bool,
     only: str | None,
+    names: tuple[str, ...],
     bookie_kind: str,
     rounds: int,
     entry_sizes: tuple[int, ...],
@@ -111,10 +122,12 @@ def main(
     if sizes["bookies"] <= sizes["copies"]:
         raise click.UsageError("--bookies: one more than --copies at least, because a lost copy needs a spare bookie")
     session = Session("healing")
-    work = measure(_plan(sizes, bookie_kind), (only,) if only else KINDS, entry_sizes, rounds, parent, session.log)
+    work = measure(
+        _plan(sizes, bookie_kind), (only,) if only else KINDS, names, entry_sizes, rounds, parent, session.log
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         samples = runner.run(work)
-    session.report(samples, out, verdict(samples))
+    session.report(samples, out, verdict(samples) if "healing" in names else "")
 
 
 def _plan(sizes: Mapping[str, float], bookie_kind: str) -> HealingPlan:
