@@ -232,6 +232,7 @@ def beside(attack: str, port: int, grpc_port: int, http_port: int, pid: int, log
         row.cpu = 100 * (sum(process.cpu_times()[:2]) - busy) / seconds
         time.sleep(3)
         row.after = process.memory_info().rss / _MB
+        row.ended = process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         row.ended = True
     modest.stop()

@@ -490,6 +490,8 @@ class World:
             bookie.damaged = "it says so itself"
         elif not bookie.excuse and not bookie.damaged:
             history.breach("alive", f"{bookie.name} ended with {code}, and nothing was done to it: {said[-1500:]}")
+            if not bookie.kind.is_ours:
+                bookie.damaged = "it does not start any more"  # which need not be told of each attempt
         elif "Traceback (most recent call last)" in said and '"event"' not in said.splitlines()[-1]:
             history.breach("alive", f"{bookie.name} ended with a traceback: {said[-1500:]}")
 
