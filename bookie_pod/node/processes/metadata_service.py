@@ -5,7 +5,8 @@ Invariants
 - It makes no cluster: whoever wants one creates it (`bookie cluster init`).
 - What clients make it hold is governed: `client_memory_mb` for requests and answers under way, half as much for
   watches.
-- With a token, or certificates of clients, nobody gets an answer without; nothing of a stranger's request is received.
+- With a token, or certificates of clients, nobody gets an answer without; nothing of a stranger's request is received,
+  and strangers hold no connections that others need.
 - A token is never waited for where others could read it on the way.
 - A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
@@ -33,6 +34,7 @@ from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.grpc.strangers import Strangers
 from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
@@ -50,6 +52,8 @@ MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Four times what a ZooKeeper takes."""
 MORE_CONNECTIONS: Final = 128
 """Than sessions."""
+STRANGERS: Final = 64
+"""Connections of which no call was let in, where not everybody is. Of more, the oldest go."""
 IDLE_MS: Final = 30_000
 """A connection without a call is closed after so long; every client has a stream of events."""
 TOKEN_OPTION: Final = "--token-file"
@@ -106,10 +110,13 @@ class MetadataProcess(ServiceProcess):
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         self._undo.push_async_callback(owner.close)
         callers = Callers(memory)
-        served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry)
+        strangers = Strangers(STRANGERS)
+        served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry, strangers)
         server = EmbeddedMetadataServer(owner, options.host, options.port, served)
         await server.start()
         self._undo.push_async_callback(server.stop)
+        if options.token_file is not None or options.tls_trust is not None:
+            self._undo.callback(lasting_task(strangers.guard(server.port), "guard of connections").cancel)
         self._undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
         _log.info(
             "metadata service serves",
@@ -140,8 +147,10 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     )
 
 
-async def guarded(served: ServingBounds, options: MetadataProcessOptions, registry: Registry) -> ServingBounds:
-    """With what the options demand of clients. Raises `InvalidConfiguration`."""
+async def guarded(
+    served: ServingBounds, options: MetadataProcessOptions, registry: Registry, strangers: Strangers
+) -> ServingBounds:
+    """With what the options demand of clients; `strangers` is told who is none. Raises `InvalidConfiguration`."""
     certificate, key, trust = options.tls_certificate, options.tls_key, options.tls_trust
     if (certificate is None) != (key is None) or (trust is not None and certificate is None):
         raise InvalidConfiguration(
@@ -167,7 +176,7 @@ async def guarded(served: ServingBounds, options: MetadataProcessOptions, regist
         return served
     access = Access(AccessConfig(), TOKEN_OPTION, tokens, certificates=trust is not None)
     roles = {f"/{_SERVICE.full_name}/{call.name}": Role.ADMIN for call in _SERVICE.methods}
-    asks = DemandRole(access, Audit("metadata", registry), roles, audited=frozenset())
+    asks = DemandRole(access, Audit("metadata", registry), roles, frozenset(), strangers.let_in)
     return replace(served, interceptors=(asks, *served.interceptors))
 
 

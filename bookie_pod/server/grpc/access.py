@@ -43,14 +43,20 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
     takes: those read the requests themselves."""
 
     def __init__(
-        self, access: Access, audit: Audit, roles: Mapping[str, Role], audited: frozenset[Role] = CHANGES
+        self,
+        access: Access,
+        audit: Audit,
+        roles: Mapping[str, Role],
+        audited: frozenset[Role] = CHANGES,
+        let_in: Callable[[str], None] = lambda peer: None,
     ) -> None:
         """`roles`: by a call's full name, as in `/package.Service/Call`. `audited`: calls that need one of these stand
-        in the trail."""
+        in the trail. `let_in` is told of the connection of each call that is not refused."""
         self._access = access
         self._audit = audit
         self._roles = roles
         self._audited = audited
+        self._let_in = let_in
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], handler_call_details: Any
@@ -76,6 +82,7 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
                 unknown = not caller.is_known
                 code = grpc.StatusCode.UNAUTHENTICATED if unknown else grpc.StatusCode.PERMISSION_DENIED
                 await context.abort(code, f"{refusal} (request {request})")
+            self._let_in(context.peer())
             if role not in self._audited:
                 with asking(Asked(self._audit, caller, method, request)):
                     return await serve(requests, context)

@@ -17,6 +17,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.processes.metadata_service import MetadataProcessOptions, guarded, serving_bounds
 from bookie_pod.server import tokens as tokens_module
 from bookie_pod.server.grpc import tls as tls_module
+from bookie_pod.server.grpc.strangers import Strangers
 from bookie_protocol.auth import watched_file
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
@@ -41,6 +42,7 @@ class Guarded:
         self.tokens = folder / "tokens"
         self.tokens.write_text(f"{TOKEN}\n")
         self.uri = ""
+        self.strangers = Strangers(3)
 
     def options(self, **given: object) -> MetadataProcessOptions:
         values: dict[str, object] = {"host": "127.0.0.1", "token_file": str(self.tokens), **given}
@@ -63,7 +65,9 @@ class Guarded:
         options = self.options(**given)
         owner = await EmbeddedOwner.open(str(options.data))
         bounds = serving_bounds(Callers(MemoryGovernor(16 << 20)), options.max_sessions)
-        server = EmbeddedMetadataServer(owner, "127.0.0.1", 0, await guarded(bounds, options, self.registry))
+        server = EmbeddedMetadataServer(
+            owner, "127.0.0.1", 0, await guarded(bounds, options, self.registry, self.strangers)
+        )
         await server.start()
         self.uri = server.uri()
         try:
@@ -215,7 +219,7 @@ def _exchange(path: Path, content: str) -> None:
 async def test_a_start_is_refused(guard: Guarded, given: dict[str, str], told: str) -> None:
     bounds = serving_bounds(Callers(MemoryGovernor(16 << 20)), 20)
     with pytest.raises(InvalidConfiguration, match=told):
-        await guarded(bounds, guard.options(**given), guard.registry)
+        await guarded(bounds, guard.options(**given), guard.registry, guard.strangers)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +251,32 @@ async def test_connections_of_strangers_are_bounded(guard: Guarded, monkeypatch:
         assert await service.cluster.exists() is False
         for _, writer in held:
             writer.close()
+        await service.close()
+
+
+async def test_strangers_whose_calls_are_refused_hold_no_connection_that_others_need(guard: Guarded) -> None:
+    async with guard.serve() as server:
+        service = await guard.open()
+        held = [
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", (("grpc.use_local_subchannel_pool", 1),))
+            for _ in range(5)
+        ]
+        for channel in held:
+            with pytest.raises(grpc.aio.AioRpcError, match="a token is needed"):
+                await EmbeddedMetadataStub(channel).Heartbeat(messages.SessionRequest())
+            guard.strangers.look(server.port)
+        states = [channel.get_state() for channel in held]
+        assert guard.strangers.sent_away == 2
+        async with asyncio.timeout(20):
+            for channel in held[:2]:  # the oldest, and not whoever has a token
+                await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        assert [channel.get_state() for channel in held[2:]] == states[2:] == [grpc.ChannelConnectivity.READY] * 3
+        for _ in range(3):
+            guard.strangers.look(server.port)
+        assert guard.strangers.sent_away == 2
+        assert await service.cluster.exists() is False
+        for channel in held:
+            await channel.close()
         await service.close()
 
 
