@@ -244,6 +244,25 @@ async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, 
         await until(lambda: not bookie.server.context.connections)
 
 
+async def test_tls_is_switched_on_while_clients_go_on(tmp_path: Path, certificates: Certificates) -> None:
+    """As the operator's page says: first beside plain text, then alone."""
+    offered = certificates.settings()
+    steps = (({}, "plain"), (offered, "plain, tls"), ({**offered, "tlsRequired": "true"}, "tls"))
+    added = 0
+    for settings, served in steps:
+        async with ServedBookie(tmp_path, settings) as bookie:
+            for how, options in (("plain", None), ("tls", tls(certificates))):
+                async with operations_on({B: bookie.port}, tls=options) as ask:
+                    if how in served:
+                        await ask.add_entry(B, 1, added, entry(1, added), KEY)
+                        added += 1
+                        assert (await ask.read_entry(B, 1, 0)).entry == entry(1, 0)
+                    else:
+                        with pytest.raises((BookieUnavailable, Unauthorized)):
+                            await ask.add_entry(B, 1, added, entry(1, added), KEY)
+    assert added == 4
+
+
 def test_a_key_without_its_certificate() -> None:
     with pytest.raises(BadRequest, match="key_file needs certificate_file"):
         TlsOptions(key_file="key.pem")

@@ -483,6 +483,8 @@ def test_only_clients_with_one_of_the_authorized_roles_are_served(tmp_path: Path
     certificates.make_unit("broker", "0:broker,proxy;1:cluster")
     certificates.make_unit("proxy", "0:proxy,broker")
     certificates.make_unit("odd", "broker")
+    certificates.make_unit("forged", "0:broker", authority="stranger")
+    certificates.make_unit("ended", "0:broker", days=-1)
     settings = {
         **certificates.settings(demand_client=True),
         "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.tls.BookieAuthZFactory",
@@ -504,5 +506,8 @@ def test_only_clients_with_one_of_the_authorized_roles_are_served(tmp_path: Path
                 assert v3_status(await stranger.frame()) == pb.EIO
                 with pytest.raises((EOFError, ConnectionError)):
                     await stranger.frame()
+            for name in ("forged", "ended"):
+                with pytest.raises((EOFError, OSError)):  # TLS 1.3 tells a client only with the first answer
+                    await (await upgraded(bookie.port, certificates.client_context(name))).ask(v2_read(1, 0))
 
     on_uvloop(run)

@@ -46,6 +46,11 @@ class Planted:
         (folder / "admin-tokens").write_text(f"{self.admin}\n{self.viewer} viewer dashboards\n")
         self.client = self.plant("client's token")
         (folder / "client-tokens").write_text(self.client)
+        login, other = self.plant("password of bookies"), self.plant("password of a client")
+        (folder / "jaas").write_text(
+            f'Bookie {{ Digest required user_bookkeeper="{login}" user_other="{other}"; }};'
+            f'BookKeeper {{ Digest required username=bookkeeper password="{login}"; }};'
+        )
         (folder / "zookeeper").write_text("user:" + self.plant("password of ZooKeeper"))
         self.http, self.grpc = free_port(), free_port()
         self.bookie = ServeProcess(
@@ -54,6 +59,9 @@ class Planted:
                 "logLevel": "debug",
                 "auditLogFile": str(self._log),
                 "zkAuthCredentialsPath": str(folder / "zookeeper"),
+                "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
+                "clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory",
+                "saslJaasConfigFile": str(folder / "jaas"),
                 **certificates.settings(),
                 "tlsKeyStore": str(folder / "tcp.key"),
                 "tlsCertificatePath": str(folder / "server.pem"),
@@ -150,7 +158,7 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in found["the audit trail"].splitlines()]
     assert {(line["via"], line["outcome"]) for line in lines} == {
         (via, outcome) for via in ("http", "grpc") for outcome in ("done", "failed", "refused")
-    } - {("grpc", "failed")}
+    } - {("grpc", "failed")} | {("bookie", "refused")}
     assert "bookie_audit_ACTIONS" in found["the metrics"]
     shown = [
         (place, secret) for place, text in found.items() for secret, value in planted.secrets.items() if value in text

@@ -31,15 +31,15 @@ class Certificates:
             )
         return self
 
-    def make_unit(self, name: str, unit: str) -> None:
-        """A certificate of the authority whose subject has this organisational unit, behind another part."""
+    def make_unit(self, name: str, unit: str, authority: str = "authority", days: int = 2) -> None:
+        """A certificate whose subject has this organisational unit, behind another part; it ends after so many days."""
         self._openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
             *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/O=example/OU={unit}/OU=0:last/CN={name}"),
         )
         self._openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key"),
-            *("-CAcreateserial", "-out", f"{name}.pem", "-days", "2"),
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"),
+            *("-CAcreateserial", "-out", f"{name}.pem", "-days", str(days)),
         )
 
     def make_named(self, name: str, alternative: str) -> None:

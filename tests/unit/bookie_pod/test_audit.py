@@ -77,3 +77,16 @@ def test_the_bookies_own_port_tells_the_log_by_itself(trail: Path) -> None:
         *("bookie", "a stranger", "10.0.0.1"),
         *("a login", "refused", "wrong"),
     )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x0b", "\x85", "\u2028", "\0", "\ud800"])
+def test_a_name_makes_no_second_line(trail: Path, end: str) -> None:
+    forged = f'x{end}{{"who": "ops", "outcome": "done"}}'
+    audit = Audit("http", Registry(), str(trail))
+    audit.refused(Caller(forged, forged, VIEWER), Role.ADMIN, forged, forged)
+    audit.kept_out(forged, forged, forged)
+    with audit.act(Caller(forged, forged, VIEWER), Role.WRITER, forged, forged):
+        pass
+    found = lines(trail)
+    assert [each["outcome"] for each in found] == ["refused", "refused", "done"]
+    assert {each["what"] for each in found} == {forged.replace(end, "?" * len(end))}

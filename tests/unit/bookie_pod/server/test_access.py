@@ -9,7 +9,7 @@ import pytest
 from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.roles import EVERYTHING, Role
 from bookie_pod.server.access import Access, Shown
-from bookie_pod.server.tokens import Tokens
+from bookie_pod.server.tokens import CHECK_S, Tokens
 from bookie_protocol.bearer_tokens import MAX_BYTES
 from bookie_protocol.errors import InvalidConfiguration
 
@@ -109,6 +109,23 @@ async def test_a_line_that_is_wrong_ends_the_start_and_is_not_shown(tmp_path: Pa
     with pytest.raises(InvalidConfiguration, match=r"httpServerAuthTokenFile=.*line 2") as raised:
         await access(tmp_path / "tokens")
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \n\n", "# s3cret\n"])
+async def test_a_file_without_a_token_is_not_taken_for_no_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(content)
+    with pytest.raises(InvalidConfiguration, match=f"{KEY}=.*it holds no token"):
+        await access(path)
+    path.write_text("s3cret\r\n")
+    rules = await access(path, allow_insecure=True)
+    assert (await rules.caller(shown(authorization="Bearer s3cret"))).roles == EVERYTHING
+    assert rules._tokens is not None
+    for emptied in (content, "s3cret root\n"):  # later on: nobody is let in, whoever asks from where
+        path.write_text(emptied)
+        rules._tokens._looked_at = -CHECK_S
+        for asks in (shown("127.0.0.1"), shown(authorization="Bearer s3cret"), shown(authorization="Bearer ")):
+            assert (await rules.caller(asks)).roles == frozenset()
 
 
 def subject(unit: str) -> object:

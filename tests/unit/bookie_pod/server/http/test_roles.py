@@ -141,6 +141,23 @@ async def test_each_token_may_what_its_roles_allow(server: Server, token: str, s
 
 
 @pytest.mark.parametrize("server", [TOKENS], indirect=True)
+async def test_every_route_refuses_whoever_lacks_its_role(server: Server) -> None:
+    """Before it looks at what is asked: none of these requests has what its route needs."""
+    lacking = {Role.VIEWER: "", Role.OPERATOR: "look", Role.ADMIN: "run"}
+    asked = 0
+    for each in TABLE:
+        for operation in each.operations:
+            if operation.role in lacking:
+                token = lacking[operation.role]
+                answer = await server((operation.method, each.path), "{}", Authorization=f"Bearer {token}")
+                assert answer.status == (403 if token else 401), f"{operation.method} {each.path}"
+                asked += 1
+    assert asked > 60
+    assert server.counted("refused") == asked
+    assert server.admin.gc.forced == []
+
+
+@pytest.mark.parametrize("server", [TOKENS], indirect=True)
 @pytest.mark.parametrize(
     ("path", "body"),
     [
