@@ -13,7 +13,7 @@ TESTS  ?= tests
 # as much as they compute, so there are half as many workers again as processors.
 WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
 # requirements.lock has everything; of it -runtime what the image runs, -spark what the image with
-# Spark runs, -build what builds the wheels in them.
+# Spark runs, -build what builds the wheels in them. -kerberos is what has to be compiled.
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
@@ -79,7 +79,7 @@ soak: $(VENV)/.installed
 # INTEROP="interop and not slow" is what a change has to pass.
 INTEROP ?= interop
 interop: TESTS = tests/interop
-interop: $(VENV)/.installed java
+interop: $(VENV)/.kerberos java
 	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(PYTEST_ARGS)
 
 # A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release.
@@ -111,6 +111,7 @@ lock: $(VENV)/.installed
 	$(COMPILE) --extra dev --extra bookie --extra operator --extra spark pyproject.toml -o requirements.lock
 	$(COMPILE) --extra bookie --extra operator --constraints requirements.lock pyproject.toml -o requirements-runtime.lock
 	$(COMPILE) --extra bookie --extra operator --extra spark --constraints requirements.lock pyproject.toml -o requirements-spark.lock
+	$(COMPILE) --extra kerberos --constraints requirements.lock pyproject.toml -o requirements-kerberos.lock
 	echo 'setuptools>=77' | $(COMPILE) --constraints requirements.lock - -o requirements-build.lock
 
 bench: $(VENV)/.installed java
@@ -126,6 +127,12 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Kerberos is compiled, so only what tests it has it.
+$(VENV)/.kerberos: $(VENV)/.installed requirements-kerberos.lock
+	@command -v krb5-config >/dev/null && test -x /usr/sbin/krb5kdc || { echo "Kerberos not found: apt-get install libkrb5-dev krb5-kdc krb5-admin-server" >&2; exit 1; }
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-kerberos.lock
 	touch $@
 
 # Once in a clone, beside the linters, which leave a processor alone: workers that begin together would each compile all.

@@ -11,6 +11,7 @@ from bookie_client.reading.entry import LedgerEntry, payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.auth.kerberos import KerberosAuth
 from bookie_protocol.auth.sasl import JaasAuth, SaslAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import (
@@ -66,6 +67,7 @@ __all__ = [
     "EntriesUnreadable",
     "InvalidConfiguration",
     "JaasAuth",
+    "KerberosAuth",
     "LedgerClosed",
     "LedgerDeleted",
     "LedgerEntry",

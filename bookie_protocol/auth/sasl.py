@@ -1,8 +1,8 @@
-"""Logins by SASL DIGEST-MD5, as Apache's `SASLBookieAuthProvider` and `SASLClientAuthProvider` speak them.
+"""Logins by SASL, as Apache's `SASLBookieAuthProvider` and `SASLClientAuthProvider` speak them.
 
-The client speaks first, with an empty token, because the mechanism has no initial response; then challenge, answer and
-proof. Users stand in a section of a JAAS file: the bookie's as `user_NAME="password"`, the client's own login as
-`username` and `password`. Kerberos (GSSAPI), the other mechanism of those providers, is not there.
+A section of a JAAS file says how: by Kerberos (`Krb5LoginModule`), or by DIGEST-MD5. Users of the latter stand in the
+section, the bookie's as `user_NAME="password"`, the client's own login as `username` and `password`. The client speaks
+first, with an empty token, because DIGEST-MD5 has no initial response; then challenge, answer and proof.
 
 Event loop only.
 
@@ -16,14 +16,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
+from bookie_protocol.auth import kerberos
 from bookie_protocol.auth.digest_md5 import LONGEST, SERVICE, DigestMd5Server
 from bookie_protocol.auth.jaas import LoginModule, parse_jaas
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
-from bookie_protocol.wire.auth import AuthStep, Peer
+from bookie_protocol.wire.auth import AuthStep, ClientAuthExchange, ClientAuthProvider, Peer
 
+T = TypeVar("T")
 PLUGIN_NAME: Final = "sasl"
 CLIENT_SECTION: Final = "BookKeeper"
 """Of a JAAS file, unless somebody says otherwise."""
@@ -33,13 +35,52 @@ _USER: Final = "user_"
 _KERBEROS: Final = "Krb5LoginModule"
 
 
+class Login(Protocol):
+    """One login to a bookie, by either mechanism."""
+
+    async def step(self, token: bytes) -> tuple[bytes | None, str | None]:
+        """What to answer, and who it is, once that is known. Raises Unauthorized."""
+        ...
+
+
+class Accounts(Protocol):
+    """Who may log in to a bookie."""
+
+    def new_login(self) -> Login: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Passwords by the names of users."""
+
+    passwords: Mapping[str, str] = field(repr=False)
+
+    def new_login(self) -> _DigestLogin:
+        return _DigestLogin(self.passwords)
+
+
+class _DigestLogin:
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._server = DigestMd5Server(passwords)
+        self._asked = False
+
+    async def step(self, token: bytes) -> tuple[bytes | None, str | None]:
+        if not self._asked:
+            if token:
+                raise Unauthorized("a SASL login that does not begin with an empty token: only DIGEST-MD5 is served")
+            self._asked = True
+            return self._server.challenge(), None
+        user, proof = self._server.verify(token)
+        return proof, user
+
+
 class SaslServer:
-    """A `ServerAuthProvider`. `passwords` is asked at each login; `allowed`: users that may connect."""
+    """A `ServerAuthProvider`. `accounts` is asked at each login; `allowed`: users that may connect."""
 
     plugin_name = PLUGIN_NAME
 
-    def __init__(self, passwords: Callable[[], Mapping[str, str]], allowed: re.Pattern[str]) -> None:
-        self.passwords = passwords
+    def __init__(self, accounts: Callable[[], Accounts], allowed: re.Pattern[str]) -> None:
+        self.accounts = accounts
         self.allowed = allowed
 
     def new_exchange(self, peer: Peer) -> _ServerExchange:
@@ -49,19 +90,16 @@ class SaslServer:
 class _ServerExchange:
     def __init__(self, provider: SaslServer) -> None:
         self._provider = provider
-        self._login: DigestMd5Server | None = None
+        self._login: Login | None = None
 
     async def process(self, token: bytes) -> AuthStep:
         """Raises Unauthorized, and InvalidConfiguration while the file cannot be used."""
         if self._login is None:
-            if token:
-                raise Unauthorized("a SASL login that does not begin with an empty token: only DIGEST-MD5 is served")
-            self._login = DigestMd5Server(self._provider.passwords())
-            return AuthStep(self._login.challenge(), False)
-        user, proof = self._login.verify(token)
-        if self._provider.allowed.fullmatch(user) is None:
+            self._login = self._provider.accounts().new_login()
+        answer, user = await self._login.step(token)
+        if user is not None and self._provider.allowed.fullmatch(user) is None:
             raise Unauthorized(f"user {user!r} is none of saslJaasClientAllowedIds")
-        return AuthStep(proof, True)
+        return AuthStep(answer, user is not None)
 
     async def tls_established(self, peer: Peer) -> bool:
         """A certificate is no login."""
@@ -111,7 +149,7 @@ class JaasAuth:
     def __hash__(self) -> int:
         return hash(self._of)
 
-    def new_exchange(self, peer: Peer) -> _ClientExchange:
+    def new_exchange(self, peer: Peer) -> ClientAuthExchange:
         return self._login.value().new_exchange(peer)
 
 
@@ -145,31 +183,42 @@ class _ClientExchange:
         return False
 
 
-def users_of(content: bytes, section: str) -> dict[str, str]:
-    """The passwords of a bookie's section of a JAAS file. Raises ValueError."""
-    options = {name: text for module in _section(content, section) for name, text in module.options.items()}
+def accounts_of(content: bytes, section: str) -> Accounts:
+    """Who may log in, by a bookie's section of a JAAS file. Raises ValueError."""
+    modules = _section(content, section)
+    options = {name: text for module in modules for name, text in module.options.items()}
+    if any(map(_is_kerberos, modules)):
+        return _of_section(section, lambda: kerberos.keys_of(options))
     users = {name.removeprefix(_USER): text for name, text in options.items() if name.startswith(_USER)}
     if not users:
         raise ValueError(f'section {section} has no user; write user_NAME="password"')
-    return users
+    return Users(users)
 
 
-def login_of(content: bytes, section: str) -> SaslAuth:
+def login_of(content: bytes, section: str) -> ClientAuthProvider:
     """The login of a client's section of a JAAS file. Raises ValueError."""
-    for module in _section(content, section):
-        if "username" in module.options and "password" in module.options:
-            try:
-                return SaslAuth(module.options["username"], module.options["password"])
-            except InvalidConfiguration as error:
-                raise ValueError(f"section {section}: {error}") from None
-    raise ValueError(f"section {section} needs username and password")
+    modules = _section(content, section)
+    options = {name: text for module in modules for name, text in module.options.items()}
+    if any(map(_is_kerberos, modules)):
+        return _of_section(section, lambda: kerberos.login_of(options))
+    if "username" not in options or "password" not in options:
+        raise ValueError(f"section {section} needs username and password")
+    return _of_section(section, lambda: SaslAuth(options["username"], options["password"]))
+
+
+def _is_kerberos(module: LoginModule) -> bool:
+    return module.name.rpartition(".")[2] == _KERBEROS
+
+
+def _of_section(section: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (InvalidConfiguration, ValueError) as error:
+        raise ValueError(f"section {section}: {error}") from None
 
 
 def _section(content: bytes, name: str) -> tuple[LoginModule, ...]:
     sections = parse_jaas(content)
     if name not in sections:
         raise ValueError(f"there is no section {name}, but {', '.join(sections) or 'none'}")
-    for module in sections[name]:
-        if module.name.rpartition(".")[2] == _KERBEROS:
-            raise ValueError(f"section {name} asks for Kerberos, which is not there: use DIGEST-MD5 or certificates")
     return sections[name]

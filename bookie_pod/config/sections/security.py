@@ -27,7 +27,7 @@ class AuthConfig:
     )
     """Provider that every connection must authenticate with, by the name of Apache's class where there is one.
     `BookieAuthZFactory`: the role in the certificate of the client, which must be one of `authorizedRoles`.
-    `SASLBookieAuthProviderFactory`: user and password by SASL DIGEST-MD5 (`saslJaasConfigFile`); Kerberos is not there.
+    `SASLBookieAuthProviderFactory`: SASL: user and password by DIGEST-MD5, or Kerberos (`saslJaasConfigFile`).
     `SharedToken`: a token that all share (`authTokenFile`), for clients of Podkeeper. `EntryPoint`: one of your own
     (`authProviderEntryPoint`). Unset: none."""
     authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
@@ -44,11 +44,14 @@ class AuthConfig:
     """With SASL: JAAS file, as Java's `java.security.auth.login.config` names it. It is read again when it changes;
     logins that begin later go by it, on both sides."""
     jaas_bookie_section: str = key("saslJaasBookieSectionName", "Bookie")
-    """Section of that file with the users that may log in to this bookie, each as `user_NAME="password"`."""
+    """Section of that file with the users that may log in to this bookie, each as `user_NAME="password"`; or with a
+    `Krb5LoginModule`, whose `keyTab` has the keys of `principal`, `bookkeeper/HOST@REALM`."""
     jaas_client_section: str = key("saslJaasClientSectionName", "BookKeeper")
-    """Section with the login of clients: `username` and `password`."""
+    """Section with the login of clients: `username` and `password`; or a `Krb5LoginModule` with `useKeyTab`, `keyTab`
+    and `principal`, or with `useTicketCache` (and `ticketCache`)."""
     jaas_allowed_ids: str = key("saslJaasClientAllowedIds", ".*bookkeeper.*")
-    """With SASL: regular expression that the whole name of a user must match."""
+    """With SASL: regular expression that the whole name of a user must match; of Kerberos, the principal with its
+    realm."""
     token_file: str | None = key("authTokenFile", None, own=True)
     """With `SharedToken`: file with tokens of at least 16 characters, one a line. A bookie lets in whoever has one of
     them, a client uses the first. The token itself never goes over the wire. The file is read again when it changes."""

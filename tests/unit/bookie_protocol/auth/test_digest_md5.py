@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookie_protocol.auth import digest_md5
 from bookie_protocol.auth.digest_md5 import LONGEST, DigestMd5Server
-from bookie_protocol.auth.sasl import SaslAuth, SaslServer
+from bookie_protocol.auth.sasl import SaslAuth, SaslServer, Users
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.wire.auth import Peer
 
@@ -148,7 +148,7 @@ async def log_in(client: SaslAuth, server: SaslServer) -> tuple[bool, bool]:
 
 
 def server_of(users: dict[str, str], allowed: str = ".*bookkeeper.*") -> SaslServer:
-    return SaslServer(lambda: users, re.compile(allowed))
+    return SaslServer(lambda: Users(users), re.compile(allowed))
 
 
 def test_client_and_server() -> None:
