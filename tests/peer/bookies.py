@@ -93,6 +93,7 @@ class Bookies:
         log = path.with_suffix(".log")
         with log.open("wb") as errors:
             process = WarmProcess(_PROGRAM, ["serve", "--config", file], stderr=errors)
+        self._processes[str(process.pid)] = process
         deadline = time.monotonic() + _START_S
         while _SERVES not in log.read_text():
             if process.poll() is not None:
@@ -101,7 +102,6 @@ class Bookies:
                 process.kill()
                 return f"ended\tit does not serve within {_START_S} s: {log}"
             time.sleep(_POLL_S)
-        self._processes[str(process.pid)] = process
         return f"serves\t{process.pid}"
 
     def _stop(self, pid: str) -> str:

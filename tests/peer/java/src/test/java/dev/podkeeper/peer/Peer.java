@@ -161,9 +161,6 @@ public final class Peer {
             case "shutdown":
             case "start":
                 return null;
-            case "flush":
-                admin("PUT", "state/drain", "");
-                return null;
             case "forceGC":
                 admin("PUT", "gc", "");
                 return null;
