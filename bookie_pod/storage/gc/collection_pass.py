@@ -157,15 +157,15 @@ class CollectionPass:
 
     def _compact(self, compaction: Compaction, to_make_room: bool, result: PassResult) -> None:
         try:
-            self._reclaimer.compact(
+            complete = self._reclaimer.compact(
                 compaction,
                 self._schedule.rule(compaction),
                 self._options().usage_size_limit,
                 result,
                 to_make_room=to_make_room,
             )
-            if to_make_room and not result.logs_compacted:
-                return  # it is none that the schedule should count
+            if not complete or (to_make_room and not result.logs_compacted):
+                return  # the schedule counts what came to its end: the next pass takes up the rest
             # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
             self._memory.times.done(compaction, self._now_ms())
             self._metrics.compacted(compaction)

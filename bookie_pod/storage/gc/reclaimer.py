@@ -165,9 +165,10 @@ class SpaceReclaimer:
         result: PassResult,
         *,
         to_make_room: bool = False,
-    ) -> None:
-        """Make one compaction. `to_make_room`: the disk is full. Then the logs with most garbage come first, and one
-        whose live entries fit nowhere is tried again when others have made room. Raises `CollectionStopped`."""
+    ) -> bool:
+        """Make one compaction; whether it came to its end, or to that of its time. `to_make_room`: the disk is full.
+        Then the logs with most garbage come first, and one whose live entries fit nowhere is tried again when others
+        have made room. Raises `CollectionStopped`."""
         self.running = result.compaction = compaction
         until = time.monotonic() + rule.max_time_ms / 1000 if rule.max_time_ms > 0 else None
         found = self.candidates(rule.threshold, size_limit)
@@ -180,9 +181,14 @@ class SpaceReclaimer:
                 if error is not None and (not to_make_room or result.logs_compacted == before):
                     result.errors.append(str(error))
                     _log.warning("compaction ends: no room for what lives in a log", reason=str(error))
-                    return
+                    return False
+        except IndexNotMoved as error:
+            result.errors.append(str(error))
+            _log.error("compaction ends", reason=str(error))
+            return False
         finally:
             self.running = None
+        return True
 
     def _compact_those_that_fit(
         self, found: Sequence[LogUsage], until: float | None, result: PassResult, *, go_on: bool
@@ -197,8 +203,7 @@ class SpaceReclaimer:
                 _log.info("compaction ends: its time is used up")
                 return [], None
             try:
-                if not self._compact_log(usage, result):
-                    return [], None
+                self._compact_log(usage, result)
             except NoWritableDirectory as error:
                 if all(usage.remaining < each.remaining for each in too_big):
                     missing = error
@@ -207,34 +212,27 @@ class SpaceReclaimer:
                     break
         return too_big, missing
 
-    def _compact_log(self, usage: LogUsage, result: PassResult) -> bool:
-        """Compact one log; False when going on makes no sense. Raises `NoWritableDirectory`."""
+    def _compact_log(self, usage: LogUsage, result: PassResult) -> None:
+        """Compact one log. Raises `NoWritableDirectory`, `IndexNotMoved`: going on makes no sense."""
         log_id = usage.log_id
         self.phase = f"compacting entry log {log_id:x}.log"
         try:
             source = self._source(usage)
             if source is None:
-                return True
+                return
             copied = self._compactor.compact(source)
         except LogDamaged as error:
             self._usages.quarantine(log_id, str(error))
             result.errors.append(str(error))
-            return True
-        except NoWritableDirectory:
-            raise
-        except IndexNotMoved as error:
-            result.errors.append(str(error))
-            _log.error("compaction ends", log_id=log_id, reason=str(error))
-            return False
-        except StorageFailed:
+            return
+        except (NoWritableDirectory, IndexNotMoved, StorageFailed):
             raise
         except StorageFault as error:
             result.errors.append(str(error))
             _log.error("entry log not compacted, will be tried again", log_id=log_id, reason=str(error))
-            return True
+            return
         result.logs_compacted += 1
         self._delete_log(log_id, result, copied=copied)
-        return True
 
     def _source(self, usage: LogUsage) -> Source | None:
         """None: it must not be touched (any more)."""

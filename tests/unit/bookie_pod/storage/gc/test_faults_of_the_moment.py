@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import StorageFault
 from tests.support.gc_rig import FAST, MAJOR, GcRig
 from tests.support.memory_files import MemoryFiles
@@ -120,3 +121,20 @@ def test_a_flush_without_entries_settles_a_move_that_failed() -> None:
     with pytest.raises(StorageFault):
         rig.storage.flush()
     rig.storage.flush()
+
+
+def test_a_compaction_that_could_not_move_the_index_stays_due() -> None:
+    """For the very next pass, also after a restart, not for one that is an interval later."""
+    rig, log_id = _mostly_dead("db", True)
+    rig.now += 1000 * (FAST.major.interval_s + 1)
+    rig.bookie.faults.fail("write", path="/locations", times=None)
+    result = rig.gc.run_pass()
+    assert (result.compaction, result.logs_compacted) == (Compaction.MAJOR, 0)
+    assert result.errors
+    assert rig.gc.state().major_count == 0
+    rig.bookie.faults.clear()
+    rig.restart()
+    result = rig.gc.run_pass()
+    assert (result.compaction, result.errors) == (Compaction.MAJOR, [])
+    assert rig.gc.state().major_count == 1
+    assert not rig.logs.exists(log_id)

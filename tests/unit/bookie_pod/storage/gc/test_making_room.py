@@ -101,6 +101,26 @@ def test_what_fits_nowhere_is_told_once_with_the_room_that_is_missing_and_stays(
     disk.check()
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_what_did_not_fit_is_taken_up_by_the_first_pass_that_has_room(full: bool) -> None:
+    """Not by one that is an interval later."""
+    disk = FullDisk({"small": (1, 60), "big": (200, 300)})
+    disk.rig.gc.schedule.short_of_space = full
+    disk.rig.gc.schedule.minor_suspended = disk.rig.gc.schedule.major_suspended = False
+    disk.rig.now += 1000 * (FAST.major.interval_s + 1)
+    disk.leave(KEPT + 2000)
+    result = disk.rig.gc.run_pass()
+    assert (result.compaction, result.logs_compacted, len(result.errors)) == (Compaction.MAJOR, 1, 1)
+    assert disk.rig.gc.state().major_count == 0
+    disk.leave(100_000)
+    disk.rig.gc.schedule.short_of_space = False
+    result = disk.rig.gc.run_pass()
+    assert (result.compaction, result.logs_compacted, result.errors) == (Compaction.MAJOR, 1, [])
+    assert disk.order == ["small", "big"]
+    assert disk.rig.gc.state().major_count == 1
+    disk.check()
+
+
 @pytest.mark.parametrize("held", [(), (Compaction.MAJOR,), (Compaction.MAJOR, Compaction.MINOR)])
 def test_an_operator_decides_what_may_be_compacted(held: tuple[Compaction, ...]) -> None:
     disk = FullDisk({"half": (50, 100), "nearly empty": (1, 100)})
