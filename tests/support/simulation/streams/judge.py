@@ -54,6 +54,8 @@ class Ledger:
     acked: dict[int, bytes] = field(default_factory=dict)
     unread: dict[str, dict[str, int]] | None = None
     """The cursors that counted when somebody said that it goes: later ones find it in the archive."""
+    listed_by: frozenset[str] = frozenset()
+    """The streams that listed it then: who began to read before a later overwrite finds it there, too."""
 
     def payloads(self, entries: int) -> list[bytes | None]:
         return [self.content.get(entry_id) for entry_id in range(entries)]
@@ -149,8 +151,9 @@ class StreamJudge:
             ledger.metadata = metadata
             if GOING_KEY in metadata.custom_metadata and ledger.unread is None:
                 ledger.unread = {stream.name: dict(stream.cursors) for stream in self.living()}
+                ledger.listed_by = frozenset(each.name for each in self.living() if ledger_id in each.manifest)
             elif GOING_KEY not in metadata.custom_metadata:
-                ledger.unread = None
+                ledger.unread, ledger.listed_by = None, frozenset()
 
     def listed(self, host: str, path: str) -> None:
         """Somebody asked for the children of a node."""
@@ -312,8 +315,9 @@ class StreamJudge:
             known = stream.cursors if ledger.unread is None else ledger.unread.get(stream.name, {})
             if unread := self._behind(stream, [each for each in known if known[each] < end], end):
                 self._violated("T6 cursors", stream.name, f"{host} deletes ledger {ledger_id} before {unread}")
+        went_before = stream.name in ledger.listed_by and self._is_archived(ledger)
         for group in manifest.retired:
-            if ledger_id in group.ledger_ids and group.due_ms > self._clock() * 1000:
+            if ledger_id in group.ledger_ids and group.due_ms > self._clock() * 1000 and not went_before:
                 self._violated("T9 retired", stream.name, f"{host} deletes ledger {ledger_id} before its time")
 
     # --- bookies (`Judge`) ------------------------------------------------------------------------------------

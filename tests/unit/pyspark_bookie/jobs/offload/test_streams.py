@@ -25,6 +25,7 @@ from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, behind, cut, oldest
 from tests.support.ledger_shelf import LedgerShelf
@@ -321,3 +322,26 @@ def test_what_an_overwrite_replaced_is_the_streams_until_its_readers_had_their_t
     deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
     assert deleter.delete(3) is DeletionFate.IN_STREAM
     assert shelf.metadata(3).is_closed
+
+
+def test_what_was_said_to_go_before_an_overwrite_has_its_time_in_the_archive(
+    shelf: LedgerShelf, manifest: Manifest, target: str
+) -> None:
+    """Nobody tells the deleter, which had looked for the last time: as if the overwrite had come behind it."""
+    _, record = offloader(shelf, target).offload(3)
+    assert record is not None
+    settings, files = DeletionSettings(target, 0.0, keep_listed=True), Files(target, "--target")
+    deleter = Deleter(shelf, files, settings, Throttle(None))
+    delete = deleter._delete_marked
+
+    def deleting(marked: Versioned[LedgerMetadata]) -> None:
+        shelf.run(lambda client: Streams(client).publish("orders", [], replace=True))
+        delete(marked)
+
+    deleter._delete_marked = deleting  # type: ignore[method-assign]
+    assert deleter.delete(3) is DeletionFate.DELETED
+    assert read_manifest(files, 3, record.uuid) is not None
+    assert 3 in read(shelf).retired_ids
+    lag = read(shelf).settings.deletion_lag_seconds
+    shelf.run(lambda client: Streams(client, clock=lambda: time.time() + lag + 1).apply_retention("orders"))
+    assert read(shelf).retired_ids == frozenset(), "the stream finds it gone"
