@@ -1,25 +1,20 @@
 """Options of the two RocksDB databases of a ledger directory.
 
-What is written to the write-ahead log stays in a buffer until `flush_wal` is called, or the buffer is full: so it is in
-that call, which lets go of the interpreter, that a slow disk is waited for (`rocksdb_store`).
-
 Source: reference on-disk formats, section 8.4.
 """
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from rocksdict import BlockBasedOptions, Cache, ChecksumType, DBCompressionType, DBRecoveryMode, Options
+from rocksdict import BlockBasedOptions, Cache, ChecksumType, DBCompressionType, Options
+
+from bookie_protocol.rocksdb import common_options
 
 MIB = 1 << 20
 KIB = 1 << 10
-WAL_BUFFER_BYTES = 8 * MIB
-_NO_SETTER = posixpath.join(posixpath.dirname(__file__), "rocksdb")
-"""The folder of a file with what the binding has no setter for."""
 
 
 class Compression(Enum):
@@ -103,11 +98,7 @@ def build_options(options: RocksOptions) -> Options:
         table.disable_cache()
     if options.bloom_bits_per_key > 0:
         table.set_bloom_filter(options.bloom_bits_per_key, False)
-    built = Options.load_latest(_NO_SETTER)[0]
-    built.set_writable_file_max_buffer_size(WAL_BUFFER_BYTES)
-    built.create_if_missing(True)
-    built.set_paranoid_checks(True)
-    built.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    built = common_options()
     built.set_block_based_table_factory(table)
     built.set_compression_type(_COMPRESSION[options.compression]())
     built.set_write_buffer_size(options.write_buffer_size)

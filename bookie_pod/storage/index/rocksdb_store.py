@@ -3,18 +3,18 @@
 Invariants
 - Default column family, bytewise order, raw byte strings, table format version 5, xxHash checksums, LZ4 or
   Snappy.
-- A torn record at the tail of the write-ahead log is dropped at open; any other damage in it fails the open. RocksDB's
-  own default would drop everything behind the damage without a word, and the rows lost would read as "no such entry".
-  (That nothing synced was at the tail is for `seal` to say: a log that was damaged there, or cut, looks the same.)
+- What was synced is there, or the database does not open (`bookie_protocol.rocksdb`); of the end of the log in use the
+  `seal` tells.
 - The library leaves a small `rocksdict-config.json` in the directory; RocksDB ignores files that it does not
   know.
 
-The binding holds the interpreter lock during `write`, a `get` of one key, and `seek`, but releases it during a `get`
-of a list, `flush` and `flush_wal`. Hence: look-ups are lists, of one if need be, and a write goes to memory only.
-Before it `_make_way`, without the lock, empties the buffer of the write-ahead log, begins another memory table while
-there is room in this one, and waits while RocksDB stalls. So a disk that holds up writing holds up its writer alone.
+The binding holds the interpreter lock during `write`, a `get` of one key, `seek` and opening, but releases it during a
+`get` of a list, `flush`, `flush_wal`, `compact_range` and `close`. Hence: look-ups are lists, of one if need be, and a
+write goes to memory only. Before it `_make_way`, without the lock, empties the buffer of the write-ahead log, begins
+another memory table while there is room in this one, and waits while RocksDB stalls. So a disk that holds up writing
+holds up its writer alone.
 
-What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, and opening and closing.
+What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, or the opening.
 
 Source: reference on-disk formats, sections 8.1 and 8.4.
 """

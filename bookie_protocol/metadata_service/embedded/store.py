@@ -1,8 +1,8 @@
 """Nodes, sessions and ephemeral ownership in one RocksDB database.
 
 Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node of a session); `s` session ->
-session; `format` -> `FORMAT`. Numbers in keys are big-endian 64-bit; values stand in `records`. All children of
-a node lie side by side.
+session; `g` number -> nothing (a generation); `format` -> `FORMAT`. Numbers in keys are big-endian 64-bit; values stand
+in `records`. All children of a node lie side by side.
 
 Invariants
 - Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
@@ -10,10 +10,10 @@ Invariants
 - After a failed write or sync the store refuses everything: memory and disk may differ. Its owner has
   to end (`broken`).
 
-What it cannot tell: a write-ahead log that other hands cut, emptied or removed, as a repair of the file system or a
-partial copy does, opens as the tree that it was before. RocksDB would compare it with what its manifest says was synced
-(`track_and_verify_wals_in_manifest`), which the binding cannot ask for. Flipped bits are refused, and a power cut takes
-nothing that was synced.
+- What was durable is there, or the store does not open: RocksDB refuses most damage, and drops an end of its log, or of
+  the list of its tables, that it cannot read. The first is for the `seal` to say. For the second each memory table
+  begins with the number of its generation, and none may be missing. So a table is written out before the next
+  begins, and no two logs are in use.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
@@ -26,12 +26,12 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeVar
 
-from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from bookie_protocol.errors import (
     MetadataExists,
@@ -40,17 +40,21 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.metadata_service.embedded import seal
 from bookie_protocol.metadata_service.embedded.records import NodeRecord, SessionRecord
 from bookie_protocol.metadata_service.interface import ANY_VERSION
 from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat, parent_of
+from bookie_protocol.rocksdb import common_options
 
 FORMAT: Final = b"podkeeper embedded metadata 1"
 _FORMAT_KEY: Final = b"format"
 _OURS: Final = re.compile(
     r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|\d+\.(log|sst|dbtmp|blob)"
-    r"|rocksdict-config\.json|lost\+found"
+    rf"|rocksdict-config\.json|{seal.NAME}(\.new)?|lost\+found"
 )
-"""What RocksDB makes in its folder, also when its first start is interrupted; and what a new volume has."""
+"""What RocksDB and we make in its folder, also when its first start is interrupted; and what a new volume has."""
+TABLE_BYTES: Final = 16 << 20
+"""Of a memory table that is written out, which takes a tenth of a second or two."""
 _ID: Final = struct.Struct(">q")
 assert _ID.size == 8
 
@@ -75,13 +79,12 @@ class NodeStore:
         self.broken: str | None = None
         """Why the store refuses everything; None: it does not."""
         self._unsynced = False
+        self._generation = 0
         self._closed = False
         self.changes: set[tuple[Change, str]] = set()
         """What was changed since the owner looked last; it takes and clears them."""
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_paranoid_checks(True)
-        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+        self._seal = seal.StoreSeal(folder)
+        options = common_options()
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
         if not make and not os.path.exists(os.path.join(folder, "CURRENT")):
@@ -107,7 +110,11 @@ class NodeStore:
                 f"cannot open the embedded metadata store in {folder}: {error}; if another process owns it, connect "
                 "with metadataServiceUri=embedded://<host>:<port>/ledgers"
             ) from error
-        self._check_format()
+        try:
+            self._check_whole()
+        except BaseException:
+            self.close()
+            raise
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -177,7 +184,7 @@ class NodeStore:
     def sync(self) -> None:
         """Make everything written durable."""
         if self._unsynced or self.broken is not None:
-            self._guard(lambda: self._db.flush_wal(True), breaks=True)
+            self._guard(self._sync, breaks=True)
             self._unsynced = False
 
     def close(self) -> None:
@@ -188,6 +195,7 @@ class NodeStore:
             self._db.close()
         except Exception as error:  # the binding knows no narrower type; what was answered is durable
             _log.warning("the embedded metadata store in %s could not be closed: %s", self._folder, error)
+        self._seal.close()
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -245,17 +253,25 @@ class NodeStore:
         self._write(batch)
         self.changes |= staged.changes
 
-    def _check_format(self) -> None:
+    def _check_whole(self) -> None:
+        sealed = self._seal.check(self._guard(self._db.latest_sequence_number, breaks=False))
         found = self._read(_FORMAT_KEY)
         if found is None and next(self._keys(b""), None) is None:
             batch = WriteBatch(raw_mode=True)
             batch.put(_FORMAT_KEY, FORMAT)
             batch.put(_node_key("/"), NodeRecord(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
             self._write(batch)
-            self.sync()
         elif found != FORMAT:
-            self.close()
             raise MetadataUnavailable(f"{self._folder} is no embedded metadata store of this release")
+        numbers = {_ID.unpack(key[1:])[0] for key in self._keys(b"g")}
+        missing = {*range(1, max(numbers, default=0))} - numbers
+        if sealed and missing:
+            raise self._seal.lost("it misses a table of its database")
+        self._generation = max(numbers, default=0)
+        self._unsynced = True
+        # Of a new memory table, since RocksDB has written out what was in its log; and those of what was given up.
+        self._guard(lambda: self._begin_generation(missing), breaks=True)
+        self.sync()
 
     def _require(self, path: str) -> NodeRecord:
         record = self._load(path)
@@ -285,7 +301,24 @@ class NodeStore:
 
     def _write(self, batch: WriteBatch) -> None:
         self._unsynced = True
-        self._guard(lambda: self._db.write(batch), breaks=True)
+        self._guard(lambda: self._put(batch), breaks=True)
+
+    def _put(self, batch: WriteBatch) -> None:
+        if (self._db.property_int_value("rocksdb.cur-size-active-mem-table") or 0) > TABLE_BYTES:
+            self._db.flush(True)
+            self._begin_generation()
+        self._db.write(batch)
+
+    def _begin_generation(self, given_up: Collection[int] = ()) -> None:
+        self._generation += 1
+        batch = WriteBatch(raw_mode=True)
+        for number in (*given_up, self._generation):
+            batch.put(b"g" + _ID.pack(number), b"")
+        self._db.write(batch)
+
+    def _sync(self) -> None:
+        self._db.flush_wal(True)
+        self._seal.renew(self._db.latest_sequence_number())
 
     def _guard(self, operation: Callable[[], T], *, breaks: bool) -> T:
         if self.broken is not None:

@@ -145,7 +145,8 @@ async def test_a_broken_store_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError("no space left on device")
 
     db = store._db
-    broken = SimpleNamespace(get=db.get, iter=db.iter, write=db.write, flush_wal=lambda _: full(), close=db.close)
+    names = ("get", "iter", "write", "property_int_value", "close")
+    broken = SimpleNamespace(**{name: getattr(db, name) for name in names}, flush_wal=lambda _: full())
     monkeypatch.setattr(store, "_db", broken)
     session = messages.SessionRequest()
     with pytest.raises(MetadataUnavailable, match="no space"):

@@ -1,0 +1,118 @@
+"""How far a store is known to be durable: `podkeeper-seal` in its folder, which no damage of the database reaches.
+
+    two records, each at the beginning of a block of its own, written in turn:
+    8 bytes    "PKMETA01"
+    8 bytes    RocksDB's sequence number, u64
+    4 bytes    CRC32C of all that is before it
+
+A crash leaves a torn end of RocksDB's write-ahead log, so RocksDB drops an end that it cannot read without a word. One
+that was cut, emptied or lost looks the same, and would open as the tree that was before. Bookies would then delete the
+entries of ledgers that are missing in it.
+
+Invariants
+- A number is written here when everything up to it is durable in the database, and before anybody is answered. So a
+  crash leaves a database that is as new as its seal, or newer.
+- Writing costs no second sync, since a process that is killed loses nothing that it has written. A power cut may take
+  the numbers of the last `SYNC_SECONDS`, or of an idle store those that the kernel had not written yet.
+- No file: the store is of an older release, or somebody took the seal away, and so accepted the store as it is.
+
+Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import Final
+
+import google_crc32c
+
+from bookie_protocol.errors import MetadataUnavailable
+
+NAME: Final = "podkeeper-seal"
+SYNC_SECONDS: Final = 1.0
+_MAGIC: Final = b"PKMETA01"
+_RECORD: Final = struct.Struct(">8sQ")
+_CRC: Final = struct.Struct(">I")
+_SIZE: Final = _RECORD.size + _CRC.size
+_BLOCK: Final = 4096
+
+
+class StoreSeal:
+    """The seal of the store in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, NAME)
+        self._file = -1
+        self._next_block = 0
+        self._synced_at = 0.0
+
+    def check(self, number: int) -> bool:
+        """Whether there is a seal; `number` is what the database has. `MetadataUnavailable`: it is not all there."""
+        try:
+            with open(self._path, "rb") as file:
+                data = file.read(2 * _BLOCK)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise MetadataUnavailable(f"cannot read {self._path}: {error.strerror}") from error
+        sealed = max(_decode(data[at : at + _SIZE]) for at in (0, _BLOCK))
+        if sealed < 0:
+            raise self.lost("its seal is damaged")
+        if number < sealed:
+            raise self.lost(f"it had {sealed} changes, and has {number}")
+        return True
+
+    def lost(self, what: str) -> MetadataUnavailable:
+        """Of changes that were acknowledged."""
+        return MetadataUnavailable(
+            f"the embedded metadata store in {self._folder} may have lost changes that were acknowledged: {what}. Its"
+            " files were cut or lost, or are an older copy. Put back a whole copy of the folder. To go on with what is"
+            f" left instead, remove {self._path}; bookies then delete the ledgers that are not listed any more"
+        )
+
+    def renew(self, number: int) -> None:
+        """Everything up to `number` is durable. `OSError`."""
+        if self._file < 0:
+            self._open(number)
+        data = _encode(number)
+        if os.pwrite(self._file, data, self._next_block * _BLOCK) != len(data):
+            raise OSError(f"{self._path} took a part of a record")
+        self._next_block ^= 1
+        if (now := time.monotonic()) - self._synced_at >= SYNC_SECONDS:
+            os.fdatasync(self._file)
+            self._synced_at = now
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self, number: int) -> None:
+        """Begin anew with both records; whoever reads meanwhile, or after a crash, finds the former file or this."""
+        made = f"{self._path}.new"
+        self._file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        os.write(self._file, _encode(number).ljust(_BLOCK, b"\0") * 2)
+        os.fsync(self._file)
+        os.rename(made, self._path)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._synced_at = time.monotonic()
+
+
+def _encode(number: int) -> bytes:
+    record = _RECORD.pack(_MAGIC, number)
+    return record + _CRC.pack(google_crc32c.value(record))
+
+
+def _decode(data: bytes) -> int:
+    """The number, or -1: these are not the bytes of a record."""
+    record, crc = data[: _RECORD.size], data[_RECORD.size :]
+    if not record.startswith(_MAGIC) or crc != _CRC.pack(google_crc32c.value(record)):
+        return -1
+    return int(_RECORD.unpack(record)[1])
