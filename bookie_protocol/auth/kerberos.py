@@ -34,9 +34,10 @@ LONGEST: Final = 64 * 1024
 """Bytes of a token: some realms put the groups of a user into it."""
 _NO_LAYER: Final = b"\x01\x00\x00\x00"
 """What a bookie offers, and what a client chooses: nothing is wrapped."""
-_LOCAL: Final = range(2**32 - 1765328384 + 157, 2**32 - 1765328384 + 256)
-"""Error codes of the library's own files, such as the replay cache; those before them are about what was said."""
-_ERRNO: Final = range(1, 200)
+_PROTOCOL: Final = 2**32 - 1765328384
+"""The first of the library's error codes, which are about what was said, but for those below."""
+_OWN_FAULTS: Final = frozenset({_PROTOCOL + 44, *range(_PROTOCOL + 157, _PROTOCOL + 256), *range(1, 200)})
+"""A keytab without the newest keys of the bookie, files such as the replay cache, and errors of the system."""
 _caches = itertools.count()
 
 
@@ -131,7 +132,7 @@ class KerberosServer:
         try:
             accepted = gssapi.raw.accept_sec_context(token, credentials)
         except gssapi.exceptions.GSSError as error:
-            if error.min_code in _LOCAL or error.min_code in _ERRNO:
+            if error.min_code in _OWN_FAULTS:
                 raise InvalidConfiguration(f"Kerberos: {_told(error)}") from None
             raise Unauthorized(f"Kerberos: {_told(error)}") from None
         if accepted.more_steps:
@@ -307,4 +308,6 @@ def _told(error: Any) -> str:
     if not error.min_code or text.endswith((": Success", ": Unknown error")):
         text = text.partition(", Minor")[0]
     reason = text.rpartition("): ")[2]
-    return f"{reason}: set the clocks of the client, the bookie and the KDC" if "skew" in reason.lower() else reason
+    if "Clock skew" in reason or "not yet valid" in reason:
+        return f"{reason}: set the clocks of the client, the bookie and the KDC"
+    return reason

@@ -115,6 +115,7 @@ def test_a_keytab_that_was_replaced_begins_with_tickets_of_its_own(library: Simp
     [
         (2529638944, Unauthorized),  # the client's ticket has ended
         (100001, Unauthorized),
+        (2529638956, InvalidConfiguration),  # the keytab has not got the newest keys
         (2529639072, InvalidConfiguration),  # the replay cache cannot be used
         (28, InvalidConfiguration),  # the disk is full
     ],
