@@ -593,7 +593,8 @@ async def test_new_certificates_count_without_a_restart(
     second = await serial(server.port, context, name or "")
     assert first != second
     (tmp_path / "..client/tls.key").write_text("half written")
-    assert await serial(server.port, context, name or "") == second
+    together = await asyncio.gather(*(serial(server.port, context, name or "") for _ in range(8)))
+    assert set(together) == {second}
     await server.stop()
 
 
