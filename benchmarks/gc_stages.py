@@ -35,6 +35,7 @@ from tests.support.bookie_process import BookieProcess, free_port
 
 _POLL_S: Final = 0.1
 _FLUSH_S: Final = 120.0
+_START_S: Final = 180.0
 _AT_ONCE: Final = 200
 """Metadata operations in flight."""
 _FIRST_LEDGER: Final = 1_000
@@ -196,7 +197,7 @@ class GcStages:
         http_port = free_port()
         process = self._environment.bookie(kind, self._plan.settings(http_port))
         try:
-            process.start()
+            process.start(_START_S)
             metadata = await open_metadata_service(self._environment.metadata_uri)
             try:
                 await stage(kind, GcBookie(process, http_port, metadata))
