@@ -77,7 +77,7 @@ class Campaign:
                         watch.result()
             finally:
                 watch.cancel()
-                self.memory = {bookie.name: bookie.most_kb for bookie in world.bookies.values()}
+                self.memory = {bookie.name: bookie.most_kb for bookie in world.bookies.values() if bookie.most_kb}
         return history
 
     @property
