@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 import click
@@ -30,10 +30,12 @@ Words = list[str]
 @dataclass(frozen=True)
 class Translation:
     """`options`: Apache's, as `name|other`, with `=` behind those that take a value, and the arguments, as `<name>`, or
-    `[name]` if they may be left out. `words`: the commands of ours that a command line means."""
+    `[name]` if they may be left out. `words`: the commands of ours that a command line means. `refused`: options that
+    there are none for, and what serves instead."""
 
     options: str
     words: Callable[[Given], Iterator[Words]]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -199,6 +201,7 @@ _RECOVER: Final = (
     " {skipOpenLedgers}--skip-open {deleteCookie}--delete-cookie {skipUnrecoverableLedgers}--skip-unrecoverable"
     " --rate={replicationRate}"
 )
+_NOT_WRITTEN: Final = "no command puts metadata in the place of others; `bookie ledger recover` closes a ledger"
 _COOKIE_FILE: Final = "cookie-file|cf= <bookie>"
 
 TRANSLATIONS: Final[dict[str, Translation]] = {
@@ -233,7 +236,15 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
     "initnewcluster": Translation("", _initnewcluster),
     "lastmark": Translation("", _one("disk lastmark --live")),
     "ledger": Translation("meta|m <ledger>", _one("disk ledger {ledger}")),
-    "ledgermetadata": Translation("ledgerid|l=", _one("ledger info {ledgerid}")),
+    "ledgermetadata": Translation(
+        "ledgerid|l= dumptofile= restorefromfile= update",
+        _one("ledger info {ledgerid}"),
+        {
+            "dumptofile": "`bookie ledger info LEDGER --json` prints what there is to keep",
+            "restorefromfile": _NOT_WRITTEN,
+            "update": _NOT_WRITTEN,
+        },
+    ),
     "listbookies": Translation("readwrite|rw readonly|ro all|a hostnames|h", _listbookies),
     "listfilesondisc": Translation("journal|txn entrylog|log index|idx", _listfiles),
     "listledgers": Translation("meta|m bookieid|b=", _listledgers),
@@ -254,11 +265,12 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
         "msg|m dir= <journal>", _one("disk readjournal --live --journal-dir={dir} {msg}--payload=ascii {journal}")
     ),
     "readledger": Translation(
-        "ledgerid|l= firstentryid|fe= lastentryid|le= force-recovery|r msg|m",
+        "ledgerid|l= firstentryid|fe= lastentryid|le= force-recovery|r msg|m bookie|b=",
         _one(
             "ledger read {ledgerid} --first={firstentryid} --last={lastentryid} {force_recovery}--recover"
             " {msg}--format=json"
         ),
+        {"bookie": "`bookie cluster replicas LEDGER` shows what each bookie holds"},
     ),
     "readlog": Translation(
         "msg|m ledgerid|l= entryid|e= startpos|sp= endpos|ep= <log>",
@@ -275,7 +287,14 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
         " replicationRate|rate= <bookies>",
         _one(_RECOVER),
     ),
-    "regenerate-interleaved-storage-index-file": Translation("ledgerIds|l= dryRun|d password|p", _regenerate),
+    "regenerate-interleaved-storage-index-file": Translation(
+        "ledgerIds|l= dryRun password= b64password=",
+        _regenerate,
+        dict.fromkeys(
+            ("password", "b64password"),
+            "whoever lists processes would see it; `bookie disk rebuild-index-files --password-file FILE` reads a file",
+        ),
+    ),
     "simpletest": Translation(
         "ensemble|e= writeQuorum|w= ackQuorum|a= numEntries|n=",
         _one(
@@ -285,11 +304,11 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
     ),
     "triggeraudit": Translation("", _one("cluster trigger-audit")),
     "updateBookieInLedger": Translation(
-        "srcBookie|sb= destBookie|db= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v printprogress|p=",
+        "srcBookie|sb= destBookie|db= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v= printprogress|p=",
         _one("cluster rename-bookie {srcBookie} {destBookie} --rate={updatespersec} --limit={limit} --yes"),
     ),
     "updateledgers": Translation(
-        "bookieId|b= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v printprogress|p=", _updateledgers
+        "bookieId|b= updatespersec|s= maxOutstandingReads|r= limit|l= verbose|v= printprogress|p=", _updateledgers
     ),
     "whatisinstanceid": Translation("", _instance),
     "whoisauditor": Translation("", _one("cluster who-is-auditor")),
@@ -314,14 +333,29 @@ REFUSED: Final[dict[str, str]] = {
     }
 )
 @click.option("-conf", "--config", "file", metavar="FILE", help="The configuration. [environment: BOOKIE_CONF]")
+@click.option("-ledgeridformat", "id_format", metavar="long", help="Ids are decimal numbers.")
+@click.option("-entryformat", "entry_format", metavar="string", help="Entries are text.")
 @click.argument("command", metavar="COMMAND", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def shell(context: click.Context, file: str | None, command: str | None, arguments: tuple[str, ...]) -> int:
+def shell(
+    context: click.Context,
+    file: str | None,
+    id_format: str | None,
+    entry_format: str | None,
+    command: str | None,
+    arguments: tuple[str, ...],
+) -> int:
     """Run COMMAND of Apache BookKeeper's shell, such as `listbookies` or `whatisinstanceid`.
 
     Without COMMAND they are listed with the commands of `bookie` that they stand for.
     """
+    if id_format not in (None, "long"):
+        raise InvalidConfiguration(f"-ledgeridformat {id_format} is not possible here: ids are decimal numbers")
+    if entry_format not in (None, "string"):
+        raise InvalidConfiguration(
+            f"-entryformat {entry_format} is not possible here: `bookie disk readlog --payload=hex` prints bytes"
+        )
     if command is None or command == "help":
         _list()
         return CommandExit.OK
@@ -331,6 +365,9 @@ def shell(context: click.Context, file: str | None, command: str | None, argumen
         raise InvalidConfiguration(f"Apache's shell has no command {command}; `bookie shell help` lists them")
     translation = TRANSLATIONS[command]
     given = _parser(command, translation).parse_args(arguments)
+    for option, instead in translation.refused.items():
+        if getattr(given, option):
+            raise InvalidConfiguration(f"{command} -{option} is not possible here: {instead}")
     root = context.find_root().command
     before = dict(os.environ)
     try:

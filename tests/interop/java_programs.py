@@ -11,6 +11,7 @@ from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, MavenProject, fi
 PROJECT = MavenProject(Path(__file__).parent / "java", tests=True)
 PACKAGE = "dev.podkeeper.interop"
 _ENTRY_LOG_DUMP = Path(__file__).with_name("EntryLogDump.java")
+_SHELL_COMMANDS = Path(__file__).with_name("ShellCommands.java")
 _SECONDS = 110
 
 
@@ -72,6 +73,13 @@ def dump_entry_logs(class_path: str, folder: Path, log_ids: Iterable[int]) -> li
     """What the reference's own reader finds in entry logs below a folder: lines of entries, and of maps of ledgers."""
     said = _run([find_java(), *SHORT_LIVED, "-cp", class_path, str(_ENTRY_LOG_DUMP), str(folder), *map(str, log_ids)])
     return [line for line in said.splitlines() if line.split(" ")[0] in ("entry", "map", "nomap")]
+
+
+def shell_commands(class_path: str) -> dict[str, list[str]]:
+    """The commands of Apache's shell, each with its options: `short|long`, with `=` behind those that take a value."""
+    said = _run([find_java(), *SHORT_LIVED, "-cp", class_path, str(_SHELL_COMMANDS)])
+    lines = [line.split() for line in said.splitlines() if line.startswith("command ")]
+    return {name: options for _, name, *options in lines}
 
 
 def run_junit(class_path: str, metadata_uri: str, bookies: int, *selection: str) -> None:

@@ -80,11 +80,15 @@ def _parse(command: click.Command, words: list[str]) -> None:
         ("readjournal -m -dir /j 17a", "disk readjournal --live --journal-dir=/j --payload=ascii 17a"),
         ("readledger -ledgerid 7 -fe 0 -le 9 -r", "ledger read 7 --first=0 --last=9 --recover"),
         ("readlog -l 7 -e 3 0", "disk readlog --live --ledger=7 --entry=3 0"),
+        ("-ledgeridformat long -entryformat string recover -q b2:3181", "cluster recover b2:3181 --query"),
         ("recover -f -sk -d b2:3181,b3:3181", "cluster recover b2:3181,b3:3181 --force --skip-open --delete-cookie"),
         ("regenerate-interleaved-storage-index-file -l 1,2", "disk rebuild-index-files --ledger=1 --ledger=2"),
         ("simpletest -e 3 -w 3 -a 2 -n 100", "bench write --ensemble=3 --write-quorum=3 --ack-quorum=2 --entries=100"),
         ("triggeraudit", "cluster trigger-audit"),
-        ("updateBookieInLedger -sb a:1 -db b:1 -s 7 -l 9 -v", "cluster rename-bookie a:1 b:1 --rate=7 --limit=9 --yes"),
+        (
+            "updateBookieInLedger -sb a:1 -db b:1 -s 7 -l 9 -v true",
+            "cluster rename-bookie a:1 b:1 --rate=7 --limit=9 --yes",
+        ),
         ("whoisauditor", "cluster who-is-auditor"),
     ],
 )
@@ -138,6 +142,17 @@ def test_every_command_means_some_that_there_are(ran: list[list[str]], command: 
         (["cookie_get"], "the following arguments are required: bookie"),
         (["bookieformat", "-nonInteractive"], "-nonInteractive removes nothing without -force"),
         (["nukeexistingcluster", "-f"], "-zkledgersrootpath says which root is to go"),
+        (
+            ["ledgermetadata", "-l", "7", "-restorefromfile", "f"],
+            "ledgermetadata -restorefromfile is not possible here",
+        ),
+        (
+            ["readledger", "-l", "7", "-b", "b1:3181"],
+            "readledger -bookie is not possible here: `bookie cluster replicas",
+        ),
+        (["regenerate-interleaved-storage-index-file", "-password", "p"], "--password-file FILE` reads a file"),
+        (["-ledgeridformat", "hex", "listledgers"], "-ledgeridformat hex is not possible here"),
+        (["-entryformat", "hex", "readlog", "0"], "-entryformat hex is not possible here: `bookie disk readlog"),
     ],
 )
 def test_what_is_refused(ran: list[list[str]], words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
