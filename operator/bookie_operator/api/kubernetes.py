@@ -11,11 +11,12 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bookie_operator.api.errors import Absent, Expired
+from bookie_operator.api.errors import Absent, Expired, Invalid, Unreachable
 from bookie_operator.api.kinds import (
     POD,
     PROMETHEUS_RULE,
@@ -34,6 +35,9 @@ _MERGE: Final = "application/merge-patch+json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _IN_PART: Final = (PROMETHEUS_RULE, VOLUME_ATTRIBUTES_CLASS)
 """Kinds that may be missing from a group that is there."""
+_UNDECLARED: Final = re.compile(r"\.status\.((?:[\w.]|\[[^\]]*\])+): field not declared in schema")
+_INDEX: Final = re.compile(r"\[[^\]]*\]")
+"""Of an item in a list."""
 _PAGE: Final = 500
 """Objects of one answer of a list."""
 
@@ -113,11 +117,24 @@ class Kubernetes:
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         return await self._object(Request("PATCH", path, query, obj, _APPLY))
 
-    async def apply_status(self, obj: KubernetesObject) -> KubernetesObject:
-        """`status` alone, as `apply`; `obj` has nothing else beside its metadata."""
+    async def apply_status(self, obj: KubernetesObject) -> frozenset[str]:
+        """`status` alone, as `apply`; `obj` has nothing else beside its metadata.
+
+        Fields that the definition lacks, because it is of an earlier release: a server refuses the whole for them, so
+        it is applied without, and they are what is returned."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"], "status")
-        return await self._object(Request("PATCH", path, query, obj, _APPLY))
+        unknown: frozenset[str] = frozenset()
+        while True:
+            try:
+                await self._object(Request("PATCH", path, query, obj, _APPLY))
+                return unknown
+            except (Invalid, Unreachable) as exc:
+                more = frozenset(_INDEX.sub("", found) for found in _UNDECLARED.findall(str(exc))) - unknown
+                if not more:
+                    raise
+            unknown |= more
+            obj = {**obj, "status": _without(obj["status"], [each.split(".") for each in more])}
 
     async def create(self, obj: KubernetesObject) -> KubernetesObject:
         """Conflict: there is one of that name."""
@@ -199,3 +216,17 @@ class Kubernetes:
     async def _object(self, request: Request) -> dict[str, Any]:
         answer: dict[str, Any] = await self._transport.request(request)
         return answer
+
+
+def _without(value: Any, paths: Collection[Sequence[str]]) -> Any:
+    """Without what is at these paths, in every item of a list."""
+    if isinstance(value, list):
+        return [_without(item, paths) for item in value]
+    if not isinstance(value, dict):
+        return value
+    gone = {path[0] for path in paths if len(path) == 1}
+    return {
+        key: _without(item, [path[1:] for path in paths if len(path) > 1 and path[0] == key])
+        for key, item in value.items()
+        if key not in gone
+    }

@@ -204,7 +204,9 @@ async def _reconcile(
     outcome = await follow(context, execution)
     events = [event for event in (outcome.event, *(note.event for note in plan.notes)) if event is not None]
     if not outcome.gone:
-        told = await _tell(context, resource, observed, execution, outcome)
+        told, unknown = await _tell(context, resource, observed, execution, outcome)
+        if unknown:
+            events.append(_older_definition(unknown))
         stalled = _newly_stalled(cluster.status, told)
         if stalled is not None and stalled.reason not in {event.reason for event in events}:
             events.append(stalled)
@@ -223,6 +225,15 @@ def _newly_stalled(before: BookieClusterStatus, after: BookieClusterStatus) -> E
     if now is None or (earlier is not None and earlier.reason == now.reason):
         return None
     return Event(now.reason, now.message, EventType.WARNING)
+
+
+def _older_definition(unknown: frozenset[str]) -> Event:
+    fields = ", ".join(f"status.{each}" for each in sorted(unknown))
+    message = (
+        f"the definition of BookieCluster is of an earlier release than this operator, and does not keep {fields}:"
+        " apply crds/*.yaml of this release"
+    )
+    return Event("OlderDefinition", message, EventType.WARNING)
 
 
 async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
@@ -263,7 +274,7 @@ async def _unreadable(
     told = reporting.unreadable(status, metadata.get("generation", 0), errors, context.now())
     if not context.leading():
         raise NotLeading
-    if await reporting.write_status(context.kubernetes, metadata, status, told):
+    if await reporting.write_status(context.kubernetes, metadata, status, told) is not None:
         event = Event("InvalidSpec", "; ".join(errors), EventType.WARNING)
         await context.events.publish_about(metadata, event)
     return _UNREADABLE_S
@@ -271,8 +282,8 @@ async def _unreadable(
 
 async def _tell(
     context: OperatorContext, resource: KubernetesObject, observed: Observed, execution: Execution, outcome: Outcome
-) -> BookieClusterStatus:
-    """The status as it is written now."""
+) -> tuple[BookieClusterStatus, frozenset[str]]:
+    """The status as it is written now, and the fields that the definition lacks."""
     cluster = execution.cluster
     known = outcome.base.metadata_service_uri
     moved = known != cluster.status.metadata_service_uri
@@ -280,12 +291,12 @@ async def _tell(
     told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
     if not context.leading():
         raise NotLeading
-    await reporting.write_status(context.kubernetes, resource["metadata"], cluster.status, told)
+    unknown = await reporting.write_status(context.kubernetes, resource["metadata"], cluster.status, told)
     context.metrics.told(cluster.namespace, cluster.name, told.conditions)
     operation = told.operation
     since = read_time(operation.last_progress_at) if operation is not None and operation.last_progress_at else 0.0
     context.metrics.operation(cluster.namespace, cluster.name, operation, since, context.now())
-    return told
+    return told, unknown or frozenset()
 
 
 async def _drop_tasks(context: OperatorContext, observed: Observed) -> None:

@@ -93,15 +93,15 @@ def body(status: BookieClusterStatus) -> dict[str, Any]:
 
 async def write_status(
     kubernetes: Kubernetes, metadata: Mapping[str, Any], before: BookieClusterStatus, after: BookieClusterStatus
-) -> bool:
-    """Whether anything had to be written. `metadata`: of the resource as it was read.
+) -> frozenset[str] | None:
+    """None: nothing had to be written; else the fields that the definition lacks. `metadata`: of the resource as it was
+    read.
 
     Raises Conflict: the resource is not what the plan was made for.
     """
     if after == before:
-        return False
+        return None
     named = {key: metadata[key] for key in ("name", "namespace", "resourceVersion")}
-    await kubernetes.apply_status(
+    return await kubernetes.apply_status(
         {"apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "metadata": named, "status": body(after)}
     )
-    return True

@@ -12,6 +12,7 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -35,7 +36,7 @@ from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 from tests.support.fake_kubernetes.claims import ClaimRules
 from tests.support.fake_kubernetes.controllers import Controllers, is_ready
 from tests.support.fake_kubernetes.objects import Object
-from tests.support.fake_kubernetes.statuses import judge_status
+from tests.support.fake_kubernetes.statuses import declared, judge_status, schemas
 from tests.support.fake_kubernetes.store import Change, Store
 
 NAMESPACE: Final = "storage"
@@ -71,6 +72,7 @@ class FakeCluster:
         store.listeners.append(self._changed)
         self.claim_rules = ClaimRules()
         store.admission += [self.claim_rules, judge_status]
+        store.statuses = partial(declared, schemas())
         labels = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
         store.create(STORAGE_CLASS, "", labels)
 

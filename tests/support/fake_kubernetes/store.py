@@ -52,6 +52,8 @@ class Store:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     admission: list[Callable[[Resource, Object, Object | None], None]] = field(default_factory=list)
     """Called with what is about to be stored, and what was there; they raise `Refused`."""
+    statuses: Callable[[Object], None] = lambda body: None
+    """Called with what is to be applied to a status; raises `Refused`."""
     listeners: list[Callable[[Change], None]] = field(default_factory=list)
     collects: bool = True
     """False: the garbage collector takes its time, until `collect`."""
@@ -138,6 +140,8 @@ class Store:
     def apply(
         self, resource: Resource, namespace: str, name: str, body: Object, manager: str, subresource: str = ""
     ) -> Object:
+        if subresource == "status":
+            self.statuses(body)
         live = self.find(resource, namespace, name)
         if live is None:
             if subresource or (body.get("metadata") or {}).get("resourceVersion"):

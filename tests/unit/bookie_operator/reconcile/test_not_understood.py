@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from bookie_operator.api.kinds import CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
-from tests.support.fake_kubernetes.statuses import judge_status
+from tests.support.fake_kubernetes.statuses import declared, judge_status, schemas
 
 KEPT = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}}
 STRANGE: dict[str, dict[str, Any]] = {
@@ -85,6 +87,27 @@ async def test_a_field_of_a_newer_definition_is_left_out() -> None:
         assert "spec.placement.spread" in fake.message("SpecValid")
         fake.apply(replicas=4, pools=[])
         await fake.until(lambda: len(fake.pods()) == 4)
+
+
+async def test_a_definition_of_an_earlier_release_holds_nothing_up_and_is_told() -> None:
+    older = copy.deepcopy(schemas())
+    fields = older["BookieCluster"]["properties"]
+    del fields["revision"], fields["bookies"]["items"]["properties"]["templateHash"]
+    async with fake_cluster() as fake:
+        fake.store.statuses = partial(declared, older)
+        fake.apply(replicas=3)
+        await fake.settle()
+        assert (fake.condition("Ready"), fake.status["readyReplicas"]) == ("True", 3)
+        assert "revision" not in fake.status
+        assert not any("templateHash" in each for each in fake.status["bookies"])
+        told = {note for _, note, _ in fake.events("OlderDefinition")}
+        assert any("status.bookies.templateHash, status.revision: apply crds/*.yaml" in each for each in told), told
+        fake.apply(replicas=4)
+        await fake.until(lambda: len(fake.pods()) == 4)
+        fake.store.statuses = partial(declared, schemas())
+        await fake.settle()
+        assert fake.status["revision"]
+        await deleted(fake)
 
 
 @pytest.mark.parametrize(
