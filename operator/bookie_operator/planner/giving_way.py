@@ -12,8 +12,8 @@ or waits where nothing earlier helps. For that, each of them begins only if it c
 at once has a template to stage or a pod to delete (`rollout.mend`), and room is made only if everybody else serves.
 
 Two do not stall first. A rollout is only work that can wait: it gives way at once to a bookie that is lost, or that is
-to leave. And a replacement does to a template that is put right, which may be all that its bookie needs. The bookie of
-a decommission is that one's own to repair.
+to leave. And a replacement does to a template that is put right, which may be all that its bookie needs; so a rollout
+that is about to put one right comes as early as that. The bookie of a decommission is that one's own to repair.
 
 Threads: pure functions, any thread.
 """
@@ -74,7 +74,7 @@ def needs(world: World, desired: Desired) -> Needs:
     operation = world.cluster.status.operation
     if operation is None:
         return Needs()
-    earlier = _earlier(operation, stalled=operation.stalled)
+    earlier = _earlier(world, desired, operation, stalled=operation.stalled)
     found = repair.needs_to_begin(world, desired) if repair.begin in earlier else Needs()
     proofs = scale_up.needs_to_begin(world, desired).proofs if scale_up.begin in earlier else frozenset()
     return replace(found, proofs=proofs)
@@ -86,17 +86,19 @@ def instead(world: World, desired: Desired, operation: Operation, waiting: Wait)
         other = _lost_again(world, desired, operation, waiting) or _back_already(world, desired, operation)
         if other is not None:
             return other
-    for rule in _earlier(operation, stalled=waiting.stalled):
+    for rule in _earlier(world, desired, operation, stalled=waiting.stalled):
         found = rule(world, desired)
         if isinstance(found, Record) and not _own(found.operation, operation):
             return _ended(world, desired, operation, f"something else goes first: {found.reason}")
     return None
 
 
-def _earlier(operation: Operation, *, stalled: bool) -> tuple[Rule, ...]:
+def _earlier(world: World, desired: Desired, operation: Operation, *, stalled: bool) -> tuple[Rule, ...]:
     """What the operation, as far as it is, gives way to."""
     own: Rule
     match operation.type:
+        case OperationType.ROLLOUT if operation.step in rollout.STAGING and rollout.mend(world, desired) is not None:
+            own = unstick.begin
         case OperationType.ROLLOUT:
             own = rollout.begin
         case OperationType.REPLACE if operation.step in repair.CANCELLABLE:

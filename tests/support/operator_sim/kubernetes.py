@@ -134,6 +134,8 @@ class SimKubernetes:
     lost_nodes: set[str] = field(default_factory=set)
     out_of_service: set[str] = field(default_factory=set)
     cordoned: set[str] = field(default_factory=set)
+    stuck_sets: set[str] = field(default_factory=set)
+    """StatefulSets whose controller does not answer."""
     room: int = 1000
     """Pods of bookies for which there are nodes."""
     quota: int = 1000
@@ -173,6 +175,8 @@ class SimKubernetes:
                 del self.claims[claim.name]
 
     def _control(self, one: SimSet) -> None:
+        if one.name in self.stuck_sets:
+            return
         if one.observed_generation < one.generation:
             if self.now - one.changed_at < CONTROLLER_LAG:
                 return

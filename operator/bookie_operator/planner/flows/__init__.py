@@ -8,7 +8,8 @@ operation under `operations.TASK`, and answers as `begin` does:
 
     rollout.restart(world, desired, pods, task, ...)    pods one after the other, with the flow's gates
     repair.replace(world, desired, pod, task)           empty disks and a new cookie, after the proof
-    decommission.take_out(world, desired, pod, task)    the bookie that `spec.replicas` no longer asks for
+
+A task for a bookie that `spec.replicas` no longer asks for begins nothing: it ends when that is gone.
 """
 
 from __future__ import annotations

@@ -77,25 +77,20 @@ def begin(world: World, desired: Desired) -> Decision | None:
     return None if victim is None else _begin(world, desired, victim, "spec asks for fewer bookies")
 
 
-def take_out(world: World, desired: Desired, bookie: str, task: str) -> Decision:
-    """For a task. A StatefulSet gives up its highest ordinal only, and `spec` says how many bookies there are."""
+def awaited(desired: Desired, bookie: str) -> Wait:
+    """For a task, which begins nothing: a StatefulSet gives up its highest ordinal only, and `spec` says how many
+    bookies there are."""
     number, wanted = view.ordinal_of(bookie), rollout_state.wanted_set(desired, view.set_of(bookie))
     if wanted is not None and number < wanted.replicas:
         of = f"replicas of zone {wanted.zone} in spec.placement" if wanted.zone else "spec.replicas"
         why = f"spec asks for {bookie}: lower {of} to {number}, for bookies leave from the highest number on"
         return Wait(NOT_GIVEN_UP, why, stalled=True)
-    victim = gates.next_victim(world, desired)
-    if victim is None or victim.name != bookie:
-        first = victim.name if victim is not None else "another"
-        return Wait("DecommissionBlocked", f"{first} goes before {bookie}", seconds=10.0)
-    return _begin(world, desired, victim, f"task {task} asks for it", {operations.TASK: task})
+    return Wait("DecommissionBlocked", f"waits until {bookie} is taken out, which spec asks for", seconds=10.0)
 
 
-def _begin(
-    world: World, desired: Desired, victim: gates.Victim, why: str, saved: dict[str, str] | None = None
-) -> Decision:
+def _begin(world: World, desired: Desired, victim: gates.Victim, why: str) -> Decision:
     if gates.never_served(world, desired, victim.name):
-        return _withdrawal(world, victim, saved)
+        return _withdrawal(world, victim)
     crowded = gates.without_room(world, desired, victim.name)
     obstacle = _obstacle(world, desired, victim, crowded)
     if obstacle is None and not crowded:
@@ -117,7 +112,6 @@ def _begin(
             ORDINAL: str(victim.ordinal),
             WAS_READ_ONLY: str(read_only).lower(),
             **Claims.of(world, victim.name).saved(),
-            **(saved or {}),
         },
     )
     message = f"{victim.name} is taken out: {why}"
@@ -159,7 +153,7 @@ def withdrawal(world: World, desired: Desired) -> Record | None:
     victim = gates.next_victim(world, desired)
     if victim is None or not gates.never_served(world, desired, victim.name):
         return None
-    return _withdrawal(world, victim, None)
+    return _withdrawal(world, victim)
 
 
 def making_room(world: World, desired: Desired) -> Record | None:
@@ -171,7 +165,7 @@ def making_room(world: World, desired: Desired) -> Record | None:
     return begun if isinstance(begun, Record) else None
 
 
-def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None) -> Record:
+def _withdrawal(world: World, victim: gates.Victim) -> Record:
     kept = {
         MODE: DecommissionMode.DRAIN.value,
         WITHDRAWN: "true",
@@ -179,7 +173,6 @@ def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None
         ORDINAL: str(victim.ordinal),
         **Claims.of(world, victim.name).saved(),
         **operations.planned_replicas(victim.stateful_set.name, victim.ordinal),
-        **(saved or {}),
     }
     operation = operations.new(world, OperationType.DECOMMISSION, "Withdraw", bookie=victim.name, saved=kept)
     message = f"{victim.name} never served, and is not asked for any more: it is taken away at once"
@@ -187,9 +180,8 @@ def _withdrawal(world: World, victim: gates.Victim, saved: dict[str, str] | None
 
 
 def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
-    """Give back one that is still there, for other work that it is in the way of. A task that asked for it is not
-    judged by that, and asks again."""
-    return stays(Run(world, desired, operation).forget(operations.TASK), why)
+    """Give back one that is still there, for other work that it is in the way of."""
+    return stays(Run(world, desired, operation), why)
 
 
 def needs(operation: Operation, desired: Desired) -> Needs:

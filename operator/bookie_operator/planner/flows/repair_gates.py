@@ -15,6 +15,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import PodFault, PodView, World
@@ -98,9 +99,7 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
     them: no bookie works with it, or this one was started anew already and did not come up."""
     if any(claim.lost for claim in view.claims_of(world, pod.name)):
         return None
-    made = _made_of(world, desired, pod)
-    others = (one for one in world.pods if _made_of(world, desired, one) == made and one.ready and not one.deleting)
-    if not any(gates.is_registered(world, desired, one.name) for one in others):
+    if not rollout_state.works(world, desired, pod.stateful_set, pod.template_hash):
         why = "and no bookie works with the template that it has"
     elif _in_vain(world, desired, pod.name):
         why = "also with empty disks"
@@ -112,15 +111,6 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
         f" its volumes are gone, replace it with a BookieTask of type Replace that names {pod.name}",
         needs_person=True,
     )
-
-
-def _made_of(world: World, desired: Desired, pod: PodView) -> str:
-    """What people asked for, if its StatefulSet tells and has what this release makes of it, else its template: each
-    zone has one of its own. Of what is held an earlier release may have made something else."""
-    own = view.stateful_set(world, pod.stateful_set)
-    if own is None or own.template_hash != pod.template_hash or own.name in desired.held:
-        return pod.template_hash
-    return own.inputs_hash or pod.template_hash
 
 
 def _in_vain(world: World, desired: Desired, name: str) -> bool:

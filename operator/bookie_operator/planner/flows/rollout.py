@@ -50,6 +50,8 @@ MOST_AT_ONCE: Final = 100
 """Pods of one operation for a task: their names and UIDs stand in one saved value, which has a bound."""
 _MOST_KEYS: Final = 5
 _LONGEST_KEY: Final = 64
+STAGING: Final = frozenset({"RaiseDelay", "Stage"})
+"""Steps that come before the first bookie."""
 _RESTAGED: Final = frozenset({"Choose", "Audit", "Stop", "Await", "Autorecovery", "RestoreDelay"})
 
 
@@ -92,10 +94,12 @@ def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *,
 
 def mend(world: World, desired: Desired) -> Decision | None:
     """Broken pods of a template that is not desired any more: they serve nobody, so nothing has to be asked for. Where
-    none of them can be made anew, at least no new bookie is to have the template that may have broken them."""
-    if world.cluster.spec.update.strategy is UpdateStrategy.MANUAL:
+    none of them can be made anew, at least no new bookie is to have the template that may have broken them. Not while
+    nothing can be staged."""
+    unstaged = state.unstaged(world, desired)
+    if world.cluster.spec.update.strategy is UpdateStrategy.MANUAL or not all(one.settled for one in unstaged):
         return None
-    staged = {one.name: one.template_hash for one in state.unstaged(world, desired)}
+    staged = {one.name: one.template_hash for one in unstaged}
     broken = [
         pod
         for pod in state.outdated(world, desired)

@@ -97,6 +97,24 @@ def replaceable(world: World, desired: Desired, pod: PodView) -> bool:
     return stays and down(world, desired, pod) and not volume_gone(world, pod)
 
 
+def works(world: World, desired: Desired, stateful_set: str, template_hash: str) -> bool:
+    """Whether some bookie serves with this template of the StatefulSet's, or with the like of it in another zone."""
+    made = _made_of(desired, stateful_set, template_hash)
+    return any(
+        pod.ready and not pod.deleting and gates.is_registered(world, desired, pod.name)
+        for pod in world.pods
+        if _made_of(desired, pod.stateful_set, pod.template_hash) == made
+    )
+
+
+def _made_of(desired: Desired, stateful_set: str, template_hash: str) -> str | None:
+    """None: what this release makes of `spec`, which is the like in every zone. Any other template is only like itself:
+    one that is held, or is to be another one, may be an earlier release's, or of other wishes."""
+    wanted = wanted_set(desired, stateful_set)
+    newest = wanted is not None and wanted.name not in desired.held and wanted.template_hash == template_hash
+    return None if newest else template_hash
+
+
 def volume_gone(world: World, pod: PodView) -> bool:
     """For sure: whatever else keeps a bookie from its volumes or directories may come from its template."""
     return any(claim.lost for claim in view.claims_of(world, pod.name))

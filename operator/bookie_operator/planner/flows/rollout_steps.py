@@ -110,6 +110,9 @@ def stop(run: Run) -> Decision:
             f"{pod.name} is down, and has another template than spec",
             event=Event("BookieRestarted", f"{pod.name} is down and is made anew from the new template"),
         )
+    down = any(state.replaceable(run.world, run.desired, one) for one in wanted)
+    if down and len(left) == len(chosen) and _late(run):
+        return run.forget(STOPPING, READ_ONLY).go("Choose", "it waits for a bookie that is down, which goes first")
     # The budget is closed as long as any bookie's claim is going, so no other one can be evicted either.
     kept = gates.claims_stay(run.world, run.desired, tuple(view.expected_pods(run.world)))
     obstacle = kept or _not_now(run, frozenset(chosen))

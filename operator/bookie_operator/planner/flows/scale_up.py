@@ -19,10 +19,10 @@ from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly, TriggerAudit, UndoDrain
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
-from bookie_operator.planner.flows import leftovers
+from bookie_operator.planner.flows import leftovers, rollout_state
 from bookie_operator.planner.run import Run, unknown_step
 from bookie_operator.world.facts import DrainPhase
-from bookie_operator.world.model import StatefulSetView, World
+from bookie_operator.world.model import PodFault, StatefulSetView, World
 
 AUDIT: Final = "Audit"
 CLEAN: Final = "Clean"
@@ -39,6 +39,8 @@ _ASKED: Final = "auditAskedAt"
 _UP: Final = "writable"
 _UNDONE: Final = "undone/"
 """Before the name of a pod: what was undone of an earlier drain, `record` or `mode` too."""
+_OF_ITS_OWN: Final = frozenset({PodFault.NONE, PodFault.UNSCHEDULABLE})
+"""What may keep one bookie from coming up, and another one not."""
 _MOST_UNDONE: Final = 200
 """Pods for which that is saved: the saved values of an operation have a bound."""
 _ASK_AGAIN_SECONDS: Final = 600.0
@@ -50,11 +52,25 @@ def begin(world: World, desired: Desired) -> Decision | None:
         have = view.stateful_set(world, wanted.name)
         if have is None or have.deleting or wanted.replicas <= have.replicas:
             continue
-        refused = leftovers.refused(world, desired, _pods(wanted.name, have.replicas, wanted.replicas))
+        pods = _pods(wanted.name, have.replicas, wanted.replicas)
+        refused = _would_fail(world, desired, have) or leftovers.refused(world, desired, pods)
         if refused is None:
             return _record(world, desired, wanted, have)
         blocked = blocked or refused
     return blocked
+
+
+def _would_fail(world: World, desired: Desired, have: StatefulSetView) -> Wait | None:
+    """No bookie works with the template that new ones would have, and some do not come up with it."""
+    of = [pod for pod in world.pods if pod.stateful_set == have.name and pod.template_hash == have.template_hash]
+    broken = [pod for pod in of if pod.fault not in _OF_ITS_OWN and rollout_state.replaceable(world, desired, pod)]
+    if not broken or rollout_state.works(world, desired, have.name, have.template_hash):
+        return None
+    message = (
+        f"no bookie of {have.name} works with the template that new ones would have: {broken[0].name} does not come up"
+        " with it. Change spec, or put it back; more bookies come then"
+    )
+    return Wait("TemplateFails", message, seconds=10.0, stalled=True)
 
 
 def _pods(name: str, first: int, end: int) -> list[str]:

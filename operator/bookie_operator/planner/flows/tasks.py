@@ -177,7 +177,7 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
         return _gone(task, gone[0]) if gone else _ended(task, "Done", f"{', '.join(task.bookies)}: done")
     if task.type is TaskType.REPLACE:
         return repair.replace(world, desired, left[0], task.name)
-    return decommission.take_out(world, desired, left[0], task.name)
+    return decommission.awaited(desired, left[0])
 
 
 def _accepted(world: World, task: TaskView) -> Decision | None:

@@ -6,9 +6,7 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner import operations
 from bookie_operator.planner.decision import Rest
-from bookie_operator.planner.flows import decommission
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
@@ -17,6 +15,7 @@ from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 ROLLOUT, REPLACE, DECOMMISSION = OperationType.ROLLOUT, OperationType.REPLACE, OperationType.DECOMMISSION
 SCALE_UP = OperationType.SCALE_UP
+STALLS = {"stallSeconds": 60}
 
 
 def kinds(sim: Simulation) -> list[tuple[OperationType, str]]:
@@ -65,11 +64,15 @@ def test_a_restart_that_gave_way_is_not_a_failure_of_its_task() -> None:
 
 
 def test_a_decommission_gives_its_bookie_back_if_it_cannot_go_on() -> None:
+    """And the task that asks for it is not judged by that."""
     sim = resting(replicas=6, repair={"autoReplaceAfterSeconds": 20}, decommission={"stallSeconds": 60})
     sim.change(replicas=5)
+    task = sim.ask(TaskType.DECOMMISSION, "c-bookie-5")
     losing(sim, "Prove", "c-bookie-0")
     sim.run_until_rest()
+    assert (DECOMMISSION, "Cancelled") in kinds(sim)
     assert (REPLACE, "Done") in kinds(sim)
+    assert sim.phase(task) == "Done"
     assert kinds(sim)[-1] == (DECOMMISSION, "Done")
     assert len(sim.bookkeeper.writable) == 5
     assert not sim.accidents
@@ -117,13 +120,6 @@ def test_a_replacement_beside_a_full_quota_holds_up_nobody() -> None:
     assert kinds(sim)[-1] == (DECOMMISSION, "Done")
     assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
     assert not sim.accidents
-
-
-def test_a_decommission_that_gives_way_does_not_fail_the_task_that_asked_for_it() -> None:
-    sim = resting()
-    operation = operations.new(sim.world(), DECOMMISSION, "Drain", bookie="c-bookie-2", saved={operations.TASK: "out"})
-    given_back = decommission.given_back(sim.world(), sim.desired(), operation, "other work comes first")
-    assert operations.TASK not in given_back.operation.saved
 
 
 def test_a_replacement_gives_way_once_to_a_bookie_that_never_served() -> None:
@@ -253,4 +249,30 @@ def test_a_bookie_that_makes_room_stays_while_a_template_is_what_leaves_none() -
     sim.change(image="")
     sim.run_until_rest()
     assert len(sim.bookkeeper.writable) == 3
+    assert not sim.accidents
+
+
+def test_a_rollout_that_cannot_be_staged_and_a_replacement_do_not_take_turns() -> None:
+    """The controller of a StatefulSet does not answer; one bookie is broken by a template, another one is lost."""
+    sim = resting(
+        replicas=6, repair={"autoReplaceAfterSeconds": 20}, update={"progressDeadlineSeconds": 60}, decommission=STALLS
+    )
+    sim.change(image=BAD_IMAGE)
+    at_step(sim, "Await")
+    sim.advance(10)
+    sim.kubernetes.lose_volume("c-bookie-0")
+    sim.advance(10)
+    sim.change(image="")
+    at_step(sim, "Stage")
+    sim.kubernetes.stuck_sets.add("c-bookie")
+    sim.kubernetes.sets["c-bookie"].touch(sim.now)
+    begun = sim.status.operations_begun
+    for _ in range(100):
+        sim.run_pass()
+        sim.advance(5)
+    assert sim.status.operations_begun - begun <= 1
+    sim.kubernetes.stuck_sets.clear()
+    sim.run_until_rest(most=900)
+    assert (REPLACE, "Done") in kinds(sim)
+    assert len(sim.bookkeeper.writable) == 6
     assert not sim.accidents

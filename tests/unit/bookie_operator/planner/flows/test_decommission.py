@@ -204,16 +204,12 @@ def test_nothing_is_wanted(five: Simulation) -> None:
 
 
 def test_a_task_takes_out_what_spec_gave_up_only(five: Simulation) -> None:
-    decision = decommission.take_out(five.world(), five.desired(), GOING, "t")
-    assert isinstance(decision, Wait)
+    decision = decommission.awaited(five.desired(), GOING)
     assert decision.stalled
     told = "spec asks for c-bookie-{0}: lower spec.replicas to {0}, for bookies leave from the highest number on"
     assert decision.message == told.format(4)
     fewer(five)
-    decision = decommission.take_out(five.world(), five.desired(), "c-bookie-1", "t")
-    assert isinstance(decision, Wait)
-    assert decision.message == told.format(1)
+    assert decommission.awaited(five.desired(), "c-bookie-1").message == told.format(1)
     five.change(replicas=3)
-    decision = decommission.take_out(five.world(), five.desired(), "c-bookie-3", "t")
-    assert isinstance(decision, Wait)
-    assert (decision.message, decision.stalled) == ("c-bookie-4 goes before c-bookie-3", False)
+    decision = decommission.awaited(five.desired(), "c-bookie-3")
+    assert (decision.message, decision.stalled) == ("waits until c-bookie-3 is taken out, which spec asks for", False)

@@ -135,6 +135,21 @@ def test_another_bookie_that_is_away_holds_the_next_one_up(four: Simulation) -> 
     assert not four.accidents
 
 
+def test_one_that_the_old_template_does_not_bring_up_again_goes_first_before_it_is_waited_for_in_vain(
+    four: Simulation,
+) -> None:
+    upgrade(four)
+    at_step(four, "Stop")
+    broken, before = "c-bookie-0", four.kubernetes.pods["c-bookie-0"].uid
+    four.kubernetes.faults[broken] = PodFault.IMAGE
+    four.kubernetes.kill_pod(broken)
+    four.run(lambda sim, _: broken not in sim.kubernetes.pods or sim.kubernetes.pods[broken].uid != before, most=900)
+    four.kubernetes.faults.clear()
+    four.run_until_rest()
+    assert four.status.history[0].outcome == "Done"
+    assert not four.accidents
+
+
 def test_a_pod_that_hangs_on_a_dead_node_is_told(four: Simulation) -> None:
     upgrade(four)
     at_step(four, "Await")

@@ -8,6 +8,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.actions import DeleteClaim, DeletePod, ScaleStatefulSet
 from bookie_operator.planner.decision import Wait
+from bookie_operator.planner.flows import repair_gates
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import acted, at_step
@@ -94,6 +95,27 @@ def test_templates_of_two_releases_are_not_the_same_though_people_asked_for_the_
     assert not any(isinstance(one, DeleteClaim) for one in acted(sim))
 
 
+def test_nor_while_all_are_about_to_get_the_newest() -> None:
+    """Nothing is held then, and those that are not staged yet are the earlier release's all the same."""
+    sim = resting(placement={"zones": [{"name": zone} for zone in "abcd"]}, **AUTO)
+    sim.release = "2"
+    passes(sim, 20)
+    del sim.kubernetes.sets["c-bookie-b"]
+    sim.run_until_rest()
+    sim.ask(TaskType.RESTART)
+    at_step(sim, "Stage")
+    sim.kubernetes.faults["c-bookie-b-0"] = PodFault.VOLUME
+    sim.kubernetes.kill_pod("c-bookie-b-0")
+    sim.advance(10)
+    world, desired = sim.world(), sim.desired()
+    assert not desired.held
+    pod = world.pods_by_name["c-bookie-b-0"]
+    assert pod.template_hash != world.pods_by_name["c-bookie-a-0"].template_hash
+    doubt = repair_gates.template_works(world, desired, pod)
+    assert doubt is not None
+    assert "no bookie works with the template" in doubt.message
+
+
 @pytest.mark.parametrize("kind", OF_VOLUMES)
 @pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
 def test_a_template_that_is_put_right_ends_the_replacement_before_anything_is_deleted(kind: str, step: str) -> None:
@@ -150,4 +172,18 @@ def test_new_bookies_are_not_made_of_a_template_that_is_to_be_put_right(kind: st
     assert sim.phase(task) == "Done"
     assert claim.uid not in {one.uid for one in sim.kubernetes.claims.values()}
     assert len(sim.bookkeeper.writable) == 5
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("kind", [BAD_IMAGE, "wrong-flags", *OF_VOLUMES])
+def test_no_new_bookie_is_made_of_a_template_with_which_none_works(kind: str) -> None:
+    sim = resting()
+    sim.change(image=kind)
+    passes(sim, 60)
+    sim.change(replicas=6)
+    passes(sim, 300)
+    assert not any(isinstance(one, ScaleStatefulSet) for one in acted(sim))
+    sim.change(image="")
+    sim.run_until_rest()
+    assert len(sim.bookkeeper.writable) == 6
     assert not sim.accidents
