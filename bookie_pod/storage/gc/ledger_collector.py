@@ -222,8 +222,8 @@ class LedgerCollector:
         if not goes:
             result.kept_in_doubt += 1
             _log.warning(
-                "deleted ledger kept: somebody still writes to it; each pass looks again, and its space comes back once"
-                " nobody does",
+                "ledger kept though it was deleted or moved: somebody still writes to it; each pass looks again, and"
+                " its space comes back once nobody does",
                 ledger=ledger_id,
             )
             return

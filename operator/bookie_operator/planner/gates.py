@@ -298,6 +298,28 @@ def never_served(world: World, desired: Desired, name: str) -> bool:
     return desired.bookie_id(name) not in facts.cookies | facts.registered
 
 
+def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:
+    """Of the id that its pod has nobody knows, and some bookie that has no pod is away: what is on its volumes may be
+    what ledgers need of that one, and no proof about this id says so."""
+    facts, pod, bookie_id = world.facts, view.pod(world, name), desired.bookie_id(name)
+    if facts is None or (pod is not None and pod.ready) or bookie_id in facts.cookies | facts.registered:
+        return None
+    if not any(claim.bound and not claim.lost for claim in view.claims_of(world, name)):
+        return None
+    others = facts.cookies - facts.registered - {desired.bookie_id(one) for one in view.expected_pods(world)}
+    if not others:
+        return None
+    other = min(others)
+    return Obstacle(
+        "CookieMismatch",
+        f"there is no cookie of {bookie_id}, and there is one of {other}, which is away: if {name} was renamed to that,"
+        f" its volumes hold what ledgers need of {other}. Take that back with `bookie cluster rename-bookie {other}"
+        f" {bookie_id}` and `bookie disk rename-bookie {other} {bookie_id}`; else bring {other} back, or take it out"
+        f" with `bookie cluster decommission {other}`",
+        needs_person=True,
+    )
+
+
 def newcomers(world: World, desired: Desired) -> frozenset[str]:
     """Bookies that there are to be, and that never served. Empty if nobody could tell."""
     return frozenset(name for name in view.expected_pods(world) if never_served(world, desired, name))

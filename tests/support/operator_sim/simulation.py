@@ -110,7 +110,8 @@ class Simulation:
                 pod.running, pod.ready_since = False, None
                 keeper.stop(bookie_id)
         for bookie_id in list(keeper.running):
-            if bookie_id.partition(".")[0] not in self.kubernetes.pods:
+            pod, _, host = bookie_id.partition(".")
+            if f".{host}" == desired.bookie_id_suffix and pod not in self.kubernetes.pods:
                 keeper.stop(bookie_id)
         keeper.disks = {
             one.data_id for one in self.kubernetes.claims.values() if one.data_id and one.volume == "ledger"

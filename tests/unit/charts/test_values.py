@@ -126,6 +126,7 @@ CLUSTER_MISTAKES = {
     "replicas as text": ({"spec": {"replicas": "4"}}, "spec.replicas: '4' is not of type 'integer'"),
     "number in config": ({"spec": {"config": {"gcWaitTime": 5}}}, "spec.config.gcWaitTime: 5 is not of type 'string'"),
     "name of 41": ({"clusterName": "a" * 41}, "is too long"),
+    "name that begins with a digit": ({"clusterName": "1demo"}, "clusterName: '1demo' does not match"),
     "an alert's unknown part": (
         {"prometheusRule": {"overrides": {"PodkeeperBookieDown": {"severity": "page"}}}},
         "prometheusRule.overrides.PodkeeperBookieDown: Additional properties",

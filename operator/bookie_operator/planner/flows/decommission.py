@@ -89,6 +89,8 @@ def awaited(desired: Desired, bookie: str) -> Wait:
 
 
 def _begin(world: World, desired: Desired, victim: gates.Victim, why: str) -> Decision:
+    if (renamed := gates.renamed(world, desired, victim.name)) is not None:
+        return refused(renamed)
     if gates.never_served(world, desired, victim.name):
         return _withdrawal(world, victim)
     crowded = gates.without_room(world, desired, victim.name)
@@ -153,7 +155,7 @@ def withdrawal(world: World, desired: Desired) -> Record | None:
     victim = gates.next_victim(world, desired)
     if victim is None or not gates.never_served(world, desired, victim.name):
         return None
-    return _withdrawal(world, victim)
+    return _withdrawal(world, victim) if gates.renamed(world, desired, victim.name) is None else None
 
 
 def making_room(world: World, desired: Desired) -> Record | None:

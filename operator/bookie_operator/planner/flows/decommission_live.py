@@ -49,6 +49,8 @@ def withdraw(run: Run) -> Decision:
         return run.finish(f"{run.bookie} is asked for again", outcome="Cancelled")
     if not gates.never_served(run.world, run.desired, run.bookie):
         return run.finish(f"{run.bookie} has come up, and is drained before it goes", outcome="Cancelled")
+    if (renamed := gates.renamed(run.world, run.desired, run.bookie)) is not None:
+        return run.blocked(renamed, patience(run))
     proof = proving.told(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
@@ -170,6 +172,7 @@ def stop(run: Run) -> Decision:
     obstacle = gates.first(
         gates.enough_without(run.world, run.desired, gates.Victim(found, ordinal)),
         gates.claims_stay(run.world, run.desired, {run.bookie}),
+        gates.renamed(run.world, run.desired, run.bookie),
         gates.members_serve(run.world, run.desired, {run.bookie, *crowded}),
         gates.stoppable(run.world, frozenset({run.bookie_id}), last_copies=not crowded),
     )

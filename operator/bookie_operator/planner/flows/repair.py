@@ -100,12 +100,7 @@ def replace(world: World, desired: Desired, bookie: str, task: str) -> Decision:
 
 
 def _begin(world: World, desired: Desired, name: str, why: str, saved: dict[str, str]) -> Decision:
-    obstacle = gates.first(
-        repair_gates.stopped(world, desired, name),
-        gates.copies_can_be_made(world),
-        gates.elsewhere(world, desired.bookie_id(name)),
-        repair_gates.copies_elsewhere(world, desired.bookie_id(name)),
-    )
+    obstacle = repair_gates.obstacle(world, desired, name)
     if obstacle is not None:
         return refused(obstacle)
     pod = view.pod(world, name)

@@ -47,6 +47,18 @@ def lost_since(pod: PodView) -> float:
     return pod.created_at if pod.unready_since is None else max(pod.created_at, pod.unready_since)
 
 
+def obstacle(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
+    """Why it may not start anew with empty disks."""
+    bookie_id = desired.bookie_id(name)
+    return gates.first(
+        stopped(world, desired, name),
+        gates.renamed(world, desired, name),
+        gates.copies_can_be_made(world),
+        gates.elsewhere(world, bookie_id),
+        copies_elsewhere(world, bookie_id),
+    )
+
+
 def stopped(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
     """It runs nowhere, as far as anybody can tell; also one that nobody would call lost."""
     missing = gates.told(world)
@@ -99,7 +111,8 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
     them: no bookie works with it, or this one was started anew already and did not come up."""
     if any(claim.lost for claim in view.claims_of(world, pod.name)):
         return None
-    if not rollout_state.works(world, desired, pod.stateful_set, pod.template_hash):
+    alike = rollout_state.alike(world, desired, pod.stateful_set, pod.template_hash)
+    if not any(rollout_state.works(world, desired, one) for one in alike):
         why = "and no bookie works with the template that it has"
     elif _in_vain(world, desired, pod.name):
         why = "also with empty disks"

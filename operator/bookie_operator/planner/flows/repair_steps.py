@@ -28,12 +28,7 @@ def patience(run: Run) -> float:
 
 
 def check(run: Run) -> Decision:
-    obstacle = gates.first(
-        repair_gates.stopped(run.world, run.desired, run.bookie),
-        gates.copies_can_be_made(run.world),
-        gates.elsewhere(run.world, run.bookie_id),
-        repair_gates.copies_elsewhere(run.world, run.bookie_id),
-    )
+    obstacle = repair_gates.obstacle(run.world, run.desired, run.bookie)
     if obstacle is not None:
         return run.blocked(obstacle, patience(run))
     safety = run.world.safety.get(frozenset({run.bookie_id}))

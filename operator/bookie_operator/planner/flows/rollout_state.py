@@ -97,14 +97,14 @@ def replaceable(world: World, desired: Desired, pod: PodView) -> bool:
     return stays and down(world, desired, pod) and not volume_gone(world, pod)
 
 
-def works(world: World, desired: Desired, stateful_set: str, template_hash: str) -> bool:
-    """Whether some bookie serves with this template of the StatefulSet's, or with the like of it in another zone."""
+def alike(world: World, desired: Desired, stateful_set: str, template_hash: str) -> list[PodView]:
+    """Pods of this template of the StatefulSet's, or of the like of it in another zone."""
     made = _made_of(desired, stateful_set, template_hash)
-    return any(
-        pod.ready and not pod.deleting and gates.is_registered(world, desired, pod.name)
-        for pod in world.pods
-        if _made_of(desired, pod.stateful_set, pod.template_hash) == made
-    )
+    return [pod for pod in world.pods if _made_of(desired, pod.stateful_set, pod.template_hash) == made]
+
+
+def works(world: World, desired: Desired, pod: PodView) -> bool:
+    return pod.ready and not pod.deleting and gates.is_registered(world, desired, pod.name)
 
 
 def _made_of(desired: Desired, stateful_set: str, template_hash: str) -> str | None:

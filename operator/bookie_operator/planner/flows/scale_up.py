@@ -61,14 +61,15 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def _would_fail(world: World, desired: Desired, have: StatefulSetView) -> Wait | None:
-    """No bookie works with the template that new ones would have, and some do not come up with it."""
-    of = [pod for pod in world.pods if pod.stateful_set == have.name and pod.template_hash == have.template_hash]
-    broken = [pod for pod in of if pod.fault not in _OF_ITS_OWN and rollout_state.replaceable(world, desired, pod)]
-    if not broken or rollout_state.works(world, desired, have.name, have.template_hash):
+    """Some bookies do not come up with the template that new ones would have, and those that work have another one."""
+    alike = rollout_state.alike(world, desired, have.name, have.template_hash)
+    broken = [pod for pod in alike if pod.fault not in _OF_ITS_OWN and rollout_state.replaceable(world, desired, pod)]
+    working = {pod.name for pod in world.pods if rollout_state.works(world, desired, pod)}
+    if not broken or not working or not working.isdisjoint(pod.name for pod in alike):
         return None
     message = (
-        f"no bookie of {have.name} works with the template that new ones would have: {broken[0].name} does not come up"
-        " with it. Change spec, or put it back; more bookies come then"
+        f"no bookie works with the template that new ones would have, and {broken[0].name} does not come up with it."
+        " Change spec, or put it back; more bookies come then"
     )
     return Wait("TemplateFails", message, seconds=10.0, stalled=True)
 

@@ -115,6 +115,15 @@ def test_no_pod_asks_for_ids_where_the_namespace_gives_them() -> None:
         assert asked["runAsNonRoot"]
 
 
+def test_jobs_ask_for_what_bookies_do() -> None:
+    """Where a quota counts limits a pod without any is never made."""
+    resources = {"limits": {"cpu": "2", "memory": "4Gi"}}
+    objects = build(cluster({**MINIMAL, "pod": {"resources": resources}}), FULL)
+    for job in (objects.metadata_job, objects.destroy_job):
+        for container in job["spec"]["template"]["spec"]["containers"]:
+            assert container["resources"] == resources
+
+
 def test_labels_and_annotations_of_users_are_on_every_pod() -> None:
     """Such as those that keep sidecars out: a Job with one never ends."""
     added = {"labels": {"team": "data"}, "annotations": {"sidecar.istio.io/inject": "false"}}

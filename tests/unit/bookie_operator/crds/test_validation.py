@@ -160,6 +160,19 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"pod": {"extraVolumes": [{"name": "journal-0"}]}}, "spec.pod.extraVolumes[0].name: must be given, and not begin"),
     ({"pod": {"extraVolumeMounts": [{"name": "ca"}]}}, "spec.pod.extraVolumeMounts[0].name: no such volume"),
+    (
+        {"pod": {"extraVolumes": [{"name": "ca"}, {"name": "ca"}]}},
+        "spec.pod.extraVolumes[1].name: another volume has it already; give another",
+    ),
+    (
+        {
+            "pod": {
+                "extraVolumes": [{"name": "ca"}],
+                "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/../data/ledger-0/current"}],
+            }
+        },
+        "spec.pod.extraVolumeMounts[0].mountPath: would hide the bookies' data; mount it outside of /data",
+    ),
 ]
 
 

@@ -68,7 +68,9 @@ def test_a_pause_stops_whatever_runs_and_it_goes_on_from_there(passes: int) -> N
     sim.advance(10)
     before, operation = copy.deepcopy(sim.kubernetes), sim.status.operation
     for _ in range(5):
-        assert reason(sim.run_pass().plan.decision) == "Paused"
+        decision = sim.run_pass().plan.decision
+        assert reason(decision) == "Paused"
+        assert "the disruption budget stays as it is: see that LedgersReplicated is True" in str(decision)
     assert sim.kubernetes == before
     assert sim.status.operation == operation
     del sim.annotations[names.PAUSED]

@@ -21,6 +21,8 @@ from tests.support.operator_sim.going import GOING, LOST, fewer, lose, settled, 
 from tests.support.operator_sim.kubernetes import BAD_CLASS, BAD_IMAGE, SimClaim
 
 Change = Callable[[Simulation], object]
+ELSEWHERE = "10.0.0.7:3181"
+"""A bookie that has no pod of the cluster's."""
 
 
 class Advice(NamedTuple):
@@ -77,6 +79,23 @@ def full(sim: Simulation) -> None:
 
 def broken_image(sim: Simulation) -> None:
     sim.change(image=BAD_IMAGE)
+
+
+def more_of_a_broken_one(sim: Simulation) -> None:
+    broken_image(sim)
+    sim.run(lambda one, _: bool(one.status.history))
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-3"])
+    sim.advance(10)
+    sim.change(replicas=5)
+
+
+def renamed(sim: Simulation) -> None:
+    """So it seems: the cookie of one that goes is gone, and somebody else's bookie is away."""
+    del sim.bookkeeper.cookies[sim.desired().bookie_id(GOING)]
+    sim.bookkeeper.cookies[ELSEWHERE] = "elsewhere"
+    sim.kubernetes.kill_pod(GOING)
+    sim.advance(1)
+    fewer(sim)
 
 
 def last_copies(sim: Simulation) -> None:
@@ -242,6 +261,21 @@ def restored(sim: Simulation) -> None:
         claim.lost, claim.data_id = False, sim.bookkeeper.cookies[sim.desired().bookie_id(bookie)]
     if bookie in sim.kubernetes.pods:
         sim.kubernetes.stop_pod(sim.kubernetes.pods[bookie])
+
+
+def unbroken(sim: Simulation) -> None:
+    sim.change(image="")
+    sim.run(lambda one, _: {each.image for each in one.kubernetes.sets.values()} == {""})
+    deleted_pods(sim)
+
+
+def back_again(sim: Simulation) -> None:
+    sim.bookkeeper.running[ELSEWHERE] = "elsewhere"
+    sim.bookkeeper.read_only.add(ELSEWHERE)
+
+
+def taken_out(sim: Simulation) -> None:
+    del sim.bookkeeper.cookies[ELSEWHERE]
 
 
 def taken_back(sim: Simulation) -> None:
@@ -429,6 +463,15 @@ TABLE = [
         lambda sim: sim.bookkeeper.ledgers.pop(1000),
     ),
     Advice({}, broken_image, "CanaryFailed", "change spec", lambda sim: sim.change(image="", version="2.0")),
+    Advice(
+        {"update": {"strategy": "Manual"}},
+        more_of_a_broken_one,
+        "TemplateFails",
+        "Change spec, or put it back",
+        unbroken,
+    ),
+    Advice({"replicas": 5}, renamed, "CookieMismatch", "else bring 10.0.0.7:3181 back", back_again),
+    Advice({"replicas": 5}, renamed, "CookieMismatch", "or take it out with `bookie cluster decommission", taken_out),
     Advice(
         {},
         broken_image,

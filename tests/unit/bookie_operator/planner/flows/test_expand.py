@@ -44,6 +44,17 @@ def end(sim: Simulation) -> tuple[object, ...]:
     return claims, sets, pods, sim.status.operation
 
 
+def test_a_size_as_before_they_grew_does_nothing(four: Simulation) -> None:
+    """So that an earlier release of a chart can be applied again."""
+    grow(four)
+    four.run_until_rest()
+    claims, _, pods, _ = end(four)
+    four.change(storage={"ledger": {"size": "10Gi"}})
+    four.run_until_rest()
+    assert (end(four)[0], end(four)[2]) == (claims, pods)
+    assert four.status.operations_begun == 1
+
+
 # --- the order --------------------------------------------------------------------------------------------------------
 
 

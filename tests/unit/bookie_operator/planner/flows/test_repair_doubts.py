@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, EvictPod
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, EvictPod, ScaleStatefulSet
 from bookie_operator.planner.decision import Decision, Needs, Record, Wait
 from bookie_operator.planner.flows import repair
 from bookie_operator.planner.flows.repair_gates import loss_hash
@@ -17,8 +17,10 @@ from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import NodeView, PodFault, World
 from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
-from tests.support.operator_sim.flows import acted
-from tests.support.operator_sim.going import LOST, lose, may_lose
+from tests.support.operator_sim.flows import acted, at_step
+from tests.support.operator_sim.going import GOING, LOST, lose, may_lose, settled
+
+MISMATCH = "CookieMismatch"
 
 
 @pytest.fixture
@@ -176,3 +178,55 @@ def test_who_may_not_look_at_nodes_asks_for_a_task(four: Simulation) -> None:
     assert isinstance(decision, Wait)
     assert "the operator may not read nodes" in decision.message
     assert isinstance(repair.replace(world, four.desired(), LOST, "task"), Record)
+
+
+# --- another id -------------------------------------------------------------------------------------------------------
+
+
+def rename(sim: Simulation, old: str, new: str) -> None:
+    """As `bookie cluster rename-bookie` does, of a bookie that is stopped for a moment."""
+    keeper = sim.bookkeeper
+    keeper.stop(old)
+    keeper.cookies[new] = keeper.cookies.pop(old)
+    for ledger in keeper.ledgers.values():
+        ledger.ensemble = [new if one == old else one for one in ledger.ensemble]
+
+
+@pytest.mark.parametrize("kind", ["by itself", "task", "Drain", "StopFirst"])
+def test_nothing_of_a_bookie_that_was_renamed_goes(kind: str) -> None:
+    """Its volumes have what ledgers need of the other id."""
+    sim = settled(replicas=5, repair={"autoReplaceAfterSeconds": 30 if kind == "by itself" else 0})
+    bookie_id, other = sim.desired().bookie_id(GOING), "10.0.0.7:3181"
+    sim.bookkeeper.writes = False
+    sim.bookkeeper.ledgers[1000] = SimLedger([bookie_id], {sim.bookkeeper.running[bookie_id]})
+    rename(sim, bookie_id, other)
+    sim.kubernetes.kill_pod(GOING)
+    if kind == "task":
+        sim.ask(TaskType.REPLACE, GOING)
+    elif kind != "by itself":
+        sim.change(replicas=4, decommission={"mode": kind})
+    sim.run_until_stalled("CookieMismatch")
+    wait = next(one for one in (sim.passes[-1].plan.decision, *sim.passes[-1].plan.notes) if one.reason == MISMATCH)
+    assert f"`bookie cluster rename-bookie {other} {bookie_id}`" in wait.message
+    for _ in range(50):
+        sim.run_pass()
+        sim.advance(10)
+    assert not any(isinstance(one, DeleteClaim | DeletePod | EvictPod | ScaleStatefulSet) for one in acted(sim))
+    rename(sim, other, bookie_id)
+    sim.change(decommission={"mode": "Drain"})
+    sim.kubernetes.stop_pod(sim.kubernetes.pods[GOING])
+    sim.run_until_rest(most=900)
+    assert len(sim.bookkeeper.writable) == sim.spec.replicas
+    assert not sim.accidents
+
+
+def test_a_new_bookie_leaves_while_one_of_somebody_elses_is_away() -> None:
+    """It has no volumes yet."""
+    sim = settled()
+    sim.bookkeeper.cookies["10.0.0.7:3181"] = "elsewhere"
+    sim.kubernetes.quota = 4
+    sim.change(replicas=5)
+    at_step(sim, "Settle")
+    sim.change(replicas=4)
+    sim.run_until_rest(most=900)
+    assert sim.status.history[0].outcome == "Done"

@@ -176,8 +176,10 @@ def test_new_bookies_are_not_made_of_a_template_that_is_to_be_put_right(kind: st
 
 
 @pytest.mark.parametrize("kind", [BAD_IMAGE, "wrong-flags", *OF_VOLUMES])
-def test_no_new_bookie_is_made_of_a_template_with_which_none_works(kind: str) -> None:
-    sim = resting()
+@pytest.mark.parametrize("zones", ["", "abc"])
+def test_no_new_bookie_is_made_of_a_template_with_which_none_works(kind: str, zones: str) -> None:
+    """Nor in another zone, whose bookies have it not yet."""
+    sim = resting(placement={"zones": [{"name": zone} for zone in zones]})
     sim.change(image=kind)
     passes(sim, 60)
     sim.change(replicas=6)
@@ -187,3 +189,14 @@ def test_no_new_bookie_is_made_of_a_template_with_which_none_works(kind: str) ->
     sim.run_until_rest()
     assert len(sim.bookkeeper.writable) == 6
     assert not sim.accidents
+
+
+def test_where_no_bookie_works_with_any_template_more_of_them_may_be_made() -> None:
+    """It need not be the template, and copies may have nowhere to go without."""
+    sim = resting()
+    for name in list(sim.kubernetes.pods):
+        sim.kubernetes.faults[name] = PodFault.CRASHING
+        sim.kubernetes.kill_pod(name)
+    sim.advance(5)
+    sim.change(replicas=5)
+    sim.run(lambda one, _: "c-bookie-4" in one.kubernetes.pods, most=100)
