@@ -22,6 +22,7 @@ from collections import deque
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.pace import Pace
 
 PIECES_PER_SECOND: Final = 160
 """Under a throttle a request is for this part of a second's budget, though not for less than `LEAST_PIECE`: while a
@@ -42,26 +43,18 @@ def piece_bytes(bytes_per_second: float | None, most: int, per_second: int = PIE
 class _Lane:
     def __init__(self) -> None:
         self.nbytes = 0
-        self.operations = 0
-        self._bytes_free_at = 0.0
-        self._operations_free_at = 0.0
+        self._bytes = Pace(None)
+        self._operations = Pace(None)
 
     @property
     def free_at(self) -> float:
-        return max(self._bytes_free_at, self._operations_free_at)
+        return max(self._bytes.free_at, self._operations.free_at)
 
     def reserve(self, now: float, nbytes: int, operations: int, rate: float | None, ops_rate: float | None) -> float:
         """Take the budget; returns the time at which the caller may go on."""
         self.nbytes += nbytes
-        self.operations += operations
-        start = now
-        if rate is not None:
-            start = max(start, self._bytes_free_at)
-            self._bytes_free_at = max(now, self._bytes_free_at) + nbytes / rate
-        if ops_rate is not None:
-            start = max(start, self._operations_free_at)
-            self._operations_free_at = max(now, self._operations_free_at) + operations / ops_rate
-        return start
+        self._bytes.rate, self._operations.rate = rate, ops_rate
+        return max(self._bytes.use(nbytes, now), self._operations.use(operations, now))
 
 
 class ReplicationThrottle:

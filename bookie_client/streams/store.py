@@ -57,6 +57,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
+from bookie_protocol.pace import doubled
 
 MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
@@ -218,7 +219,7 @@ class ManifestStore:
             with suppress(MetadataVersionConflict):
                 return await self.replace(stored, changed), True
             # The more of them there are, the longer they wait: otherwise one wins, and all others have asked in vain.
-            await asyncio.sleep(random.random() * min(_MAX_PAUSE, _FIRST_PAUSE * 2**attempt))
+            await asyncio.sleep(random.random() * doubled(_FIRST_PAUSE, _MAX_PAUSE, attempt))
         raise MetadataVersionConflict(
             f"stream {name}: lost {MAX_ATTEMPTS} compare-and-set rounds in a row against others; try again"
         )

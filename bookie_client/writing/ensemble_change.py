@@ -41,6 +41,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.pace import doubled
 
 
 def replace_bookies(
@@ -185,7 +186,7 @@ class ChangeRunner:
         self._changes_here += 1
         excess = self._changes_here - IMMEDIATE_CHANGES
         if excess > 0:
-            await asyncio.sleep(min(FIRST_CHANGE_PAUSE * 2 ** min(excess, 30), self._longest_pause))
+            await asyncio.sleep(doubled(FIRST_CHANGE_PAUSE, self._longest_pause, excess))
 
 
 async def mend(

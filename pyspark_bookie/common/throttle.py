@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from bookie_protocol.pace import Pace
+
 SLICE_SECONDS: Final = 0.5
 """The longest sleep at a time, so that an interrupted task ends soon."""
 
@@ -31,16 +33,12 @@ class Throttle:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._rate = bytes_per_second
+        self._pace = Pace(bytes_per_second, burst_s=1.0)
         self._clock = clock
         self._sleep = sleep
-        self._free_at = clock() - 1.0
 
     def take(self, nbytes: int) -> None:
         """Account for bytes that were read or written; returns when the rate allows to go on."""
-        if self._rate is None:
-            return
-        now = self._clock()
-        self._free_at = max(self._free_at, now - 1.0) + nbytes / self._rate
-        while (wait := self._free_at - self._clock()) > 0:
+        self._pace.use(nbytes, self._clock())
+        while (wait := self._pace.free_at - self._clock()) > 0:
             self._sleep(min(wait, SLICE_SECONDS))

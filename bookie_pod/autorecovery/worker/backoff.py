@@ -17,11 +17,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_protocol.pace import doubled
+
 REMEMBERED: Final = 100_000
 EXPLAINED: Final = 2_000
 SHORTEST_S: Final = 0.1
-_STEPS: Final = 5
-"""Failures until the delay is the full one."""
+_FIRST: Final = 32
+"""What part of the full delay the first one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Backoff:
             self._counts.popitem(last=False)
         if len(self._failures) > self._explained:
             self._failures.popitem(last=False)
-        return max(SHORTEST_S, self._longest_s * 2.0 ** (min(before, _STEPS) - _STEPS))
+        return max(SHORTEST_S, doubled(self._longest_s / _FIRST, self._longest_s, before))
 
     def succeeded(self, ledger_id: int) -> None:
         """It is repaired, or gone."""

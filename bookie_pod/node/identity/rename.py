@@ -43,7 +43,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Identity, MetadataService
-from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
+from bookie_protocol.pace import Pace
 
 SETTLE_S: Final = 15.0
 """Seconds in which every client hears that the bookie is gone, and ends what it had begun on it."""
@@ -79,7 +79,7 @@ class Rename:
         self._service = service
         self._old = old
         self._new = new
-        self._rate = RateLimit(rate)
+        self._rate = Pace(rate, burst_s=1.0)
         self._settle = SETTLE_S if settle is None else settle
         self._claimed: dict[str, int] = {}
         """Versions of the cookies, as this one made them."""
@@ -179,7 +179,7 @@ class Rename:
             if limit is not None and total.renamed >= limit:
                 self._sort(metadata, found)
                 continue
-            await self._rate.turn(float("inf"))
+            await self._rate.turn()
             if await self._rename(metadata.ledger_id, check, found):
                 found.renamed += 1
                 total.renamed += 1

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from bookie_protocol.pace import Pace
+
 REST_FACTOR: Final = 9.0
 """Seconds of rest for a second of work while clients wait: a tenth of the speed, as garbage collection has it."""
 REST_MAX_S: Final = 0.25
@@ -42,13 +44,11 @@ class BatchPace:
         stopped: threading.Event | None = None,
     ) -> None:
         self._under_pressure = under_pressure
-        self._rate = bytes_per_second
         self._clock = clock
         self._stopped = stopped or threading.Event()
         self._of_lane = _OfLane()
         self._lock = threading.Lock()
-        self._earned_at = clock()
-        """When the bytes read so far will be earned."""
+        self._bytes = Pace(bytes_per_second, BURST_S, clock())
         self.entries = 0
         """Entries read since the start."""
         self.nbytes = 0
@@ -60,7 +60,7 @@ class BatchPace:
 
     def must_wait(self, given: float) -> bool:
         """Whether a read that was given at `given` may not begin yet."""
-        return not self._stopped.is_set() and (self._rests(given) or self._clock() < self._earned_at)
+        return not self._stopped.is_set() and (self._rests(given) or self._clock() < self._bytes.free_at)
 
     def wait(self, given: float) -> None:
         """Until that read may begin."""
@@ -68,7 +68,7 @@ class BatchPace:
         while self._rests(given) and not self._stopped.wait(LOOK_S):
             pass
         rested = self._clock()
-        while (left := self._earned_at - self._clock()) > 0 and not self._stopped.wait(left):
+        while (left := self._bytes.free_at - self._clock()) > 0 and not self._stopped.wait(left):
             pass
         with self._lock:
             self.yielded_s += rested - began
@@ -83,8 +83,7 @@ class BatchPace:
         with self._lock:
             self.entries += entries
             self.nbytes += nbytes
-            if self._rate:
-                self._earned_at = max(self._earned_at, self._clock() - BURST_S) + nbytes / self._rate
+            self._bytes.use(nbytes, self._clock())
 
     def stop(self) -> None:
         """Nothing waits any more."""

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from bookie_protocol.pace import Pace
+
 BURST_S: Final = 0.1
 YIELD_FACTOR: Final = 0.1
 MIN_WAIT_S: Final = 0.001
@@ -46,9 +48,8 @@ class Throttle:
         self._stopped = stopped
         self._under_pressure = under_pressure
         self._clock = clock
-        self._owed = 0.0
-        """Permits that were used and not earned yet; below 0: earned in a pause."""
-        self._earned_until = clock()
+        self._seen_at = clock()
+        self._pace = Pace(rate, BURST_S, self._seen_at)
         self.turns = 0
         """How often anybody paid, or looked whether it may. Any thread may read."""
         self.yielded_s = 0.0
@@ -57,7 +58,7 @@ class Throttle:
     def change(self, rate: float, *, by_bytes: bool) -> None:
         """Another rate, also for what was used and not earned yet."""
         if by_bytes != self.by_bytes:
-            self._owed = 0.0  # entries are no bytes
+            self._pace = Pace(rate, BURST_S, self._seen_at)  # entries are no bytes
         self.rate, self.by_bytes = rate, by_bytes
 
     def pay(self, entries: int, nbytes: int) -> None:
@@ -66,19 +67,13 @@ class Throttle:
             if self._stopped.is_set():
                 raise CollectionStopped
             self.turns += 1
-            rate = self._earn()
-            if self._owed <= 0:
+            now, pace = self._clock(), self._pace
+            pressed = self._under_pressure()
+            if pressed and pace.free_at > self._seen_at:
+                self.yielded_s += now - self._seen_at
+            self._seen_at = now
+            pace.change(self.rate * (YIELD_FACTOR if pressed else 1.0), now)
+            if pace.free_at <= now:
                 break
-            self._stopped.wait(min(max(self._owed / rate, MIN_WAIT_S), MAX_WAIT_S))
-        self._owed += nbytes if self.by_bytes else entries
-
-    def _earn(self) -> float:
-        """Permits for the time since the last look, at the rate of this moment, which is returned."""
-        pressed = self._under_pressure()
-        rate = self.rate * (YIELD_FACTOR if pressed else 1.0)
-        now = self._clock()
-        if pressed and self._owed > 0:
-            self.yielded_s += now - self._earned_until
-        self._owed = max(self._owed - (now - self._earned_until) * rate, -BURST_S * rate)
-        self._earned_until = now
-        return rate
+            self._stopped.wait(min(max(pace.free_at - now, MIN_WAIT_S), MAX_WAIT_S))
+        pace.use(nbytes if self.by_bytes else entries, now)

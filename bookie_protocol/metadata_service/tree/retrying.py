@@ -42,7 +42,7 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NodeTree,
     Watch,
 )
-from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
+from bookie_protocol.pace import Pace
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
@@ -70,7 +70,7 @@ class RetryingTree:
     ) -> None:
         self._tree = tree
         self._max_node_bytes = max_node_bytes
-        self._limit = RateLimit(requests_per_second)
+        self._limit = Pace(requests_per_second, burst_s=1.0)
         self._settling: set[asyncio.Task[None]] = set()
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie_operator.world.model import RefusedAction
+from bookie_protocol.pace import doubled
 
 FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
@@ -58,7 +59,7 @@ class BackOff:
         """Seconds double with each failure of the same action, with up to a fifth more so that clusters spread."""
         before = self._of(key, action)
         count = before.count + 1 if before is not None else 1
-        delay = min(MOST_S, FIRST_S * 2 ** min(count - 1, 10)) * self._draw.uniform(1.0, _SPREAD)
+        delay = doubled(FIRST_S, MOST_S, count - 1) * self._draw.uniform(1.0, _SPREAD)
         failure = Failure(action, count, now + delay, message, needs_person)
         others = [one for one in self._failures.get(key, ()) if one.action != action]
         self._failures[key] = [*others, failure][-_MOST_KEPT:]

@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
-from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
+from bookie_protocol.pace import Pace, doubled
 
 
 async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +16,7 @@ async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.
 
     monkeypatch.setattr(loop, "time", lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    limit = RateLimit(10)
+    limit = Pace(10, burst_s=1.0)
     for _ in range(10):
         await limit.turn(1e9)
     assert pauses == []
@@ -29,7 +27,7 @@ async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.
     for _ in range(6):
         await limit.turn(1e9)
     assert pauses[3:] == [0.1]
-    free = RateLimit(0)
+    free = Pace(0)
     for _ in range(1000):
         await free.turn(1e9)
     assert len(pauses) == 4
@@ -37,7 +35,7 @@ async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.
 
 async def test_who_cannot_be_served_in_time_uses_no_turn() -> None:
     loop = asyncio.get_running_loop()
-    limit = RateLimit(2)
+    limit = Pace(2, burst_s=1.0)
     began = loop.time()
     await limit.turn(began + 1)
     await limit.turn(began + 1)
@@ -53,23 +51,16 @@ async def test_who_cannot_be_served_in_time_uses_no_turn() -> None:
         await limit.turn(began + 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"timeout": 0}, "must be positive"),
-        ({"requests_per_second": -1}, "zkRequestRateLimit=-1"),
-        ({"ledger_metadata_version": 4}, "ledgerMetadataVersion=4"),
-        ({"ledger_metadata_version": 0}, "ledgerMetadataVersion=0"),
-        ({"secure": True}, "zkAuthCredentialsPath"),
-    ],
-)
-def test_options_are_checked(options: dict[str, float], message: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=message):
-        MetadataServiceOptions(**options)  # type: ignore[arg-type]
+def test_what_is_used_begins_when_what_was_used_before_has_had_its_time() -> None:
+    pace = Pace(100, burst_s=0.1, free_at=0.0)
+    assert pace.use(1000, 0.0) == 0.0
+    assert pace.use(50, 0.0) == 10.0
+    pace.change(200, 0.5)  # 10 s are left at the old rate
+    assert pace.free_at == 5.5
+    assert pace.use(10, 60.0) == 59.9
+    pace.change(0, 60.0)
+    assert [pace.use(10**9, 60.0) for _ in range(3)] == [60.0] * 3
 
 
-def test_a_login_needs_both() -> None:
-    assert MetadataServiceOptions(ledger_metadata_version=-1).format_version == 3
-    assert MetadataServiceOptions(ledger_metadata_version=2).format_version == 2
-    with pytest.raises(InvalidConfiguration, match="user name and a password"):
-        SaslLogin(username="bookie")
+def test_pauses_double_up_to_the_longest() -> None:
+    assert [doubled(1.0, 60.0, failures) for failures in (0, 1, 5, 6, 10**9)] == [1.0, 2.0, 32.0, 60.0, 60.0]
