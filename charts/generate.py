@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from bookie_operator.crds.generated_files import keep
+from bookie_operator.crds.generate import keep
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFINITIONS: Final = "crds"

@@ -6,7 +6,7 @@ pool.ChannelPool             channels to bookies; its `connector` is the network
                              the event loop's clock is looked at)
 operations.BookieOperations  single requests, awaited: fence, LAC, long poll, batch read, force, space, list of
                              entries; ranges have batch reads without a task (`connection.batch_request`)
-incoming, receive_buffer     what a connection receives: bytes, frames, answers, each for the request that waits; the
+incoming                     what a connection receives: bytes, frames, answers, each for the request that waits; the
                              memory that the network writes into
 health.BookieHealth          preferences: who failed, is slow or quarantined; expected read time; never a refusal
 handshake                    START_TLS and authentication before the first request

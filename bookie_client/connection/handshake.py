@@ -1,13 +1,13 @@
 """What happens on a new connection before its first request: START_TLS, then authentication.
 
+`HandshakeProtocol` is the connection's protocol until `establish` returns; then the transport gets its real one.
+
 Invariants
 - No request goes out before both are done; an error in either ends the connection.
 - What arrives in plain text behind the answer to START_TLS ends the connection: somebody else may have written it.
 - Without TLS and authentication there is no handshake, and this module is not used.
 
-`HandshakeProtocol` is the connection's protocol until `establish` returns; then the transport gets its real one.
-
-Event loop only.
+Event loop only; `client_context` on any thread.
 
 Source: reference wire protocol, sections 5 and 6.
 """
@@ -23,7 +23,6 @@ from typing import Final, cast
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.request import Answer
-from bookie_client.connection.tls import tls_context
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_protocol.errors import (
     BadRequest,
@@ -33,6 +32,8 @@ from bookie_protocol.errors import (
     ProtocolViolation,
     Unauthorized,
 )
+from bookie_protocol.tls_limits import limit_tls
+from bookie_protocol.tls_stores import BadStore, load_own, load_trusted
 from bookie_protocol.wire.auth import AuthMessage, ClientAuthentication, Peer
 from bookie_protocol.wire.framing import FrameReader
 
@@ -182,3 +183,26 @@ async def _ask(protocol: HandshakeProtocol, dialect: Dialect, frame: bytes) -> A
         return dialect.decode(body)
     except ProtocolViolation as error:
         raise ProtocolViolation(f"bookie {protocol.bookie_id}: {error}") from error
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext:
+    """The context that START_TLS upgrades to. Raises `BadRequest` for files that cannot be used, and
+    for versions and cipher suites that are not there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = options.check_hostname
+    try:
+        limit_tls(context, options.protocols, options.cipher_suites)
+        if options.ca_file is None:
+            context.load_default_certs()
+        else:
+            load_trusted(context, options.ca_type, options.ca_file, options.ca_password_file)
+        own = options.key_file or options.certificate_file
+        if own is not None:
+            load_own(context, options.key_type, own, options.key_password_file, options.certificate_file)
+    except InvalidConfiguration as error:
+        raise BadRequest(f"TLS options of this client: {error}") from error
+    except (OSError, BadStore) as error:
+        raise BadRequest(
+            f"TLS files of this client (ca_file, certificate_file, key_file, key_password_file) cannot be used: {error}"
+        ) from error
+    return context

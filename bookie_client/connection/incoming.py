@@ -1,14 +1,21 @@
 """What a bookie sends on one connection: bytes become frames, frames answers, and each answer ends the request that
 waits for it.
 
+The answers to adds, of which many come at a time, are neither decoded nor looked at one by one, as far as that goes.
+
+Frames that are not whole yet are in memory of the connection's own (`ReceiveBuffer`). The network writes into `room`,
+the connection looks at `received` and drops what it has handled; the beginning of the next frame moves to the front.
+So each byte of a large answer is copied once from here; pieces that come as objects of their own would be copied when
+they come, and when they are joined.
+
 Invariants
 - Answers may come in any order; each ends the oldest request with its key. One that nobody waits for any more is
   dropped.
-- An answer that is no frame, or too large, raises `ProtocolViolation`, before there is memory for it: the stream cannot
-  be trusted any more.
+- An answer that is no frame, or too large, raises `ProtocolViolation`, before there is memory for it: the stream
+  cannot be trusted any more.
 - What waits in memory is bounded by `ReceiveBuffer`.
-
-The answers to adds, of which many come at a time, are neither decoded nor looked at one by one, as far as that goes.
+- The buffer always has room, and for the rest of the frame with which it begins. It takes `SMALL`, `LARGE` from the
+  first larger frame on, and the size of a still larger one until it is handled.
 
 Event loop only.
 
@@ -24,12 +31,16 @@ from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.outstanding import Outstanding, SameKey
-from bookie_client.connection.receive_buffer import ReceiveBuffer
 from bookie_client.connection.request import BookieRequest
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 LARGE_FRAME: Final = 64 * 1024
 """Bytes from which an answer is copied out of the receive buffer alone. An acknowledgement is never that large."""
+SMALL: Final = 64 * 1024
+LARGE: Final = 256 * 1024
+"""Bytes; some answers of the size that batch reads usually have."""
+_RETAINED: Final = 16 << 20
+"""Bytes that the process may keep of what was freed: the default window of one range."""
 
 
 class IncomingAnswers:
@@ -173,3 +184,54 @@ class IncomingAnswers:
             self._record.refused(answer.error, was_read=sent is not None)
             what = f"bookie {self._bookie_id} answered {answer.error.v3.name} to {request.describe()}"
             request.refused(self._bookie_id, answer.error(what))
+
+
+class ReceiveBuffer:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray(SMALL))
+        self._filled = 0
+
+    def __len__(self) -> int:
+        """Bytes received and not dropped yet."""
+        return self._filled
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty. `took` tells how many came."""
+        return self._memory[self._filled :]
+
+    def took(self, nbytes: int) -> int:
+        """Note that so many bytes came; returns how many there are now."""
+        self._filled += nbytes
+        return self._filled
+
+    def received(self) -> memoryview:
+        """All that is there. Not to be kept: its memory is written to again."""
+        return self._memory[: self._filled]
+
+    def drop(self, nbytes: int, wanted: int) -> None:
+        """The first `nbytes` are handled; the frame behind them has `wanted` bytes, as far as is known."""
+        rest = self._memory[nbytes : self._filled]
+        size = self._size(wanted)
+        if size != len(self._memory):
+            if len(self._memory) == SMALL:
+                _keep_freed_memory()
+            self._memory = memoryview(bytearray(size))
+        elif not nbytes:
+            return
+        self._memory[: len(rest)] = rest
+        self._filled = len(rest)
+
+    def _size(self, wanted: int) -> int:
+        size = len(self._memory)
+        if wanted > size:
+            return max(wanted, LARGE)
+        return LARGE if wanted <= LARGE < size else size
+
+
+def _keep_freed_memory() -> None:
+    """glibc gives freed memory back to the system beyond a threshold that begins at 128 KB, which may be less than one
+    answer: the memory of each would be mapped page by page anew. A block of its own that is freed raises the threshold
+    to twice its size. This is one, and nobody touches it; other allocators do not mind."""
+    bytes(_RETAINED // 2)

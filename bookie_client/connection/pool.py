@@ -16,7 +16,9 @@ from typing import Final
 from bookie_client.connection.addresses import AddressBook, Resolver
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.connection import TICKS_PER_TIMEOUT
-from bookie_client.connection.dialects import dialect
+from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.dialect_v2 import V2Dialect
+from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.connection.ticker import Ticker
@@ -99,3 +101,8 @@ class ChannelPool:
 
     async def _close_channel(self, channel: Channel) -> None:
         await channel.close(self.closed_error(channel.bookie_id))
+
+
+def dialect(version: int) -> Dialect:
+    """The dialect of protocol version 2 or 3."""
+    return V3Dialect() if version == 3 else V2Dialect()

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bookie_client.placement.local_bookie import LocalBookiePlacement
 from bookie_client.placement.policy import PlacementPolicy
 from bookie_client.placement.rack_aware import RackAwarePlacement
-from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
 from bookie_client.placement.sources.pulsar import PulsarRacks

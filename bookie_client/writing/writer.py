@@ -3,19 +3,28 @@ entry ids itself.
 
 Invariants
 - Appends are acknowledged, or fail, in the order of their entry ids.
-- An append that failed, or that was cancelled after it was sent, may still be in the ledger: its outcome is
-  unknown until the ledger is closed.
+- An append that failed, or that was cancelled after it was sent, may still be in the ledger: its outcome is unknown
+  until the ledger is closed.
 - After `close` returned the metadata names the end of the ledger.
+- A read of its own confirmed entries goes by the segments of the newer of two metadata: what the writer stored last,
+  and what was read when entries could not be found where those said (re-replication moves copies, and tells no
+  writer).
+- What was read for that serves reads alone: the writer goes on with what it stored itself, and learns what somebody
+  else changed by its next compare-and-set.
+- A force covers what was delivered before it began, and only when every bookie of the ensemble answered.
+- A bookie that is restarted has lost what it had acknowledged and not synced, and knows nothing of it: it would
+  answer a force all the same. So a handle that has entries of that kind ends with the connection (`UnsyncedWatch`).
 
 Event loop only.
 
-Source: reference client protocol, sections 3, 6, 7, 8, 9 and 10.
+Source: reference client protocol, sections 3 and 6 to 11.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +34,8 @@ from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_by_one, read_with_refresh, whole
+from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import (
     change_needed,
@@ -36,15 +47,14 @@ from bookie_client.writing.ensemble_change import (
 )
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.fault_domains import make_add_state
-from bookie_client.writing.force import UnsyncedWatch, force_ledger
-from bookie_client.writing.own_entries import OwnEntries
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import LedgerClosed, MetadataUnavailable, PodkeeperError, QuorumLost
+from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
 _log = get_logger(__name__)
+Stored = Versioned[LedgerMetadata]
 
 
 class WriteHandle:
@@ -349,3 +359,83 @@ class LedgerWriter(WriteHandle):
         """Append entries in order, pipelined; returns their ids once all are acknowledged. Raises as
         `append`."""
         return await (await self._pipeline.intake.submit_many(payloads))
+
+
+class OwnEntries:
+    """Reads the entries of one writer's handle. `written` gives the metadata as the writer stored them last."""
+
+    def __init__(self, context: ClientContext, written: Callable[[], Stored], digest: DigestManager) -> None:
+        self._context = context
+        self._written = written
+        self._looked_up: Stored | None = None
+        self._reader = EntryReader(context, lambda: self._newest().value, digest)
+
+    async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
+        """Raises as `EntryReader.batches`."""
+        return await read_with_refresh(self._reader, first, last, whole, bound=bound, refresh=self._refresh)
+
+    def entries(self, first: int, last: int, *, bound: int) -> AsyncIterator[LedgerEntry]:
+        """Raises as `EntryReader.batches`."""
+        return one_by_one(batches_with_refresh(self._reader, first, last, bound=bound, refresh=self._refresh))
+
+    def _newest(self) -> Stored:
+        written, looked_up = self._written(), self._looked_up
+        return looked_up if looked_up is not None and looked_up.version > written.version else written
+
+    async def _refresh(self) -> bool:
+        known = self._newest()
+        try:
+            stored = await self._context.ledgers.read(known.value.ledger_id)
+        except MetadataError:
+            return False
+        if stored.version <= known.version:
+            return False
+        self._looked_up = stored
+        return True
+
+
+class UnsyncedWatch:
+    """Tells `on_loss`, with the bookie's id, when a connection is lost to a bookie that holds entries which no force
+    has made durable. `close` it."""
+
+    def __init__(self, context: ClientContext, state: AddState, on_loss: Callable[[str], None]) -> None:
+        self._state = state
+        self._on_loss = on_loss
+        # The ensemble of a handle with deferred sync stays.
+        self._told = {
+            context.pool.channel(bookie, state.ledger_id): partial(self._lost, bookie) for bookie in state.ensemble
+        }
+        for channel, told in self._told.items():
+            channel.on_lost[told] = None
+
+    def close(self) -> None:
+        """Calling it again is fine."""
+        told, self._told = self._told, {}
+        for channel, callback in told.items():
+            del channel.on_lost[callback]
+
+    def _lost(self, bookie: str) -> None:
+        if self._state.last_pushed > self._state.lac:
+            self._on_loss(bookie)
+
+
+async def force_ledger(context: ClientContext, state: AddState) -> None:
+    """Move the LAC to the last entry delivered so far.
+
+    Raises the error of the first bookie, in the order of the ensemble, that did not do it; the LAC stays then.
+    """
+    point = state.delivered
+    if point.entry_id <= state.lac:
+        return
+    bookies = state.ensemble
+    answers = await asyncio.gather(
+        *(context.operations.force_ledger(bookie, state.ledger_id) for bookie in bookies), return_exceptions=True
+    )
+    for bookie, answer in zip(bookies, answers, strict=True):
+        if isinstance(answer, PodkeeperError):
+            raise type(answer)(
+                f"ledger {state.ledger_id}: entries to {point.entry_id} could not be forced, bookie {bookie}: {answer}"
+            ) from answer
+        if isinstance(answer, BaseException):
+            raise answer
+    state.forced(point)

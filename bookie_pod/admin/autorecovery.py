@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.admin_api import autorecovery as autorecovery_api
 from bookie_protocol.admin_api.autorecovery import (

@@ -21,8 +21,7 @@ from bookie_pod.node import options
 from bookie_pod.node.identity.leaving import is_under_way
 from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.disks import disk_space, fullest_share

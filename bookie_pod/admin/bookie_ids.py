@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_pod.server.http.api.replies import Text
+from bookie_pod.server.http.api.call import Text
 from bookie_pod.server.http.api.table import LONG_MAX, Kind, Parameter
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID, is_readable_bookie_id

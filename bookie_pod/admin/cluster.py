@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.bookie import BookieSpace

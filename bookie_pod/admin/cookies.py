@@ -16,8 +16,7 @@ from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked
 from bookie_pod.audit import audited
 from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Reply, Text
+from bookie_pod.server.http.api.call import Call, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.decommission import LossesBody

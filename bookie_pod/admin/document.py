@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from bookie_pod.admin.routes import RESOURCES
-from bookie_pod.server.http.api.openapi import openapi
-from bookie_pod.server.http.api.schema import Schema
+from bookie_pod.server.http.api.openapi import Schema, openapi
 from bookie_pod.server.http.api.table import Group, Operation, Parameter, Resource
 from bookie_pod.server.http.routes import resources
 

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, Reply
+from bookie_pod.server.http.api.call import Call, Json, Reply
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api import decommission as decommission_api

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bookie_pod.node.gc.collection import GarbageCollection
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport

@@ -19,8 +19,7 @@ import structlog
 from bookie_pod.admin.gc import EMPTY, chosen
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call, switch
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.admin_api import gc as gc_api

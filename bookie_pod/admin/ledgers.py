@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Caller, Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.cluster import EnsembleMember, LedgerView

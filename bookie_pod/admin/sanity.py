@@ -54,7 +54,7 @@ class SanityTest:
                 connect_timeout=REQUEST_S,
             )
             from bookie_client import Client
-            from bookie_client.placement.local_bookie import LocalBookiePlacement
+            from bookie_client.placement.random_choice import LocalBookiePlacement
 
             placement = LocalBookiePlacement(self._bookie_id)
             try:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState

@@ -20,8 +20,7 @@ from bookie_pod.config.keys import render
 from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.errors import BadRequest, InvalidConfiguration

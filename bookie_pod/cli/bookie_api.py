@@ -1,19 +1,31 @@
-"""A bookie's admin API, as commands ask it: where it is, and the files that reach it.
+"""How commands reach a bookie's admin API: `--url`, `--token-file`, `--ca-file`, `--cert-file`.
 
-Works with Apache's bookies too, where they have what a command asks for.
+Where `BOOKIE_CONF` names a configuration, as in a pod, the bookie on this machine that it belongs to is meant, and
+port, token and certificates are found there. Works with Apache's bookies too, where they have what a command asks for.
 
 Threads: the command's own.
 """
 
 from __future__ import annotations
 
-import ssl
+import functools
+import os
 import urllib.parse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-from bookie_pod.cli.bookie_server import DEFAULT_URL
-from bookie_protocol.admin_api.client import BlockingAdmin, Place
+import click
+
 from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    import ssl
+
+    from bookie_pod.config.sections.service import HttpConfig
+    from bookie_protocol.admin_api.client import BlockingAdmin
+_EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
 
 def bookie_api(
@@ -31,6 +43,8 @@ def bookie_api(
 
     `InvalidConfiguration` for a URL or a file that cannot be used.
     """
+    from bookie_protocol.admin_api.client import BlockingAdmin, Place
+
     url = url.rstrip("/")
     token = read_token(token_file) if token_file is not None else None
     encryption = (tls or client_tls(ca_file, cert_file)) if _scheme(url) == "https" else None
@@ -64,6 +78,8 @@ def read_token(path: str) -> str:
 
 def client_tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:
     """The context that `--ca-file` and `--cert-file` ask for. `InvalidConfiguration` for a file that cannot be used."""
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
@@ -76,3 +92,77 @@ def client_tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:
                 f"--cert-file {cert_file}: {error.strerror or 'no PEM file with certificate and key'}"
             ) from error
     return context
+
+
+def own_bookie(file: str | None, *, token_file: str | None, timeout: float) -> BlockingAdmin:
+    """`file`: its properties file. `token_file`: in place of the configured one. `timeout` in seconds.
+
+    `InvalidConfiguration`: it serves no admin API, or a file cannot be used.
+    """
+    from bookie_pod.config.load import load_config
+
+    config = load_config(file)
+    http = config.http
+    url, token_file = admin_url(http), token_file or http.auth_token_file
+    if not http.tls_enable:
+        return bookie_api(url, token_file=token_file, timeout=timeout)
+    from bookie_pod.server.http.tls import client_context
+
+    # It is reached over loopback, but its certificate has the name that others call it by.
+    name = config.network.advertised_address
+    return bookie_api(url, token_file=token_file, timeout=timeout, tls=client_context(http), server_name=name)
+
+
+def admin_url(http: HttpConfig) -> str:
+    """Where its admin API is. `InvalidConfiguration`: it has none."""
+    from bookie_protocol.addresses import host_and_port
+    from bookie_protocol.errors import InvalidConfiguration
+
+    listener = http.listener
+    if listener is None or not listener.admin:
+        raise InvalidConfiguration("httpServerEnabled=false: without it a bookie cannot be told anything; set it")
+    host = _EVERYWHERE.get(listener.host, listener.host)
+    return f"{'https' if http.tls_enable else 'http'}://{host_and_port(host, listener.port)}"
+
+
+def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options, and passes the command a `BlockingAdmin` as its first argument."""
+
+    @click.option(
+        "--url",
+        envvar="BOOKIE_URL",
+        help=f"The bookie's HTTP server. [environment: BOOKIE_URL; default: as BOOKIE_CONF says, else {DEFAULT_URL}]",
+    )
+    @click.option(
+        "--token-file",
+        envvar="BOOKIE_TOKEN_FILE",
+        metavar="FILE",
+        help="File with the bearer token. [environment: BOOKIE_TOKEN_FILE]",
+    )
+    @click.option("--ca-file", metavar="FILE", help="Certificates to trust (https); default: the system's.")
+    @click.option("--cert-file", metavar="FILE", help="Own certificate and key in one PEM file (https).")
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.1),
+        default=60.0,
+        show_default=True,
+        help="Seconds to wait for an answer.",
+    )
+    @functools.wraps(command)
+    def asking(
+        *arguments: Any,
+        url: str | None,
+        token_file: str | None,
+        ca_file: str | None,
+        cert_file: str | None,
+        timeout: float,
+        **others: Any,
+    ) -> Any:
+        file = os.environ.get("BOOKIE_CONF")
+        if url is None and file and ca_file is None and cert_file is None:
+            return command(own_bookie(file, token_file=token_file, timeout=timeout), *arguments, **others)
+        url = DEFAULT_URL if url is None else url
+        api = bookie_api(url, token_file=token_file, ca_file=ca_file, cert_file=cert_file, timeout=timeout)
+        return command(api, *arguments, **others)
+
+    return asking

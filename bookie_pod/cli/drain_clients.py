@@ -63,8 +63,7 @@ def drain_clients(file: str | None, url: str | None, token_file: str | None, tim
 
 
 def _api(file: str | None, url: str | None, token_file: str | None, timeout: float) -> BlockingAdmin:
-    from bookie_pod.cli.bookie_api import bookie_api
-    from bookie_pod.cli.own_bookie import own_bookie
+    from bookie_pod.cli.bookie_api import bookie_api, own_bookie
 
     if url is not None:
         return bookie_api(url, token_file=token_file, timeout=timeout)

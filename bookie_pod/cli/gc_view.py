@@ -12,8 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from bookie_pod.cli.progress import Reached
-from bookie_pod.cli.tables import facts, print_table
-from bookie_pod.cli.units import duration_text, size_text, time_text
+from bookie_pod.cli.tables import duration_text, facts, print_table, size_text, time_text
 from bookie_protocol.admin_api import gc
 from bookie_protocol.admin_api.bodies import plain
 from bookie_protocol.admin_api.client import BlockingAdmin

@@ -6,8 +6,7 @@ import click
 from rich.table import Table
 
 from bookie_pod.cli.progress import Reached
-from bookie_pod.cli.tables import facts, print_table
-from bookie_pod.cli.units import size_text, time_text
+from bookie_pod.cli.tables import facts, print_table, size_text, time_text
 from bookie_protocol.admin_api.integrity import RebuildProgress
 
 

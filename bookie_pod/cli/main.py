@@ -15,21 +15,18 @@ from collections.abc import Sequence
 import click
 
 from bookie_pod.cli.audited import audit_changes
-from bookie_pod.cli.autorecovery import autorecovery
 from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, Terminated, exit_code_of
-from bookie_pod.cli.gateway import gateway
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.index import index
 from bookie_pod.cli.job import job
 from bookie_pod.cli.ledger.commands import ledger
-from bookie_pod.cli.metadata_service import metadata_service
 from bookie_pod.cli.scrub import scrub
-from bookie_pod.cli.serve import serve
+from bookie_pod.cli.serve import autorecovery, gateway, metadata_service, serve
 from bookie_pod.cli.shell import shell
 from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream

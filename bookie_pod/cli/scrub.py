@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from bookie_pod.cli.bookie_server import asks_bookie
+from bookie_pod.cli.bookie_api import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON, show_json
 

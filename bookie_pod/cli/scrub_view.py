@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from bookie_pod.cli.tables import facts, print_table
-from bookie_pod.cli.units import time_text
+from bookie_pod.cli.tables import facts, print_table, time_text
 from bookie_protocol.admin_api.integrity import DamageFound, ScrubProgress, ScrubStatus
 
 

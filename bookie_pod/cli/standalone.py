@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
 from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 METADATA_PORT: Final = 3180
 GRPC_PORT: Final = 3182
 _PORT: Final = click.IntRange(0, 65535)
+_LOOPBACK: Final = "127.0.0.1"
+_LAST: Final = 65535
 
 
 @click.command()
@@ -69,7 +75,6 @@ def standalone(
 
     from bookie_pod import logs
     from bookie_pod.cli.options import overrides
-    from bookie_pod.cli.ports import check_ports
     from bookie_pod.cli.progress import Bar
     from bookie_pod.cli.signals import end_with
     from bookie_pod.node.standalone.cluster import StandaloneCluster
@@ -139,3 +144,23 @@ def _as_text(cluster: StandaloneCluster) -> str:
     ]
     lines += ["", f"export BK_metadataServiceUri={cluster.metadata_service_uri}", "Ctrl-C stops it."]
     return "\n".join(lines)
+
+
+def check_ports(option: str, ports: Iterable[int]) -> None:
+    """Whether somebody can listen there, on the loopback address; 0 is any free port.
+
+    A bookie finds out late that its gRPC port is another process's, and until then that one answers in its place.
+    Raises `InvalidConfiguration` for what is no port, and `ServerStartFailed` for one that is in use.
+    """
+    for port in ports:
+        if port > _LAST:
+            raise InvalidConfiguration(f"{option}: bookies have ports one after the other, and there is no port {port}")
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
+            try:
+                listener.bind((_LOOPBACK, port))
+            except OSError as error:
+                reason = "is in use: stop what uses it, or" if error.errno == errno.EADDRINUSE else f"{error.strerror}:"
+                raise ServerStartFailed(
+                    f"port {port} of {_LOOPBACK} {reason} choose another with {option} (0: any free one)"
+                ) from error

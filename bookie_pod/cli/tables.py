@@ -1,13 +1,18 @@
-"""Tables for people. On a terminal they fit it; elsewhere no line is folded, because programs read lines."""
+"""What people read: tables, sizes and times. On a terminal tables fit it; elsewhere no line is folded, because programs
+read lines.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 _UNFOLDED: Final = 100_000
+_DAY_MINUTES: Final = 24 * 60
+_SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def print_table(table: Table) -> None:
@@ -24,3 +29,27 @@ def facts() -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     return table
+
+
+def size_text(nbytes: int) -> str:
+    """`1.5 GB`: units of 1000."""
+    value, unit = float(nbytes), 0
+    while abs(value) >= 1000 and unit < len(_SIZES) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:,.1f} {_SIZES[unit]}" if unit else f"{nbytes} B"
+
+
+def time_text(milliseconds: int) -> str:
+    """Format ms since 1970: `2026-03-01 12:00:00 UTC`."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def duration_text(seconds: float) -> str:
+    """`12 days`, `2 h 5 min`, `3 min`, `20 s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes >= 2 * _DAY_MINUTES:
+        return f"{minutes // _DAY_MINUTES} days"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -27,8 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from bookie_pod.config import properties
 from bookie_pod.config.derive import derive
-from bookie_pod.config.idle import idle_keys
-from bookie_pod.config.ignored import is_ignored
+from bookie_pod.config.ignored import idle_keys, is_ignored
 from bookie_pod.config.keys import BadValueError, Key, parse
 from bookie_pod.config.model import BookieConfig, all_keys
 from bookie_pod.config.validate import broken_rules

@@ -1,6 +1,4 @@
-"""Metrics of the scrubber: `scrubber_*`.
-
-Implements the `ScrubMetrics` protocol of the scrubber.
+"""Metrics of the scrubber, `scrubber_*`, and of rebuilds of indexes while the bookie serves, `index_rebuild_*`.
 
 Source: reference bookie behaviour, section 11.7, for `runTime`, `detectedScrubErrors` and `detectedFatalScrubErrors`;
 the others are our own.
@@ -67,3 +65,42 @@ class ScrubInstruments:
     def repaired(self, entries: int) -> None:
         """Count so many damaged entries that were fetched from other bookies."""
         self._repaired.add(entries)
+
+
+class _State(Protocol):
+    """What is counted of a rebuild that has ended."""
+
+    @property
+    def entries(self) -> int: ...
+    @property
+    def rows_changed(self) -> int: ...
+    @property
+    def ledgers_restored(self) -> int: ...
+
+
+class IndexRebuildInstruments:
+    """Instruments of one bookie. Any thread may call every method."""
+
+    def __init__(self, registry: Registry) -> None:
+        scope = registry.scope("index_rebuild")
+        self._scope = scope
+        self._run_time = scope.op_stats("runTime")
+        self._entries = scope.counter("ENTRIES")
+        self._rows = scope.counter("CHANGED_ROWS")
+        self._ledgers = scope.counter("RESTORED_LEDGERS")
+
+    def bind_levels(
+        self, *, running: Callable[[], float], bytes_done: Callable[[], float], bytes_total: Callable[[], float]
+    ) -> None:
+        """Export levels: whether one runs, and how many bytes of entry logs it has read, of how many."""
+        self._scope.gauge("RUNNING", running)
+        self._scope.gauge("BYTES_DONE", bytes_done)
+        self._scope.gauge("BYTES_TOTAL", bytes_total)
+
+    def ran(self, milliseconds: float, success: bool, state: _State) -> None:
+        """The rebuild of one directory has ended."""
+        self._run_time.observe_ms(milliseconds, success=success)
+        self._entries.add(state.entries)
+        if success:
+            self._rows.add(state.rows_changed)
+        self._ledgers.add(state.ledgers_restored)

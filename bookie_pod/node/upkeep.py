@@ -10,20 +10,24 @@ Threads: event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from bookie_pod.admin.client import ClusterClient
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.gc.collection import GarbageCollection, make_collection
-from bookie_pod.node.gc.copies_elsewhere import CopiesElsewhere
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
+from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_client.replication.check import LedgerChecker
 
 PRESSURE_BYTES: Final = 8 * 1024 * 1024
 """Bytes waiting for one journal's sync from which on what can wait gives way."""
@@ -117,3 +121,33 @@ def under_pressure(journals: Sequence[Journal], lanes: Sequence[Lanes]) -> Calla
         any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)
         or any(each.waited_s > PRESSURE_READ_S for each in lanes)
     )
+
+
+class CopiesElsewhere:
+    """`is_whole` until `close`."""
+
+    def __init__(self, metadata: MetadataService, config: BookieConfig) -> None:
+        self._client = ClusterClient(metadata, config)
+        self._config = config
+        self._checker: LedgerChecker | None = None
+
+    async def is_whole(self, ledger_id: int) -> bool:
+        """Whether every named bookie is registered and has every copy that it should have. Raises `MetadataError`."""
+        client = await self._client.get()
+        if self._checker is None:
+            from bookie_client.replication.check import CheckOptions, LedgerChecker
+            from bookie_pod.autorecovery.copy_options import copying_throttle
+
+            throttle = copying_throttle(self._config.auto_recovery)
+            self._checker = LedgerChecker(client, CheckOptions(throttle=throttle))
+        try:
+            named = (await client.metadata(ledger_id)).all_bookies()
+            report = await self._checker.check(ledger_id, complete=named)
+        except MetadataError:
+            raise
+        except PodkeeperError:
+            return False  # deleted meanwhile: the other search's
+        return report.is_healthy
+
+    async def close(self) -> None:
+        await self._client.close()

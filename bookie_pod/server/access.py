@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.roles import EVERYTHING, ROLE_NAMES, Caller, Role, roles_named
-from bookie_pod.server.tcp.certificate_roles import role_of
+from bookie_pod.server.tcp.authentication import role_of
 from bookie_pod.server.tokens import Tokens
 from bookie_protocol.addresses import is_loopback
 from bookie_protocol.wire.auth import Subject

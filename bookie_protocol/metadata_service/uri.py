@@ -146,7 +146,7 @@ async def connect_metadata_service(uri: str, options: MetadataServiceOptions) ->
     """As `open_metadata_service`, with all options in one object."""
     parsed = parse_metadata_service_uri(uri)
     if parsed.driver is MetadataDriver.ZOOKEEPER:
-        from bookie_protocol.metadata_service.zookeeper.service import open_zookeeper
+        from bookie_protocol.metadata_service.zookeeper.driver import open_zookeeper
 
         return await open_zookeeper(parsed, options)
     if parsed.driver is MetadataDriver.SERVED:

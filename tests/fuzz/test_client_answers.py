@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bookie_client.connection.answers import NO_LAC
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
-from bookie_client.connection.dialects import dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.one_shot import OneShot
+from bookie_client.connection.pool import dialect
 from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation

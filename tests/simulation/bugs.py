@@ -31,9 +31,8 @@ from bookie_client.writing import writer
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import find_spares, replace_bookies
-from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_client.writing.writer import WriteHandle
+from bookie_client.writing.writer import UnsyncedWatch, WriteHandle
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_protocol.errors import (

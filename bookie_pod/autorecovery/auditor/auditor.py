@@ -6,12 +6,17 @@
 
 Java's auditors and ours elect one among themselves, and their workers and ours read the same marks.
 
+Every dashboard needs three things about auto-recovery (`Levels`): marked ledgers, whether it is disabled, who is
+auditor. Every process that runs auto-recovery looks now and then; only the auditor counts marks, because that means
+listing them, and the longer it takes the rarer it is done.
+
 Invariants
 - Everything that an auditor does ends before its vote is taken back, and at once when the vote is lost; two auditors
   that overlap for a moment do no harm, because marking twice is marking once.
 - What must survive a change of auditor is stored: marks, the recovery delay, times of loss, cursors of checks.
 
-Event loop only. `service` and `client` are open, and stay open.
+Event loop only. `service` and `client` are open, and stay open. The values of `Levels` may be read on
+any thread.
 
 Source: reference auto-recovery, sections 1 to 5; reference metadata layout, section 10.7.
 """
@@ -28,7 +33,6 @@ from typing import Final
 import structlog
 
 from bookie_client.client import Client
-from bookie_pod.autorecovery.auditor.levels import Levels
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.auditor.term import Sources, Term, sources_of
@@ -44,6 +48,9 @@ _log = structlog.get_logger(__name__)
 RESIGN_SECONDS: Final = 2.0
 STAND_AGAIN_SECONDS: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
+LOOK_SECONDS: Final = 15.0
+SHARE: Final = 20
+"""A count that took a second is repeated after this many seconds at the earliest."""
 
 
 class Auditor:
@@ -152,3 +159,50 @@ class Auditor:
             deferred_marks=term.marker.deferred if term is not None else 0,
             withdrawn_marks=term.withdrawals.withdrawn if term is not None else 0,
         )
+
+
+class Levels:
+    """`run` until cancelled. A level that nobody can tell is NaN."""
+
+    def __init__(self, service: MetadataService, is_auditor: Callable[[], bool]) -> None:
+        self._service = service
+        self._is_auditor = is_auditor
+        self._count_at = 0.0
+        self.marked = math.nan
+        """Ledgers marked now; NaN on everybody but the auditor."""
+        self.disabled = math.nan
+        """1 while auto-recovery is disabled, else 0."""
+        self.no_auditor = math.nan
+        """1 while nobody is auditor, else 0."""
+        self.auditor_id: str | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """One look."""
+        try:
+            self.disabled = float(not await self._service.under_replication.is_enabled())
+            self.auditor_id = await self._service.auditor_election.current_auditor()
+            self.no_auditor = float(self.auditor_id is None)
+        except MetadataError:
+            self.disabled = self.no_auditor = self.marked = math.nan
+            return
+        try:
+            await self._count()
+        except MetadataError:
+            self.marked = math.nan
+
+    async def _count(self) -> None:
+        if not self._is_auditor():
+            self.marked = math.nan
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._count_at:
+            return
+        self.marked = float(await self._service.under_replication.count())
+        self._count_at = loop.time() + SHARE * (loop.time() - began)

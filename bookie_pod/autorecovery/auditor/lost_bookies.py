@@ -1,4 +1,4 @@
-"""Auditing whoever is lost: registered nowhere (`registrations`) for longer than the recovery delay (`membership`).
+"""Auditing whoever is lost: registered nowhere (`Registrations`) for longer than the recovery delay (`membership`).
 
 | what happens | what follows |
 |---|---|
@@ -11,6 +11,8 @@
 | a bookie is back, maybe while there was no auditor | `on_return` hears of it, and when it had left |
 | `auditorPeriodicBookieCheckInterval` has passed, or this auditor was elected | audit |
 
+`Registrations` knows who is registered, writable or read-only: it follows watches, and lists anew when it counts.
+
 Invariants
 - What the watches tell wakes; before an audit begins the registrations are listed anew, so that a bookie which changes
   from writable to read-only is not taken for lost.
@@ -20,6 +22,9 @@ Invariants
 - A bookie that left for good is looked for twice, some time apart, so that a ledger which comes to name it late is
   noticed. What names one later than that is met by the next periodic audit or check.
 - While auto-recovery is disabled nothing is marked; the delays run on.
+- Of registrations one group alone tells nothing: nothing is told before both are known.
+- A snapshot replaces an older one of its group only; watches and lists may overtake each other.
+- A watch that ends with an error is begun again; what was known stays.
 
 Event loop only.
 
@@ -37,11 +42,10 @@ import structlog
 
 from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, BookieAudit
 from bookie_pod.autorecovery.auditor.membership import Change, Membership
-from bookie_pod.autorecovery.auditor.registrations import Registrations
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
 
 _log = structlog.get_logger(__name__)
 
@@ -49,6 +53,9 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 SETTING_PAUSE: Final = 30.0
 SAVE_PAUSE: Final = 2.0
+FOLLOW_PAUSE: Final = 30.0
+"""Seconds until a watch that ended is begun again."""
+_LOOKS: Final = 5
 
 
 class AuditMetrics(Protocol):
@@ -286,3 +293,49 @@ class LostBookies:
             self._asked_for = True
             self._next_periodic_ms = 0
         self._wake.set()
+
+
+class Registrations:
+    """`on_look` gets all registered bookies whenever something may have changed."""
+
+    def __init__(self, service: MetadataService, on_look: Callable[[frozenset[str]], None]) -> None:
+        self._bookies = service.bookies
+        self._on_look = on_look
+        self._groups: dict[BookieGroup, BookieSet] = {}
+
+    async def look(self) -> None:
+        """Ask who is registered now. Raises `MetadataError`.
+
+        A bookie registers on its new side before it leaves the old one, so whoever is on neither side in writable,
+        read-only, writable is gone; who was seen only at first is looked at again.
+        """
+        for _ in range(_LOOKS):
+            first = await self._bookies.list(BookieGroup.WRITABLE)
+            read_only = await self._bookies.list(BookieGroup.READ_ONLY)
+            writable = await self._bookies.list(BookieGroup.WRITABLE)
+            if first.bookies <= writable.bookies | read_only.bookies:
+                break
+        self._take(BookieGroup.READ_ONLY, read_only)
+        self._take(BookieGroup.WRITABLE, writable)
+        self._tell()
+
+    async def follow(self, group: BookieGroup) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                async with self._bookies.watch(group) as snapshots:
+                    async for snapshot in snapshots:
+                        self._take(group, snapshot)
+                        self._tell()
+            except MetadataError as error:
+                _log.warning("registrations cannot be followed", group=group.value, reason=str(error))
+            await asyncio.sleep(FOLLOW_PAUSE)
+
+    def _take(self, group: BookieGroup, found: BookieSet) -> None:
+        known = self._groups.get(group)
+        if known is None or found.version > known.version:
+            self._groups[group] = found
+
+    def _tell(self) -> None:
+        if len(self._groups) == 2:
+            self._on_look(frozenset[str]().union(*(group.bookies for group in self._groups.values())))

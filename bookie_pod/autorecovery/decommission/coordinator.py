@@ -1,5 +1,8 @@
 """Carries a decommission out, step by step, until it is done.
 
+A bookie that is stopped is audited first, as the reference does. Where auto-recovery runs, its workers and the
+coordinator then share the ledgers by their locks; where it does not, the coordinator copies alone.
+
 Invariants
 - What the next step is depends on the stored record alone, so any process may go on at any time; every step may be
   repeated.
@@ -10,7 +13,7 @@ Invariants
 
 Threads: event loop. Cancelling stops it at any point; the decommission can be resumed.
 
-Source: reference auto-recovery, sections 8 and 13.
+Source: reference auto-recovery, sections 3.3, 8 and 13.
 """
 
 from __future__ import annotations
@@ -38,7 +41,6 @@ from bookie_pod.autorecovery.decommission.state import (
     Quiescing,
     SeenWritable,
 )
-from bookie_pod.autorecovery.decommission.stopped import trigger_audit
 from bookie_pod.autorecovery.decommission.store import (
     DecommissionRequest,
     DecommissionStore,
@@ -286,3 +288,13 @@ class Coordinator:
 
 def _form(presence: Presence) -> Form:
     return Form.STOPPED if presence is Presence.ABSENT else Form.LIVE
+
+
+async def trigger_audit(service: MetadataService) -> None:
+    """Ask the elected auditor for an audit now. `Refused`: auto-recovery is disabled, or there is no auditor."""
+    marks = service.under_replication
+    if not await marks.is_enabled():
+        raise Refused("auto-recovery is disabled, so no audit can be asked for")
+    if await service.auditor_election.current_auditor() is None:
+        raise Refused("no auditor is elected, so no audit can be asked for")
+    await marks.set_lost_bookie_recovery_delay(await marks.lost_bookie_recovery_delay() or 0)

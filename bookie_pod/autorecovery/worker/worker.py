@@ -9,6 +9,11 @@ Invariants
 - Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
   error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
 - While auto-recovery is disabled no ledger is taken, and no writer is fenced.
+- A ledger that could not be repaired is left alone for twice as long after each failure, up to a limit (`Backoff`).
+  How often it failed is remembered of the last `REMEMBERED` that failed, ten times as many as a worker holds
+  locks of: were it forgotten before its ledger's turn comes again, no delay would ever grow. Why it failed, which is
+  for people, of the last `EXPLAINED`.
+- No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
 
 Event loop only.
 
@@ -18,6 +23,7 @@ Source: reference auto-recovery, section 6.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -26,17 +32,62 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from bookie_pod.autorecovery.locks import LockKeeper
-from bookie_pod.autorecovery.worker.backoff import Backoff
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.pace import doubled
 
+REMEMBERED: Final = 100_000
+EXPLAINED: Final = 2_000
+SHORTEST_S: Final = 0.1
+_FIRST: Final = 32
+"""What part of the full delay the first one is."""
 MAX_LOCKS: Final = 10_000
 STOP_SECONDS: Final = 5.0
-
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What is remembered of a ledger. `reason`, `lost_entries`: of the last failure, see `worker.RoundResult`."""
+
+    count: int
+    reason: str = ""
+    lost_entries: tuple[int, ...] = ()
+
+
+class Backoff:
+    """`longest_s`: the full delay in seconds; the first one is a 32nd of it."""
+
+    def __init__(self, longest_s: float, remembered: int = REMEMBERED, explained: int = EXPLAINED) -> None:
+        self._longest_s = longest_s
+        self._remembered = remembered
+        self._explained = explained
+        self._counts: OrderedDict[int, int] = OrderedDict()
+        self._failures: OrderedDict[int, Failures] = OrderedDict()
+
+    def failures(self, ledger_id: int) -> Failures:
+        """The failures since this ledger last succeeded, as far as they are remembered."""
+        return self._failures.get(ledger_id) or Failures(self._counts.get(ledger_id, 0))
+
+    def failed(self, ledger_id: int, reason: str = "", lost_entries: tuple[int, ...] = ()) -> float:
+        """It failed (again): seconds until the next try."""
+        before = self._counts.pop(ledger_id, 0)
+        self._counts[ledger_id] = before + 1
+        self._failures.pop(ledger_id, None)
+        self._failures[ledger_id] = Failures(before + 1, reason, lost_entries)
+        if len(self._counts) > self._remembered:
+            self._counts.popitem(last=False)
+        if len(self._failures) > self._explained:
+            self._failures.popitem(last=False)
+        return max(SHORTEST_S, doubled(self._longest_s / _FIRST, self._longest_s, before))
+
+    def succeeded(self, ledger_id: int) -> None:
+        """It is repaired, or gone."""
+        self._counts.pop(ledger_id, None)
+        self._failures.pop(ledger_id, None)
 
 
 class Outcome(Enum):

@@ -28,8 +28,7 @@ from bookie_pod.cli.bookie_api import client_tls, read_token
 from bookie_pod.cli.cluster.drain_view import while_draining
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.tables import facts, print_table
-from bookie_pod.cli.units import duration_text, size_text
+from bookie_pod.cli.tables import duration_text, facts, print_table, size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused

@@ -15,7 +15,7 @@ from rich.text import Text
 from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.drain import DrainMeter
 from bookie_pod.autorecovery.decommission.state import DrainProgress, Phase
-from bookie_pod.cli.units import duration_text, size_text
+from bookie_pod.cli.tables import duration_text, size_text
 
 T = TypeVar("T")
 

@@ -13,11 +13,10 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_pod.cli.cluster.drain_view import while_restoring
-from bookie_pod.cli.cluster.strangers import warn_of_strangers
+from bookie_pod.cli.cluster.safety_run import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.tables import print_table
-from bookie_pod.cli.units import size_text
+from bookie_pod.cli.tables import print_table, size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import LedgerState

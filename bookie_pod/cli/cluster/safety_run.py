@@ -11,13 +11,22 @@ from rich.table import Table
 
 from bookie_client.replication.replica_listing import EntryRuns, LedgerReplicas, replicas_of
 from bookie_client.replication.safety import SafetyReport, safety_check
-from bookie_pod.cli.cluster.strangers import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.tables import print_table
+from bookie_protocol.metadata_service.interface import BookieGroup
 
 _RUNS: Final = 4
+
+
+async def warn_of_strangers(cluster: Cluster, bookies: frozenset[str]) -> None:
+    """One line for each. Without it a mistyped name would be that of a bookie which no ledger needs, and no more."""
+    unknown = bookies
+    for group in BookieGroup:
+        unknown -= (await cluster.service.bookies.list(group)).bookies
+    for bookie in sorted(unknown):
+        click.echo(f"warning: bookie {bookie} has no cookie and is not registered: is the name right?", err=True)
 
 
 async def show_safety(cluster: Cluster, going: frozenset[str], *, as_json: bool) -> int:

@@ -13,7 +13,7 @@ from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
-from bookie_pod.cli.units import duration_text
+from bookie_pod.cli.tables import duration_text
 from bookie_protocol.errors import BadRequest, NotThere
 
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")

@@ -1,4 +1,14 @@
-"""Streams for people and for programs; truncation and deletion."""
+"""Streams for people and for programs; truncation and deletion.
+
+`offloaded` asks which ledgers of a stream stand in an archive: what `bookie job offload` noted of them in the metadata
+service.
+
+Invariants
+- A ledger counts with as many entries as the stream lists, as for the Spark source and the jobs.
+- What cannot be told raises, and is never "not there".
+
+Event loop of the client only.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +16,24 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import click
 from rich.table import Table
 
 from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
+from bookie_client.streams.model import StreamLedger
+from bookie_client.streams.together import together
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
-from bookie_pod.cli.stream.offloaded import offloaded
 from bookie_pod.cli.stream.reading import position
 from bookie_pod.cli.tables import facts, print_table
+from bookie_protocol.archive.lookup import archived_ledger
+from bookie_protocol.archive.record import KIND
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
+from bookie_protocol.metadata_service.interface import MetadataService
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
 _LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "offloaded", "under_replicated")
@@ -255,3 +270,16 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "-"
     return "-" if value is None else f"{value:,}" if name in _COUNTS else str(value)
+
+
+async def offloaded(service: MetadataService, manifest: Manifest) -> frozenset[int]:
+    """The ledgers of a stream that are in an archive as a whole. Raises `MetadataUnavailable`, `MetadataDamaged`."""
+    names = await service.records(KIND).names()
+    noted = [ledger for ledger in manifest.ledgers if not ledger.is_open and str(ledger.ledger_id) in names]
+    found = await together([partial(_is_archived, service, ledger) for ledger in noted])
+    return frozenset(ledger.ledger_id for ledger, is_archived in zip(noted, found, strict=True) if is_archived)
+
+
+async def _is_archived(service: MetadataService, listed: StreamLedger) -> bool:
+    there = await archived_ledger(service, listed.ledger_id)
+    return there is not None and there.counts.entries == listed.entries

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.metrics.index_rebuild import IndexRebuildInstruments
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.scrub import IndexRebuildInstruments
 from bookie_pod.node import options
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage

@@ -21,10 +21,9 @@ from typing import Any, Final
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.openapi import openapi
-from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, Handler, Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_routes
 from bookie_protocol.admin_api.bookie import BookieState

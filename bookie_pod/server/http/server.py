@@ -36,10 +36,9 @@ from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.few_lines import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
-from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.context import Context, Workers
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
-from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from bookie_pod.storage.entry_log.active import ActiveLogs, SharedLog
+from bookie_pod.storage.entry_log.active import ActiveLogs, PerLedgerLogs, SharedLog
 from bookie_pod.storage.entry_log.allocator import LogAllocator, WriterFactory, make_writer
 from bookie_pod.storage.entry_log.appender import LogAppender
 from bookie_pod.storage.entry_log.catalog import LogCatalog
@@ -24,7 +24,6 @@ from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Ro
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.entry_log.per_ledger import PerLedgerLogs
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
 from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan

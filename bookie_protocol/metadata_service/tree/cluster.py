@@ -1,5 +1,8 @@
 """The cluster's root, its instance id and its layout.
 
+The node `LAYOUT` says which manager class lays out the ledgers. Format 2 (written): `2` LF `<factory class>:1`, no
+newline at the end. Format 1 named `flat` or `hierarchical` in place of the class.
+
 Invariants
 - The layout is settled once for each open service: what `LAYOUT` says; where it says nothing, what the URI
   asked for, or the default, is written to it.
@@ -24,10 +27,13 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, decode_layout, encode_layout
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 
+DEFAULT_LAYOUT: Final = LedgerLayout.HIERARCHICAL
+_FORMAT_VERSION: Final = 2
+_MANAGER_VERSION: Final = 1
+_FORMAT_1_NAMES: Final = {"flat": LedgerLayout.FLAT, "hierarchical": LedgerLayout.LEGACY_HIERARCHICAL}
 FORMATTING: Final = "formatting "
 """Stands before the instance id while a cluster is being formatted."""
 
@@ -175,3 +181,25 @@ def _heard(asking: asyncio.Future[bool]) -> None:
     """Whoever still waits is told; if nobody does the error is of no interest."""
     if not asking.cancelled():
         asking.exception()
+
+
+def encode_layout(layout: LedgerLayout) -> bytes:
+    return f"{_FORMAT_VERSION}\n{layout.value}:{_MANAGER_VERSION}".encode()
+
+
+def decode_layout(data: bytes, path: str) -> LedgerLayout:
+    """`MetadataDamaged` names `path` and what is wrong."""
+    text = data.decode("utf-8", "replace")
+    lines = text.split("\n")
+    parts = lines[1].split(":") if len(lines) > 1 else []
+    if len(parts) != 2 or not lines[0].isdecimal() or not parts[1].strip().isdecimal():
+        raise MetadataDamaged(f"{path} is no layout: {text[:200]!r}")
+    version, name, manager_version = int(lines[0]), parts[0], int(parts[1])
+    if version not in (1, _FORMAT_VERSION) or manager_version != _MANAGER_VERSION:
+        raise MetadataDamaged(f"{path} has layout format {version}, manager {manager_version}: neither is known here")
+    if version == 1 and name in _FORMAT_1_NAMES:
+        return _FORMAT_1_NAMES[name]
+    try:
+        return LedgerLayout(name)
+    except ValueError:
+        raise MetadataDamaged(f"{path} names the layout {name!r}, which this release does not know") from None

@@ -8,6 +8,9 @@ Invariants
   it has registered: of two that meet, one sees the other.
 - Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated
   with the same instance id.
+- What vanishes while a tree is deleted is fine. What is created meanwhile is deleted too, or the call fails; it may be
+  repeated.
+- At most `MAX_DELETES` requests are under way, and the names of one directory for each level are held.
 
 Threads: event loop only.
 
@@ -16,17 +19,18 @@ Source: reference metadata layout, section 3.4.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
 from bookie_protocol.metadata_service.interface import ANY_VERSION, LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.cluster import FORMATTING, TreeCluster
-from bookie_protocol.metadata_service.tree.erasing import erase
-from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, encode_layout
+from bookie_protocol.metadata_service.tree.cluster import DEFAULT_LAYOUT, FORMATTING, TreeCluster, encode_layout
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication import names
 
 _NAMED: Final = 5
@@ -45,6 +49,8 @@ _SPECIAL: Final = frozenset(
 
 _LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT)
 """A removal that was interrupted can be repeated with the same instance id and the same URI."""
+MAX_DELETES: Final = 64
+_MAX_ROUNDS: Final = 10
 
 
 class TreeClusterLifeCycle(TreeCluster):
@@ -196,3 +202,41 @@ def _named(what: str, found: list[str]) -> str:
         return f"{what} {shown} is"
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"{what}s {shown}{more} are"
+
+
+async def erase(tree: RetryingTree, path: str, *, timeout: float | None = None) -> None:
+    """Delete `path` and all below it. `MetadataNotEmpty`: somebody creates faster than this deletes."""
+    for _ in range(_MAX_ROUNDS):
+        if await _delete(tree, path, timeout):
+            return
+        await erase_children(tree, path, timeout=timeout)
+    raise MetadataNotEmpty(f"{path} was filled again while it was being deleted: stop whoever writes there, and repeat")
+
+
+async def erase_children(tree: RetryingTree, path: str, *, timeout: float | None = None) -> None:
+    """Delete all below `path`."""
+    try:
+        names = (await tree.children(path, timeout=timeout)).names
+    except MetadataNotFound:
+        return
+    for start in range(0, len(names), MAX_DELETES):
+        children = [f"{path}/{name}" for name in names[start : start + MAX_DELETES]]
+        for child in await _not_deleted(tree, children, timeout):
+            await erase(tree, child, timeout=timeout)
+
+
+async def _not_deleted(tree: RetryingTree, children: Sequence[str], timeout: float | None) -> list[str]:
+    """Delete these at once; returns those that have children themselves."""
+    async with asyncio.TaskGroup() as group:
+        deletes = [group.create_task(_delete(tree, child, timeout)) for child in children]
+    return [child for child, delete in zip(children, deletes, strict=True) if not delete.result()]
+
+
+async def _delete(tree: RetryingTree, path: str, timeout: float | None) -> bool:
+    try:
+        await tree.delete(path, timeout=timeout)
+    except MetadataNotEmpty:
+        return False
+    except MetadataNotFound:
+        pass
+    return True

@@ -1,8 +1,9 @@
-"""A metadata service over a tree of nodes.
+"""A metadata service over a tree of nodes, with the two stores that are little more than their paths: cookies, which
+are nodes `<root>/cookies/<bookie id>`, and Pulsar's managed ledgers, below a path of their own.
 
 Threads: event loop only.
 
-Sources: reference metadata layout, section 2 ("Side effect of merely connecting").
+Source: reference metadata layout, sections 2 ("Side effect of merely connecting"), 5.1 and 5.3.
 """
 
 from __future__ import annotations
@@ -11,21 +12,83 @@ from contextlib import suppress
 from random import Random
 
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.metadata_service.interface import LedgerLayout, Session
-from bookie_protocol.metadata_service.managed_ledgers import ROOT
+from bookie_protocol.metadata_service.interface import (
+    ANY_VERSION,
+    Identified,
+    Identity,
+    LedgerLayout,
+    Session,
+    Versioned,
+)
+from bookie_protocol.metadata_service.managed_ledgers import ROOT, check_name, check_root
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.bookies import TreeBookies
-from bookie_protocol.metadata_service.tree.cookies import TreeCookies
+from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
 from bookie_protocol.metadata_service.tree.life_cycle import TreeClusterLifeCycle
-from bookie_protocol.metadata_service.tree.managed_ledgers import TreeManagedLedgers
 from bookie_protocol.metadata_service.tree.nodes import NodeTree
 from bookie_protocol.metadata_service.tree.records import TreeRecords
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
 from bookie_protocol.metadata_service.tree.under_replication.manager import TreeUnderReplication
+
+
+class TreeManagedLedgers:
+    """Implements `ManagedLedgerNodes`."""
+
+    def __init__(self, tree: RetryingTree, root: str) -> None:
+        self._tree = tree
+        self._root = check_root(root)
+
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        path = self._path(name)
+        await self._tree.sync(path, timeout=timeout)
+        node = await self._tree.get(path, timeout=timeout)
+        return Versioned(node.data, node.stat.version)
+
+    async def children(self, name: str, *, timeout: float | None = None) -> tuple[str, ...]:
+        path = self._path(name)
+        await self._tree.sync(path, timeout=timeout)
+        try:
+            return tuple(sorted((await self._tree.children(path, timeout=timeout)).names))
+        except MetadataNotFound:
+            return ()
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}" if name else self._root
+
+
+class TreeCookies:
+    """Implements `CookieStore`."""
+
+    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+        self._tree = tree
+        self._parent = f"{root}/{paths.COOKIES}"
+        self._cluster = cluster
+
+    async def create(self, bookie_id: str, data: bytes, *, timeout: float | None = None) -> int:
+        path = f"{self._parent}/{bookie_id}"
+        try:
+            await self._tree.create(path, data, timeout=timeout)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            await self._tree.ensure(self._parent, timeout=timeout)
+            await self._tree.create(path, data, timeout=timeout)
+        return 0
+
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
+        return await self._tree.read(f"{self._parent}/{bookie_id}", timeout=timeout)
+
+    async def update(self, bookie_id: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+        return await self._tree.set(f"{self._parent}/{bookie_id}", data, version, timeout=timeout)
+
+    async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        await self._tree.delete(f"{self._parent}/{bookie_id}", version, timeout=timeout)
+
+    async def delete_this(self, bookie_id: str, cookie: Identity, *, timeout: float | None = None) -> None:
+        await self._tree.delete_this(f"{self._parent}/{bookie_id}", cookie, timeout=timeout)
 
 
 class TreeMetadataService:

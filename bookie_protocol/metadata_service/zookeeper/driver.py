@@ -1,4 +1,4 @@
-"""`NodeTree` over kazoo.
+"""`NodeTree` over kazoo, and a metadata service on it.
 
 Invariants
 - A request is handed to kazoo only while the connection stands, so that nothing piles up in kazoo's queue
@@ -15,7 +15,7 @@ Invariants
 
 Threads: event loop only, but for the two listeners, which hop.
 
-Sources: reference metadata layout, sections 1.2, 12 and 13.
+Source: reference metadata layout, sections 1.2, 12 and 13.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from kazoo.protocol.states import KeeperState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from bookie_protocol.errors import (
+    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin
+from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService, SessionState
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
@@ -64,7 +65,9 @@ from bookie_protocol.metadata_service.tree.nodes import (
     Watch,
     check_session,
 )
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.tree.session import DriverSession
+from bookie_protocol.metadata_service.uri import MetadataServiceUri
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
 from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
 from bookie_protocol.metadata_service.zookeeper.read_batches import ReadBatches
@@ -320,3 +323,30 @@ class ZooKeeperTree:
 
 def _stat(stat: Any) -> NodeStat:
     return NodeStat(stat.version, stat.cversion, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+
+
+async def open_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
+    """Connect and settle the layout.
+
+    Raises `MetadataUnavailable`, `InvalidConfiguration`, `MetadataDamaged`; then nothing stays open.
+    """
+    if options.token_file is not None:
+        raise InvalidConfiguration(
+            f"metadataServiceTokenFile={options.token_file}: ZooKeeper takes no token; set zkAuthCredentialsPath"
+        )
+    tree = ZooKeeperTree(
+        uri.connect_string,
+        options.timeout,
+        auth=options.auth,
+        sasl=options.sasl,
+        secure=options.secure,
+        tls=options.tls,
+    )
+    await tree.connect()
+    service = TreeMetadataService(tree, uri.root, uri.layout, options)
+    try:
+        await service.prepare()
+    except BaseException:
+        await service.close()
+        raise
+    return service

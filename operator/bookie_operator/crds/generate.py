@@ -10,14 +10,13 @@ To be run in a work tree; a test does the same as `--check`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from bookie_operator.crds.definitions import KINDS, definition
-from bookie_operator.crds.generated_files import keep
 from bookie_operator.crds.job_reference import job_page
 from bookie_operator.crds.reference import reference_page
 
@@ -54,3 +53,30 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def keep(root: Path, files: Mapping[str, str], surplus: Iterable[str], *, check: bool, command: str) -> int:
+    """Write what differs of `files` (content by path below `root`) and remove `surplus`; the exit code.
+
+    `check`: change nothing, and name every file with `command` as the remedy; 1 if there is one.
+    """
+    stale = [path for path, content in files.items() if _present(root / path) != content]
+    surplus = list(surplus)
+    if check:
+        for path in (*stale, *surplus):
+            print(f"{path} is not as it is generated: run `{command}`", file=sys.stderr)
+        return 1 if stale or surplus else 0
+    for path in surplus:
+        (root / path).unlink()
+    for path in stale:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(files[path], encoding="utf-8")
+        print(f"written: {path}")
+    return 0
+
+
+def _present(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None

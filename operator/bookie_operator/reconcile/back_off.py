@@ -1,4 +1,8 @@
-"""When an action that failed is tried again.
+"""When an action that failed is tried again (`BackOff`), and an object is applied again that does not stay as it was
+applied (`Repairs`), because a webhook changes it on its way in, or somebody does so for ever.
+
+What was changed once is put back at once. What has to be put back again and again is left for ever longer, and told:
+nothing else waits for it.
 
 Kept in memory for each cluster, beside `operation.attempts`: it only spaces tries, and an operator that starts anew may
 try at once.
@@ -9,6 +13,7 @@ Threads: one event loop.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +26,11 @@ _SPREAD: Final = 1.2
 _LONGEST_S: Final = MOST_S * _SPREAD
 _MOST_KEPT: Final = 16
 """Of one cluster; the earliest make way."""
+_AT_ONCE: Final = 2
+"""So often the same content is applied without waiting."""
+_FIRST_S: Final = 4.0
+_MOST_S: Final = 600.0
+_REMEMBERED_S: Final = 1800.0
 
 
 @dataclass
@@ -84,3 +94,45 @@ class BackOff:
 def _waits(failure: Failure, now: float) -> bool:
     # A clock that was set back makes nobody wait longer than any failure does.
     return now < failure.not_before <= now + _LONGEST_S
+
+
+@dataclass(frozen=True)
+class _Applied:
+    digest: str
+    count: int
+    at: float
+
+    @property
+    def until(self) -> float:
+        """When it may be applied again."""
+        later = self.count - _AT_ONCE
+        return self.at + (min(_MOST_S, _FIRST_S * 2.0 ** min(later, 10)) if later >= 0 else 0.0)
+
+
+class Repairs:
+    """The repairs of all clusters, each known by namespace and name."""
+
+    def __init__(self) -> None:
+        self._applied: dict[tuple[str, str], dict[str, _Applied]] = {}
+
+    def applied(self, cluster: tuple[str, str], digests: Mapping[str, str], now: float) -> None:
+        """These objects were, with this content each."""
+        kept = {key: one for key, one in self._applied.get(cluster, {}).items() if self._remembered(one, now)}
+        for key, digest in digests.items():
+            before = kept.get(key)
+            again = before.count if before is not None and before.digest == digest else 0
+            kept[key] = _Applied(digest, again + 1, now)
+        self._applied[cluster] = kept
+
+    def unstable(self, cluster: tuple[str, str], now: float) -> dict[str, str]:
+        """Objects that are not to be applied again yet, with the content that does not stay."""
+        kept = self._applied.get(cluster, {})
+        # A clock that was set back makes nobody wait longer.
+        return {key: one.digest for key, one in kept.items() if one.at <= now < one.until}
+
+    def forget(self, cluster: tuple[str, str]) -> None:
+        self._applied.pop(cluster, None)
+
+    @staticmethod
+    def _remembered(one: _Applied, now: float) -> bool:
+        return abs(now - one.at) <= _REMEMBERED_S

@@ -20,8 +20,7 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.reconcile.admin_certificate import AdminCertificates
-from bookie_operator.reconcile.back_off import BackOff
-from bookie_operator.reconcile.repairs import Repairs
+from bookie_operator.reconcile.back_off import BackOff, Repairs
 from bookie_operator.status.events import Events
 
 _AT_ONCE: Final = 8

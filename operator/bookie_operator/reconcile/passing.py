@@ -11,6 +11,7 @@ Threads: one event loop; passes over one cluster never overlap (`handlers` sees 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,16 +22,18 @@ import structlog
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.errors import Absent, Conflict, KubernetesError
 from bookie_operator.api.kinds import CLUSTER, JOB, SECRET, TASK, KubernetesObject
+from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import Builds, build
-from bookie_operator.builders.config import demands_client_token
+from bookie_operator.builders.common import manifest
+from bookie_operator.builders.config import TOKEN_KEY, demands_client_token
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
 from bookie_operator.builders.identity import recorded_spec
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
-from bookie_operator.builders.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_data, secret_texts, token_in
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.crds.cluster_status import BookieClusterStatus
@@ -44,7 +47,6 @@ from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import read_time
 from bookie_operator.planner.plan import plan as make_plan
-from bookie_operator.reconcile.bearer_token import bearer_token
 from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status import conditions, reporting
@@ -60,6 +62,7 @@ _LEAST: Final[Mapping[str, Any]] = {
     "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}},
 }
 """A spec by which a cluster can be kept from harm, or ended with its volumes kept, when nobody knows its own."""
+_BYTES: Final = 32
 
 
 async def run_pass(context: OperatorContext, name: str, namespace: str) -> float | None:
@@ -322,3 +325,24 @@ def _count(context: OperatorContext, cluster: ClusterView, plan: Plan) -> None:
         case _:
             reason = ""
     context.metrics.decided(cluster.namespace, cluster.name, type(decision).__name__, reason)
+
+
+async def bearer_token(kubernetes: Kubernetes, cluster: ClusterView, name: str) -> str:
+    """The first token of the Secret, which people may rotate; made if it is not there and the cluster is to be.
+
+    Empty: there is none, and none is made for a cluster that goes or is paused.
+    """
+    found = await kubernetes.find(SECRET, cluster.namespace, name)
+    if found is None:
+        if cluster.deleting or cluster.paused:
+            return ""
+        try:
+            found = await kubernetes.create(_secret(cluster, name))
+        except Conflict:  # another operator was faster
+            found = await kubernetes.get(SECRET, cluster.namespace, name)
+    return token_in(found)
+
+
+def _secret(cluster: ClusterView, name: str) -> KubernetesObject:
+    content = {"type": "Opaque", "data": secret_data({TOKEN_KEY: secrets.token_urlsafe(_BYTES)})}
+    return manifest(cluster, "v1", "Secret", name, naming.BOOKIE, content)

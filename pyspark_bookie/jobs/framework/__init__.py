@@ -9,8 +9,6 @@ registry.py    jobs by name, found in the packages beside this one
 result.py      the result row, findings, exit codes
 progress.py    what is shown while a job runs
 tasks.py       pieces of work on Spark: bounded, throttled, each with its own outcome
-context.py     what a job is given
-session.py     the SparkSession, and how parallel it is
-reports.py     findings as Parquet
-command.py     the command line, and what happens around a job
+context.py     what a job is given; the SparkSession
+command.py     the command line, what happens around a job, and findings as Parquet
 """

@@ -2,6 +2,9 @@
 
 Standard output has the summary table and, as its last line, the result row; everything else goes to standard error.
 The row is printed however the job ends, a wrong command line included, and `--result FILE` has it too.
+
+A report has the findings as Parquet files: `<report URI>/run=<start>/part-00000.parquet`, so that one URI serves all
+runs of a job and whoever reads it sees them as a partitioned table.
 """
 
 from __future__ import annotations
@@ -10,19 +13,27 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_protocol.errors import PodkeeperError
 from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.filesystems import file_system
 from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.registry import description, find_job, job_names, summary
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult, ResultRow
 from pyspark_bookie.jobs.framework.tasks import UNEXPECTED, last_line, task_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, Row
 
 PROGRAM: Final = "bookie job"
 _SHOWN_FINDINGS: Final = 20
@@ -88,8 +99,6 @@ def _show(row: ResultRow, result: JobResult, report: str | None) -> None:
         console = Console(highlight=False, markup=False, width=100_000)
     if result.findings is not None:
         if report is not None:
-            from pyspark_bookie.jobs.framework.reports import write_report
-
             folder = write_report(result.findings, report, row.started)
             print(f"{row.job}: findings in {folder}", file=sys.stderr, flush=True)
         _print_findings(console, result.findings)
@@ -178,3 +187,49 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def write_report(findings: DataFrame | pa.Table, uri: str, started: datetime) -> str:
+    """Write them; returns the folder. Raises `PodkeeperSparkError` (OPTION), `OSError`."""
+    import pyarrow as pa
+
+    found, path = file_system("--report", uri)
+    folder = f"{path}/run={started.strftime('%Y%m%dT%H%M%S.%fZ')}"
+    found.create_dir(folder, recursive=True)
+    if not isinstance(findings, pa.Table):
+        try:
+            rows = findings.rdd
+        except Exception:  # Spark Connect has none: by way of the driver
+            findings = findings.toArrow()
+        else:
+            _write_parts(rows, findings.schema.json(), f"{uri.rstrip('/')}/{folder.rpartition('/')[2]}")
+            return folder
+    write_table(findings, found, f"{folder}/part-00000.parquet")
+    return folder
+
+
+def write_table(table: pa.Table, system: pafs.FileSystem, path: str) -> None:
+    """One file; another of this name is replaced."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, filesystem=system, compression="zstd")
+
+
+def _write_parts(rows: RDD[Row], schema: str, folder_uri: str) -> None:
+    """Each partition writes a file of its own, named by its number: a second attempt writes over the first one's."""
+
+    def write(number: int, part: Iterable[Row]) -> Iterator[int]:
+        import json
+
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        arrow = to_arrow_schema(StructType.fromJson(json.loads(schema)))
+        table = pa.Table.from_pylist([row.asDict(recursive=True) for row in part], schema=arrow)
+        if table.num_rows:
+            system, folder = file_system("--report", folder_uri)
+            write_table(table, system, f"{folder}/part-{number:05d}.parquet")
+        yield table.num_rows
+
+    rows.mapPartitionsWithIndex(write).collect()

@@ -5,10 +5,13 @@ Format of the detail report of `space` and `compact-report`, which is one table 
 section does not have is null.
 
 Driver only.
+
+Source: docs/http-api.md, "Who may ask".
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
-from bookie_protocol.admin_api.client import AdminClient
+from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.errors import MetadataError
+from pyspark_bookie.common.secrets import read_token
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -26,7 +31,6 @@ from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.replicas.units import Planned, chosen_ids, light_units
-from pyspark_bookie.jobs.space.admin import AdminAccess, admin_places
 from pyspark_bookie.jobs.space.bookie_space import BookieSpace, ask_bookies
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, take_stock
 
@@ -37,6 +41,18 @@ if TYPE_CHECKING:
 
 LEDGERS: Final = 2_000
 """Of one piece."""
+_NUMBERS: Final = (
+    "ledgers",
+    "open_ledgers",
+    "payload_bytes",
+    "replica_bytes",
+    "leaked_ledgers",
+    "leaked_bytes",
+    "used_bytes",
+    "free_bytes",
+    "garbage_bytes",
+    "reclaimable_bytes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,20 +178,6 @@ def days_until_full(free_bytes: int, per_day: float) -> float | None:
     return None if per_day <= 0 else free_bytes / per_day
 
 
-_NUMBERS: Final = (
-    "ledgers",
-    "open_ledgers",
-    "payload_bytes",
-    "replica_bytes",
-    "leaked_ledgers",
-    "leaked_bytes",
-    "used_bytes",
-    "free_bytes",
-    "garbage_bytes",
-    "reclaimable_bytes",
-)
-
-
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Build the detail report from rows of this module."""
     import pyarrow as pa
@@ -246,3 +248,39 @@ def _compaction(space: BookieSpace) -> str:
     if space.quarantined_logs:
         parts.append(f"{space.quarantined_logs} are damaged and left alone")
     return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class AdminAccess:
+    """The files that it takes, on the driver."""
+
+    token_file: str | None = None
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+
+    def token(self) -> str | None:
+        """The token to show. Raises `PodkeeperSparkError` for a file that cannot be used."""
+        return read_token("adminTokenFile", self.token_file) if self.token_file is not None else None
+
+    def context(self) -> ssl.SSLContext:
+        """The context for bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate_file is not None:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+
+async def admin_places(client: Client, tls: ssl.SSLContext) -> dict[str, Place | None]:
+    """Where each registered bookie serves its admin API, and whether by HTTPS, as it says itself; None: nowhere.
+
+    Raises `MetadataUnavailable`.
+    """
+    places: dict[str, Place | None] = {}
+    for bookie in sorted(await client.bookies.writable() | await client.bookies.read_only()):
+        try:
+            url = (await client.bookies.info(bookie)).admin_url()
+        except MetadataError:
+            url = None
+        places[bookie] = None if url is None else Place(url, url, tls)
+    return places

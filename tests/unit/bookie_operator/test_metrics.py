@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
 from bookie_operator.metrics import OperatorMetrics
-from bookie_operator.serving import serving
+from bookie_operator.running import serving
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 

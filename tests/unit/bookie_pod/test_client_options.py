@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_client.connection.tls import tls_context
+from bookie_client.connection.handshake import tls_context
 from bookie_pod.client_options import client_options
 from bookie_pod.config.load import load_config
 from tests.support.certificates import Certificates

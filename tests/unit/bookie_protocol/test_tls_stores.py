@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from bookie_client.connection.tls import tls_context
+from bookie_client.connection.handshake import tls_context
 from bookie_client.options import TlsOptions
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.server.tcp.tls import server_tls

@@ -1,4 +1,5 @@
-"""One request as a handler sees it: parameters checked against the table, the body as it came.
+"""One request as a handler sees it, with parameters checked against the table and the body as it came, and the reply
+that it hands back. A reply is immutable, but for the source of a stream.
 
 Pure; any thread.
 """
@@ -6,12 +7,15 @@ Pure; any thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bookie_pod.roles import NOBODY, Caller
 from bookie_protocol.errors import BadRequest
+
+JSON_TYPE: Final = "application/json"
+TEXT_TYPE: Final = "text/plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,32 @@ def switch(members: Mapping[str, Any], name: str) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise BadRequest(f"{name} must be true or false, as a JSON boolean, not {json.dumps(value)[:100]}")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text as it stands."""
+
+    body: str
+    status: int = 200
+    content_type: str | None = None
+    """With its parameters; None: plain text in UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """Bodies of the admin API, lists and mappings of them, and plain values."""
+
+    value: Any
+    spaced: bool = True
+    """Laid out as Jackson does; False: as Gson does."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonMembers:
+    """An object of any number of members, sent as they come: memory holds a few of them."""
+
+    members: AsyncGenerator[tuple[str, Any], None]
+
+
+Reply = Text | Json | JsonMembers

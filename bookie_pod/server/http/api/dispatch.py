@@ -26,9 +26,8 @@ from bookie_pod.audit import Act, Audit, audited, request_id
 from bookie_pod.roles import CHANGES, NOBODY, Caller, Role
 from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.http.api import layout
-from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE, Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.context import Context
-from bookie_pod.server.http.api.replies import JSON_TYPE, TEXT_TYPE, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
 from bookie_protocol.admin_api.bodies import plain
 from bookie_protocol.admin_api.problems import PROBLEM_TYPE, problem_of

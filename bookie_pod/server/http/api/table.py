@@ -17,8 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call
-from bookie_pod.server.http.api.replies import Reply, Text
+from bookie_pod.server.http.api.call import Call, Reply, Text
 from bookie_protocol.errors import BadRequest
 
 if TYPE_CHECKING:

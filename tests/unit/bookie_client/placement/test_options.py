@@ -4,10 +4,9 @@ import pytest
 
 from bookie_client.placement.inputs import PlacementInputs
 from bookie_client.placement.java_keys import PLACEMENT_KEYS, placement_options
-from bookie_client.placement.local_bookie import LocalBookiePlacement
 from bookie_client.placement.options import POLICIES, PlacementOptions, make_policy, make_source
 from bookie_client.placement.rack_aware import RackAwarePlacement
-from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
 from bookie_client.placement.sources.pulsar import PulsarRacks

@@ -6,10 +6,9 @@ import pytest
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement import search
-from bookie_client.placement.local_bookie import LocalBookiePlacement
 from bookie_client.placement.policy import Adherence
 from bookie_client.placement.rack_aware import RackAwarePlacement
-from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.weighted import weights_of
 from bookie_client.placement.windows import windows_of

@@ -17,7 +17,7 @@ from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, 
 from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, while_draining
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
-from bookie_pod.cli.units import duration_text, size_text
+from bookie_pod.cli.tables import duration_text, size_text
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_protocol.errors import InvalidConfiguration, Refused
 from tests.support.certificates import Certificates

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.cli.bookie_api import admin_url
 from bookie_pod.cli.main import run
-from bookie_pod.cli.own_bookie import admin_url
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
 from tests.support.bookie_process import free_port

@@ -13,7 +13,7 @@ import pytest
 
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.main import run
-from bookie_pod.cli.units import size_text
+from bookie_pod.cli.tables import size_text
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.reports import LogReport, PassResult
 from bookie_pod.storage.gc.schedule import Compaction

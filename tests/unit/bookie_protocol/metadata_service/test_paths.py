@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.layout import decode_layout, encode_layout
+from bookie_protocol.metadata_service.tree.cluster import decode_layout, encode_layout
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 

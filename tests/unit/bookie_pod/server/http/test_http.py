@@ -26,8 +26,7 @@ from bookie_pod.few_lines import MOST
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
 from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http import tls
-from bookie_pod.server.http.api.context import Context
-from bookie_pod.server.http.api.workers import Workers
+from bookie_pod.server.http.api.context import Context, Workers
 from bookie_pod.server.http.server import MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState

@@ -1,4 +1,7 @@
-"""The provider that a configuration names, and what `config check` says of one that cannot be used."""
+"""The provider that a configuration names, and what `config check` says of one that cannot be used.
+
+The role in a certificate's subject, as the reference implementation reads it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node.dry_start import refusals
-from bookie_pod.server.tcp.authentication import server_authentication
+from bookie_pod.server.tcp.authentication import role_of, server_authentication
+from bookie_protocol.wire.auth import Subject
 
 SASL = {
     "bookieAuthProviderFactoryClass": "SASLBookieAuthProviderFactory",
@@ -59,3 +63,27 @@ def test_what_a_check_of_the_configuration_says(
     problems = list(refusals(load_config(environ={}, overrides={**settings, **given})))
     assert [line for line in problems if line.startswith(says.format(path))], problems
     assert not [line for line in problems if "s3cret" in line]
+
+
+def subject(*units: str) -> Subject:
+    return ((("commonName", "c"),), *((("organizationalUnitName", unit),) for unit in units))
+
+
+@pytest.mark.parametrize(
+    ("units", "role"),
+    [
+        (("0:broker",), "broker"),
+        ((" 1:x; 0:broker",), None),
+        (("1:x;0: broker , proxy ",), "broker"),
+        (("0:first;0:last",), "last"),
+        (("0:first", "0:second"), "first"),
+        (("sales", "0:second"), None),
+        (("0:",), None),
+        (("0:,broker",), None),
+        (("00:broker",), None),
+        (("broker",), None),
+        ((), None),
+    ],
+)
+def test_the_first_name_of_code_0_in_the_first_unit_is_the_role(units: tuple[str, ...], role: str | None) -> None:
+    assert role_of(subject(*units)) == role

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.metrics.index_rebuild import IndexRebuildInstruments
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.scrub import IndexRebuildInstruments
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import KEY

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_bookie.jobs.framework.arguments import UsageError
-from pyspark_bookie.jobs.framework.reports import write_report
+from pyspark_bookie.jobs.framework.command import write_report
 from pyspark_bookie.jobs.framework.result import ResultRow
 from pyspark_bookie.jobs.recover.job import LEDGER_COST, of_findings, pieces, read_findings
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork

@@ -12,9 +12,17 @@ from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamSetti
 from bookie_pod.node.identity.bookie_id import bookie_service_info
 from bookie_protocol.admin_api.client import AdminClient, Place
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
-from pyspark_bookie.jobs.space.admin import AdminAccess, admin_places
 from pyspark_bookie.jobs.space.bookie_space import ask_bookies
-from pyspark_bookie.jobs.space.job import bookie_rows, bytes_per_day, days_until_full, log_rows, owner_rows, table_of
+from pyspark_bookie.jobs.space.job import (
+    AdminAccess,
+    admin_places,
+    bookie_rows,
+    bytes_per_day,
+    days_until_full,
+    log_rows,
+    owner_rows,
+    table_of,
+)
 from pyspark_bookie.jobs.space.ledger_space import Stock, StockQuestion, stock_of
 from tests.support.bookie_process import free_port
 from tests.support.live_bookie import live_bookie

@@ -15,8 +15,8 @@ from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tokens
 from bookie_pod.server.http.api import dispatch
+from bookie_pod.server.http.api.context import Workers
 from bookie_pod.server.http.api.table import METHODS, Group
-from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import resources
 from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http

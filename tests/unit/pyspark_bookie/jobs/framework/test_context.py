@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_bookie.jobs.framework.session import open_session
+from pyspark_bookie.jobs.framework.context import open_session
 
 JAVA = "spark.driver.extraJavaOptions"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.node.integrity import digests
-from bookie_pod.node.integrity.digests import PAUSE_S, MetadataDigestTypes
+from bookie_pod.node.integrity import scrubbing
+from bookie_pod.node.integrity.scrubbing import PAUSE_S, MetadataDigestTypes
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -54,7 +54,7 @@ def test_a_silent_service_is_left_alone_for_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "MAX_KNOWN", 2)
+    monkeypatch.setattr(scrubbing, "MAX_KNOWN", 2)
     metadata = Metadata(l1=DigestType.CRC32, l2=DigestType.CRC32, l3=DigestType.CRC32)
     types = MetadataDigestTypes(metadata, lambda: None)  # type: ignore[arg-type]
     for ledger_id in (1, 2, 1, 3, 1, 2):
@@ -68,7 +68,7 @@ def test_whoever_is_about_to_call_an_entry_damaged_asks_anew() -> None:
     types = MetadataDigestTypes(metadata, lambda: None, lambda: now[0])  # type: ignore[arg-type]
     assert types.digest_type(1) is DigestType.CRC32
     metadata.types[1] = DigestType.CRC32C
-    now[0] += 2 * digests.FRESH_S
+    now[0] += 2 * scrubbing.FRESH_S
     assert types.digest_type(1) is DigestType.CRC32
     for _ in range(5):
         assert types.digest_type(1, fresh=True) is DigestType.CRC32C

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.main import run
-from bookie_pod.cli.ports import check_ports
+from bookie_pod.cli.standalone import check_ports
 
 
 @pytest.fixture
