@@ -37,7 +37,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node import options
+from bookie_pod.node.options import current_folders
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_pod.storage.files import Files
@@ -312,11 +312,15 @@ def open_mode(
     request_flush: Callable[[], None],
 ) -> BookieMode:
     """Event loop; reads a small file."""
-    status = None
-    if config.disks.persist_status:
-        status = StatusFiles(files, options.current_folders(config.directories.ledger))
+    disks, status = config.disks, None
+    if disks.persist_status:
+        status = StatusFiles(files, current_folders(config.directories.ledger))
     return BookieMode(
-        options.mode_options(config),
+        ModeOptions(
+            allowed=disks.read_only_mode,
+            forced=disks.force_read_only,
+            on_any_disk_full=disks.read_only_on_any_disk_full,
+        ),
         admission,
         run,
         on_failure,

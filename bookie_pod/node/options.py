@@ -11,7 +11,6 @@ from dataclasses import replace
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
-from bookie_pod.node.mode import ModeOptions
 from bookie_pod.node.processes.descriptors import connections_beside_files
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
@@ -186,13 +185,4 @@ def disk_options(config: BookieConfig) -> DiskOptions:
         low_water=disks.usage_lwm_threshold,
         interval_s=disks.check_interval_ms / 1000,
         high_priority_bytes=disks.min_usable_for_high_priority_bytes,
-    )
-
-
-def mode_options(config: BookieConfig) -> ModeOptions:
-    disks = config.disks
-    return ModeOptions(
-        allowed=disks.read_only_mode,
-        forced=disks.force_read_only,
-        on_any_disk_full=disks.read_only_on_any_disk_full,
     )

@@ -1,4 +1,4 @@
-"""How a metadata service is opened: time-outs, credentials, limits.
+"""How a metadata service is opened: where it is, time-outs, credentials, limits.
 
 Any thread.
 
@@ -10,14 +10,45 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION
 
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.interface import LedgerLayout
+
+DEFAULT_ROOT: Final = "/ledgers"
 DEFAULT_MAX_NODE_BYTES: Final = 1024 * 1024 - 1
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 _NEWEST_FORMAT: Final = -1
+
+
+class MetadataDriver(Enum):
+    """ZOOKEEPER; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
+
+    ZOOKEEPER = "zk"
+    SERVED = "embedded"
+    OWNED = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataServiceUri:
+    """A parsed URI.
+
+    `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others.
+    """
+
+    driver: MetadataDriver
+    root: str
+    layout: LedgerLayout | None = None
+    hosts: tuple[tuple[str, int], ...] = ()
+    folder: str | None = None
+
+    @property
+    def connect_string(self) -> str:
+        """`host:port,host:port`, as ZooKeeper clients want it."""
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 class SaslMechanism(Enum):

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
 from bookie_protocol.metadata_service.options import (
+    DEFAULT_ROOT,
     DEFAULT_TIMEOUT_SECONDS,
+    MetadataDriver,
     MetadataServiceOptions,
+    MetadataServiceUri,
     MetadataTls,
     SaslLogin,
 )
 
-DEFAULT_ROOT: Final = "/ledgers"
 _ZOOKEEPER_PORT: Final = 2181
 _PULSAR_SCHEME: Final = "metadata-store:"
 
@@ -43,33 +43,6 @@ _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "longhierarchical": LedgerLayout.LONG_HIERARCHICAL,
 }
 _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>[^/]*)(?P<path>/.*)?")
-
-
-class MetadataDriver(Enum):
-    """ZOOKEEPER; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
-
-    ZOOKEEPER = "zk"
-    SERVED = "embedded"
-    OWNED = "file"
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataServiceUri:
-    """A parsed URI.
-
-    `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others.
-    """
-
-    driver: MetadataDriver
-    root: str
-    layout: LedgerLayout | None = None
-    hosts: tuple[tuple[str, int], ...] = ()
-    folder: str | None = None
-
-    @property
-    def connect_string(self) -> str:
-        """`host:port,host:port`, as ZooKeeper clients want it."""
-        return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse_metadata_service_uri(text: str) -> MetadataServiceUri:

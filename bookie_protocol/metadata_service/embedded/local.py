@@ -12,9 +12,8 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
-from bookie_protocol.metadata_service.options import MetadataServiceOptions
+from bookie_protocol.metadata_service.options import DEFAULT_ROOT, MetadataServiceOptions, MetadataServiceUri
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.uri import DEFAULT_ROOT, MetadataServiceUri
 
 
 class LocalTransport:

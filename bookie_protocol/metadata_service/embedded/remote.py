@@ -25,10 +25,9 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.uri import MetadataServiceUri
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 CHANNEL_OPTIONS: Final = (

@@ -23,7 +23,7 @@ from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import
 )
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.remote import MAX_MESSAGE_BYTES
-from bookie_protocol.metadata_service.uri import DEFAULT_ROOT
+from bookie_protocol.metadata_service.options import DEFAULT_ROOT
 
 _STOP_GRACE_SECONDS: Final = 0.5
 _OPTIONS: Final = (

@@ -55,7 +55,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService, SessionState
-from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataTls, SaslLogin
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
@@ -67,7 +67,6 @@ from bookie_protocol.metadata_service.tree.nodes import (
 )
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.tree.session import DriverSession
-from bookie_protocol.metadata_service.uri import MetadataServiceUri
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
 from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
 from bookie_protocol.metadata_service.zookeeper.read_batches import ReadBatches

@@ -1,0 +1,34 @@
+"""No module needs another one that needs it, at load or within a function. Types alone may point both ways."""
+
+from __future__ import annotations
+
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"bookie_protocol": ROOT, "bookie_client": ROOT, "bookie_pod": ROOT, "pyspark_bookie": ROOT}
+PACKAGES["bookie_operator"] = ROOT / "operator"
+TEXTS = re.compile(r'"""[\s\S]*?"""')
+FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
+IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n#]+)|import ([\w.]+))", re.MULTILINE)
+
+
+def test_no_circle_of_imports() -> None:
+    modules = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package, root in PACKAGES.items()
+        for path in (root / package).rglob("*.py")
+    }
+    graph = {name: _needed(path.read_text(), modules) - {name} for name, path in modules.items()}
+    assert sum(map(len, graph.values())) > 4_000
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of the circle
+
+
+def _needed(text: str, modules: dict[str, Path]) -> set[str]:
+    found = set()
+    for package, names, plain in IMPORT.findall(FOR_TYPES.sub("", TEXTS.sub("", text))):
+        for name in re.findall(r"\w+", re.sub(r" as \w+", "", names)) or ["-"]:
+            one = package or plain
+            found.add(f"{one}.{name}" if f"{one}.{name}" in modules else one)
+    return found & modules.keys()
