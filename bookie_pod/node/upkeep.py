@@ -10,7 +10,7 @@ Threads: event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.config.model import BookieConfig
@@ -20,6 +20,7 @@ from bookie_pod.node.gc.collection import GarbageCollection, make_collection
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.processes.background import BackgroundTasks
+from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
@@ -67,7 +68,7 @@ async def make_upkeep(
     storage: LedgerStorage,
     operations: LedgerOperations,
     journals: Sequence[Journal],
-    lanes: Sequence[Lanes],
+    lanes: Sequence[ReadLanes],
     metadata: MetadataService,
     bookie_id: str,
     registry: Registry,
@@ -106,16 +107,7 @@ async def make_upkeep(
     return Upkeep(collection, integrity, elsewhere)
 
 
-class Lanes(Protocol):
-    """Threads that read for clients which do not want to wait."""
-
-    @property
-    def waited_s(self) -> float:
-        """How long the slowest read has been under way, in seconds."""
-        ...
-
-
-def under_pressure(journals: Sequence[Journal], lanes: Sequence[Lanes]) -> Callable[[], bool]:
+def under_pressure(journals: Sequence[Journal], lanes: Sequence[ReadLanes]) -> Callable[[], bool]:
     """Tells whether clients wait for the disks: their adds for a sync, or their reads."""
     return lambda: (
         any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)

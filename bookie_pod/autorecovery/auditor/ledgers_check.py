@@ -25,6 +25,7 @@ from bookie_client.replication.report import LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
+from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataUnavailable, NotThere, PodkeeperError
 
 _log = structlog.get_logger(__name__)
@@ -46,10 +47,6 @@ class Absent(Known, Protocol):
         ...
 
 
-class LedgersCheckMetrics(Protocol):
-    def ledger_checked(self, fragments: int, bookies: int) -> None: ...
-
-
 class LedgersCheck:
     """One pass; see `sweep`. `pace`: reads of metadata; the checker holds back those of entries."""
 
@@ -58,7 +55,7 @@ class LedgersCheck:
         checker: Checker,
         marker: Marker,
         known: Absent,
-        metrics: LedgersCheckMetrics,
+        metrics: AuditorInstruments,
         pace: ReplicationThrottle,
     ) -> None:
         self._checker = checker

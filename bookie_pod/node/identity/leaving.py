@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
+from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
@@ -29,16 +30,10 @@ RETRY_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class LeavingMode(Protocol):
-    """The part of the mode that this needs."""
-
-    def set_leaving(self, leaving: bool) -> None: ...
-
-
 class Leaving:
     """What the metadata service says about the decommission of this bookie. `look` once, then `follow`."""
 
-    def __init__(self, metadata: MetadataService, bookie_id: str, mode: LeavingMode) -> None:
+    def __init__(self, metadata: MetadataService, bookie_id: str, mode: BookieMode) -> None:
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._mode = mode
