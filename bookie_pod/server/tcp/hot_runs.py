@@ -1,6 +1,6 @@
 """A run of hot adds goes where single ones go: into the ledger's entries, its journal's lane and the answers.
 
-A client in the bookie's own process hands over whole runs (`take_hot_adds`), under the same conditions and with the
+A client in the bookie's own process hands over whole runs (`take_handed_adds`), under the same conditions and with the
 same outcome as a run in one chunk of bytes has in `ingest_v3`. Everything else is not for it: then the connection
 takes the frames, like those of any client.
 
