@@ -1,7 +1,9 @@
 package dev.podkeeper.peer;
 
+import io.netty.channel.EventLoopGroup;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.reflect.Field;
 import java.lang.reflect.Proxy;
 import java.net.BindException;
 import java.net.URI;
@@ -18,6 +20,7 @@ import java.util.TreeMap;
 import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.auth.BookieAuthProvider;
 import org.apache.bookkeeper.bookie.BookieException;
 import org.apache.bookkeeper.bookie.LedgerStorage;
@@ -282,24 +285,19 @@ public final class Peer {
             return (BookieAuthProvider.Factory) field(field(server, "nettyServer"), "authProviderFactory");
         }
 
-        /** Its threads. */
+        /** Ends their threads. */
         void close() {
-            try {
-                server.getBookieRequestProcessor().close();
-                for (String group : new String[] {"eventLoopGroup", "acceptorGroup", "jvmEventLoopGroup"}) {
-                    Object threads = field(field(server, "nettyServer"), group);
-                    if (threads instanceof io.netty.channel.EventLoopGroup loops) {
-                        loops.shutdownGracefully(0, 0, java.util.concurrent.TimeUnit.SECONDS);
-                    }
+            server.getBookieRequestProcessor().close();
+            for (String group : new String[] {"eventLoopGroup", "acceptorGroup", "jvmEventLoopGroup"}) {
+                if (field(field(server, "nettyServer"), group) instanceof EventLoopGroup threads) {
+                    threads.shutdownGracefully(0, 0, TimeUnit.SECONDS);
                 }
-            } catch (RuntimeException error) {
-                throw new IllegalStateException("the threads of a bookie that is not used could not be ended", error);
             }
         }
 
         private static Object field(Object object, String name) {
             try {
-                java.lang.reflect.Field field = object.getClass().getDeclaredField(name);
+                Field field = object.getClass().getDeclaredField(name);
                 field.setAccessible(true);
                 return field.get(object);
             } catch (ReflectiveOperationException error) {

@@ -2,9 +2,11 @@ package dev.podkeeper.peer;
 
 import static net.bytebuddy.matcher.ElementMatchers.isConstructor;
 import static net.bytebuddy.matcher.ElementMatchers.isPublic;
+import static net.bytebuddy.matcher.ElementMatchers.isStatic;
 import static net.bytebuddy.matcher.ElementMatchers.named;
 import static net.bytebuddy.matcher.ElementMatchers.namedOneOf;
 import static net.bytebuddy.matcher.ElementMatchers.not;
+import static net.bytebuddy.matcher.ElementMatchers.takesArguments;
 
 import java.lang.instrument.Instrumentation;
 import net.bytebuddy.agent.builder.AgentBuilder;
@@ -29,11 +31,14 @@ final class Seams {
     private Seams() {}
 
     static void install(Instrumentation instrumentation) {
-        AgentBuilder agent = new AgentBuilder.Default().with(new AgentBuilder.Listener.WithErrorsOnly(AgentBuilder.Listener.StreamWriting.toSystemError()));
+        AgentBuilder agent = new AgentBuilder.Default().with(
+            new AgentBuilder.Listener.WithErrorsOnly(AgentBuilder.Listener.StreamWriting.toSystemError()));
+        agent = seam(agent, "test.BookKeeperClusterTestCase",
+            isConstructor().and(takesArguments(int.class, int.class, int.class)), Patience.class);
         agent = seam(agent, "bookie.BookieResources", named("createLedgerStorage"), WithoutStorage.class);
-        agent = seam(agent, "bookie.LegacyCookieValidation", named("checkCookies"), WithoutCookies.class);
-        agent = seam(agent, "proto.BookieNettyServer", named("listenOn"), WithoutPort.class);
-        agent = seam(agent, "tls.SecurityProviderFactoryFactory", named("getSecurityProviderFactory"), WithoutTls.class);
+        agent = seam(agent, "bookie.LegacyCookieValidation", named("checkCookies"), Skipped.class);
+        agent = seam(agent, "proto.BookieNettyServer", named("listenOn"), Skipped.class);
+        agent = seam(agent, "tls.SecurityProviderFactoryFactory", named("getSecurityProviderFactory"), Skipped.class);
         agent = seam(agent, "auth.AuthProviderFactoryFactory", named("newBookieAuthProviderFactory"), WithoutLogins.class);
         agent = agent.type(named(PACKAGE + "proto.BookieServer"))
             .transform((builder, type, loader, module, domain) -> builder
@@ -47,8 +52,8 @@ final class Seams {
             "registerBookie", "isRegistered", "isAvailableForHighPriorityWrites", "setHighPriorityWritesAvailability"),
             OfAnotherProcess.class);
         agent = seam(agent, "bookie.BookieImpl", isPublic().and(not(isConstructor())).and(not(namedOneOf(
-            "getLedgerStorage", "getStateManager", "getLedgerDirsManager", "getJournals", "getAllocator"))).and(not(
-                net.bytebuddy.matcher.ElementMatchers.isStatic())), OfAnotherProcess.class);
+            "getLedgerStorage", "getStateManager", "getLedgerDirsManager", "getJournals", "getAllocator"))).and(not(isStatic())),
+            OfAnotherProcess.class);
         agent.installOn(instrumentation);
     }
 
@@ -56,6 +61,14 @@ final class Seams {
             AgentBuilder agent, String type, ElementMatcher<? super MethodDescription> methods, Class<?> advice) {
         return agent.type(named(PACKAGE + type))
             .transform((builder, description, loader, module, domain) -> builder.visit(Advice.to(advice).on(methods)));
+    }
+
+    /** Processes take longer to start than objects do: a test has thrice the time that it gives itself. */
+    static final class Patience {
+        @Advice.OnMethodEnter
+        static void enter(@Advice.Argument(value = 2, readOnly = false) int seconds) {
+            seconds *= 3;
+        }
     }
 
     /** No files of a Java bookie come to be in the directories of ours. */
@@ -73,24 +86,8 @@ final class Seams {
         }
     }
 
-    /** Our bookie checks and stamps its cookies itself. */
-    static final class WithoutCookies {
-        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
-        static boolean enter() {
-            return Peer.isBeingMade();
-        }
-    }
-
-    /** Our bookie takes the port. */
-    static final class WithoutPort {
-        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
-        static boolean enter() {
-            return Peer.isBeingMade();
-        }
-    }
-
-    /** Our bookie reads the certificates, and refuses to start with wrong ones. */
-    static final class WithoutTls {
+    /** Our bookie checks and stamps its cookies, takes its port, and reads its certificates itself. */
+    static final class Skipped {
         @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
         static boolean enter() {
             return Peer.isBeingMade();
