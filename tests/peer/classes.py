@@ -66,6 +66,8 @@ def run_class(
     not run. The log of the JVM is `folder`/jvm.log. Raises
     `ClassRanOut`."""
     class_path = os.pathsep.join([str(APACHE), PROJECT.class_path()])  # the jar has no paths
+    (folder / "src" / "test").mkdir(parents=True)
+    (folder / "src" / "test" / "resources").symlink_to(APACHE)  # where the tests' own build has it
     bookies = Bookies(folder)
     command = [
         find_java(),

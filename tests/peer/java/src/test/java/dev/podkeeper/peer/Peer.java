@@ -226,6 +226,11 @@ public final class Peer {
             settings.put("authProviderEntryPoint", "peer");
             settings.put("authProviderConfigFile", bridge.file().toString());
         }
+        String jaas = System.getProperty("java.security.auth.login.config");
+        if (jaas != null && settings.getOrDefault("bookieAuthProviderFactoryClass", "").startsWith(SASL)) {
+            settings.put("saslJaasConfigFile", jaas);
+            settings.putIfAbsent(CLIENT_LOGIN, SASL + "SASLClientProviderFactory");
+        }
         String port = Runner.ask("port")[0];
         admin = "http://127.0.0.1:" + port + "/api/v1/bookie/";
         settings.put("httpServerEnabled", "true");
