@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.client_memory import SMALL, Waiter
-from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.connection_stalls import LARGE_FRAME_BYTES, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.hot_runs import take_handed_adds
@@ -213,6 +213,8 @@ class Connection(asyncio.Protocol):
             if self._rest_bytes < self._need or self._stalls:
                 self._count_held()
                 self.share.relieve()  # now: others receive too in this turn of the loop
+                if self._rest_bytes > LARGE_FRAME_BYTES:
+                    self._took_large(len(data))
                 return
             data = b"".join(self._rest)
             self._rest.clear()
@@ -316,10 +318,18 @@ class Connection(asyncio.Protocol):
             self.stall(Stall.TURN)
             self.context.loop.call_soon(self.unstall, Stall.TURN)
 
+    def _took_large(self, nbytes: int) -> None:
+        """A part of a large frame came. Whoever stalls already waits for something else, and takes nothing more."""
+        if not (self._stalls or self.closed or self.context.large_frames.came(nbytes, self._others_had_their_turn)):
+            self.stall(Stall.TURN)
+
+    def _others_had_their_turn(self) -> None:
+        self.unstall(Stall.TURN)
+
     def _resume(self) -> None:
         if self._stalls or self.closed or self.transport is None or self.transport.is_closing():
             return
-        if self._rest_bytes:
+        if self._rest_bytes >= self._need:
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0

@@ -1,8 +1,22 @@
-"""The reasons for which a connection reads nothing at present."""
+"""The reasons for which a connection reads nothing at present, and whose turn it is to send the rest of a large frame.
+
+Threads: event loop only.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Callable
 from enum import IntFlag
+from typing import Final
+
+LARGE_FRAME_BYTES: Final = 64 * 1024
+"""A frame of which so much has come without its end is a large one."""
+LARGE_PER_TURN: Final = 2 * 1024 * 1024
+"""Bytes of large frames that are taken in one turn of the event loop, over all connections: about a millisecond."""
+GO_ON_PER_TURN: Final = 8
+"""Connections that go on in one turn. The event loop takes some 256 KiB from one at a time."""
 
 
 class Stall(IntFlag):
@@ -23,6 +37,33 @@ class Stall(IntFlag):
     LEDGER_ASKED = 128
     """An add waits for what the metadata service knows of its ledger."""
     TURN = 256
-    """So many requests were dealt with one by one that it is others' turn."""
+    """So many requests were dealt with one by one, or so much of large frames came, that it is others' turn."""
     STOPPING = 32
     """The bookie is stopping; never lifted."""
+
+
+class LargeFrames:
+    """Takes large frames in parts, a bounded number of bytes in each turn of the event loop: whoever is behind in one
+    may want a few bytes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._left = LARGE_PER_TURN
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def came(self, nbytes: int, go_on: Callable[[], None]) -> bool:
+        """Count a part. False if its sender has to wait until `go_on` is called."""
+        if self._left == LARGE_PER_TURN and not self._waiting:
+            self._loop.call_soon(self._next_turn)
+        self._left -= nbytes
+        if self._left >= 0:
+            return True
+        self._waiting.append(go_on)
+        return False
+
+    def _next_turn(self) -> None:
+        self._left = LARGE_PER_TURN
+        for _ in range(min(GO_ON_PER_TURN, len(self._waiting))):
+            self._waiting.popleft()()
+        if self._waiting:
+            self._loop.call_soon(self._next_turn)

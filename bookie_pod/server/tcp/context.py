@@ -19,7 +19,7 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp.admission import WriteAdmission
-from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.connection_stalls import LargeFrames, Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
@@ -126,6 +126,7 @@ class ServerContext:
         """Plain reads that memory answered, of which the metrics do not know yet."""
         self.connections: set[Connection] = set()
         self.strangers = Strangers()
+        self.large_frames = LargeFrames(loop)
         self.connection_errors = 0
         self._looked_at = time.perf_counter()
         self.complaints = FewLines(_log)

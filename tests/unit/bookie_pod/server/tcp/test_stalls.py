@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bookie_pod.server.tcp import connection
-from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.connection_stalls import LARGE_PER_TURN, Stall
 from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.frames import (
     KEY,
@@ -73,6 +73,26 @@ async def test_others_have_their_turn_beside_very_many_requests() -> None:
         turns += 1
     assert turns >= 20
     assert not greedy.stalled
+    rig.close()
+
+
+async def test_others_have_their_turn_beside_many_large_frames() -> None:
+    """Many clients send a frame of megabytes at once, as fast as they are read from."""
+    rig = ServerRig()
+    frame, part = v2_add(entry(2, 0, bytes(4_000_000))), 256 * 1024
+    clients = [(*rig.connect(), iter(range(0, len(frame), part))) for _ in range(40)]
+    turns = []
+    while any(conn.has_unread_bytes or not turns for conn, _, _ in clients):
+        taken = 0
+        for conn, transport, places in clients:
+            while transport.reading and (at := next(places, None)) is not None:
+                conn.data_received(frame[at : at + part])
+                taken += part
+        turns.append(taken)
+        await asyncio.sleep(0)
+    # The first part of each is taken before anybody knows that it is one of many.
+    assert turns[0] <= LARGE_PER_TURN + 2 * part * len(clients)
+    assert max(turns[1:]) <= 2 * (LARGE_PER_TURN + part)
     rig.close()
 
 
