@@ -6,7 +6,8 @@ from here on, and the client agrees; to that it gets no answer. A bookie has the
 finds one in a cache, which somebody else keeps fresh (`kinit`). Keytabs and caches are read again for each login.
 
 What waits for a KDC or a disk does so in one of few threads of its own, and nobody waits for it for longer than
-`SECONDS`. The rest: event loop.
+`SECONDS`. Those of a bookie, which asks no KDC, are others than those of clients in the same process: a KDC that does
+not answer keeps nobody out who has a ticket. The rest: event loop.
 
 Source: reference wire protocol, section 5.
 """
@@ -32,6 +33,8 @@ SECONDS: Final = 20.0
 THREADS: Final = 4
 LONGEST: Final = 64 * 1024
 """Bytes of a token: some realms put the groups of a user into it."""
+LONGEST_TOLD: Final = 500
+"""Characters of what went wrong, of which a stranger may have chosen names."""
 _NO_LAYER: Final = b"\x01\x00\x00\x00"
 """What a bookie offers, and what a client chooses: nothing is wrapped."""
 _PROTOCOL: Final = 2**32 - 1765328384
@@ -44,7 +47,10 @@ _caches = itertools.count()
 class _Threads:
     """A few daemons, begun when they are needed: the end of the process does not wait for a KDC."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, asks: str) -> None:
+        """`asks`: what may not answer."""
+        self._name = name
+        self._asks = asks
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._begun = itertools.count()
 
@@ -53,11 +59,13 @@ class _Threads:
         future: Future[Any] = Future()
         self._work.put((future, work))
         if (number := next(self._begun)) < THREADS:
-            threading.Thread(target=self._serve, name=f"kerberos-{number}", daemon=True).start()
+            threading.Thread(target=self._serve, name=f"kerberos-{self._name}-{number}", daemon=True).start()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), SECONDS)
         except TimeoutError:
-            raise InvalidConfiguration(f"{what}: no answer within {SECONDS:.0f} s; does the KDC answer?") from None
+            raise InvalidConfiguration(
+                f"{what}: no answer within {SECONDS:.0f} s; does the {self._asks} answer?"
+            ) from None
 
     def _serve(self) -> None:
         while True:
@@ -70,7 +78,7 @@ class _Threads:
             del future, work
 
 
-_threads = _Threads()
+_of_bookies, _of_clients = _Threads("bookie", "disk"), _Threads("client", "KDC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,8 @@ class KerberosKeys:
         _check_file(self.keytab)
         name = _principal(gssapi, self.principal)
         try:
-            return gssapi.Credentials(usage="accept", name=name, store={"keytab": self.keytab} if self.keytab else None)
+            store = {"keytab": self.keytab} if self.keytab else None
+            return gssapi.Credentials(usage="accept", name=name, mechs=[gssapi.MechType.kerberos], store=store)
         except gssapi.exceptions.GSSError as error:
             raise InvalidConfiguration(
                 f"Kerberos keytab {self.keytab or 'of the system'}: {_told(error)}; it must hold the keys of"
@@ -119,7 +128,7 @@ class KerberosServer:
         if self._context is None:
             if not token:
                 raise Unauthorized("a SASL login that begins with an empty token: only Kerberos (GSSAPI) is served")
-            self._context, answer = await _threads.run("the Kerberos keytab", lambda: self._accept(token))
+            self._context, answer = await _of_bookies.run("the Kerberos keytab", lambda: self._accept(token))
             if answer:
                 return answer, None
         elif token:
@@ -185,7 +194,8 @@ class KerberosAuth:
             store = {"client_keytab": self.keytab, "ccache": _own_cache(self)}
         name = _principal(gssapi, self.principal)
         try:
-            return gssapi.Credentials(usage="initiate", name=name, store=store or None)
+            mechs = [gssapi.MechType.kerberos]
+            return gssapi.Credentials(usage="initiate", name=name, mechs=mechs, store=store or None)
         except gssapi.exceptions.GSSError as error:
             remedy = f"is there a key of {self.principal} in keytab {self.keytab}?" if self.keytab else "run kinit"
             raise InvalidConfiguration(f"there is no Kerberos ticket: {_told(error)}; {remedy}") from None
@@ -199,7 +209,7 @@ class _ClientExchange:
 
     async def start(self) -> AuthStep:
         """The ticket. Raises InvalidConfiguration: no bookie has said anything yet."""
-        return AuthStep(await _threads.run(f"Kerberos ticket for {self._service}", self._initiate), False)
+        return AuthStep(await _of_clients.run(f"Kerberos ticket for {self._service}", self._initiate), False)
 
     def _initiate(self) -> bytes | None:
         gssapi, credentials = _library(), self._auth.credentials()
@@ -304,7 +314,7 @@ def _own_cache(auth: KerberosAuth) -> str:
 
 def _told(error: Any) -> str:
     """What went wrong, without the numbers; and what helps."""
-    text = str(error)
+    text = str(error)[:LONGEST_TOLD]
     if not error.min_code or text.endswith((": Success", ": Unknown error")):
         text = text.partition(", Minor")[0]
     reason = text.rpartition("): ")[2]

@@ -36,6 +36,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         Credentials=lambda **given: given,
         Name=lambda *given: given,
         NameType=SimpleNamespace(kerberos_principal="principal", hostbased_service="service"),
+        MechType=SimpleNamespace(kerberos="kerberos"),
         raw=SimpleNamespace(),
     )
     monkeypatch.setitem(sys.modules, "gssapi", found)  # type: ignore[arg-type]
@@ -66,7 +67,8 @@ def test_sections_of_bookies(library: SimpleNamespace, keytab: str) -> None:
     assert accounts == KerberosKeys("bookkeeper/a@B", keytab)
     assert isinstance(accounts, KerberosKeys)
     name = ("bookkeeper/a@B", "principal")
-    assert accounts.credentials() == {"usage": "accept", "name": name, "store": {"keytab": keytab}}
+    only = ["kerberos"]  # else SPNEGO would be served besides, and whatever it brings
+    assert accounts.credentials() == {"usage": "accept", "name": name, "mechs": only, "store": {"keytab": keytab}}
     assert accounts_of(section("useKeyTab=TRUE"), "Bookie") == KerberosKeys()
 
 
@@ -131,14 +133,26 @@ async def test_whose_fault_it_is(
         await KerberosKeys(None, keytab).new_login().step(b"token")
 
 
-async def test_a_kdc_that_does_not_answer_is_not_waited_for(
+async def test_what_is_told_of_a_login_has_an_end(library: SimpleNamespace, keytab: str) -> None:
+    def accept(*_: object) -> Any:
+        raise Failed(100001, "Request ticket server " + 60_000 * "x" + " not found in keytab")
+
+    library.raw.accept_sec_context = accept
+    with pytest.raises(Unauthorized, match="Request ticket server xxx") as refused:
+        await KerberosKeys(None, keytab).new_login().step(b"token")
+    assert len(str(refused.value)) < 1000
+
+
+async def test_a_kdc_that_does_not_answer_is_not_waited_for_and_keeps_nobody_out(
     library: SimpleNamespace, keytab: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kerberos, "SECONDS", 0.05)
-    monkeypatch.setattr(kerberos, "_threads", _Threads())
+    monkeypatch.setattr(kerberos, "_of_clients", _Threads("client", "KDC"))
     answers, asked = threading.Event(), []
 
-    def silent(**_: object) -> Any:
+    def silent(usage: str, **_: object) -> Any:
+        if usage == "accept":
+            return None
         asked.append(threading.current_thread())
         answers.wait(20)
         raise Failed(1, "too late")
@@ -146,9 +160,13 @@ async def test_a_kdc_that_does_not_answer_is_not_waited_for(
     library.Credentials = silent
     auth = KerberosAuth("app", keytab)
     logins = [auth.new_exchange(Peer("host")).start() for _ in range(THREADS + 3)]
-    told = await asyncio.gather(*logins, return_exceptions=True)
+    waiting = asyncio.gather(*logins, return_exceptions=True)
+    library.raw.accept_sec_context = lambda *_: SimpleNamespace(more_steps=False, context=None, token=b"proof")
+    library.SecurityContext = lambda _: None
+    assert await KerberosKeys(None, keytab).new_login().step(b"token") == (b"proof", None)
+    told = await waiting
     assert {type(each) for each in told} == {InvalidConfiguration}
-    assert "Kerberos ticket for bookkeeper@host: no answer within" in str(told[0])
+    assert "bookkeeper@host: no answer within 0 s; does the KDC answer?" in str(told[0])
     assert len(asked) == len(set(asked)) == THREADS  # and nobody waits for the others any more
     assert all(thread.daemon for thread in asked)
     answers.set()
