@@ -32,6 +32,14 @@ class Invalid(KubernetesError):
         self.message = message
 
 
+class Undeclared(KubernetesError):
+    """The definition of a resource lacks fields of its status without which nothing of it may be written."""
+
+    def __init__(self, text: str, fields: frozenset[str]) -> None:
+        super().__init__(text)
+        self.fields = fields
+
+
 class TooManyRequests(KubernetesError):
     """429: an eviction that a budget forbids, or a server that sheds load."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bookie_operator.api.errors import Absent, Expired, Invalid, Unreachable
+from bookie_operator.api.errors import Absent, Expired, Invalid, Undeclared, Unreachable
 from bookie_operator.api.kinds import (
     POD,
     PROMETHEUS_RULE,
@@ -117,11 +117,11 @@ class Kubernetes:
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         return await self._object(Request("PATCH", path, query, obj, _APPLY))
 
-    async def apply_status(self, obj: KubernetesObject) -> frozenset[str]:
+    async def apply_status(self, obj: KubernetesObject, vital: Collection[str] = ()) -> frozenset[str]:
         """`status` alone, as `apply`; `obj` has nothing else beside its metadata.
 
         Fields that the definition lacks, because it is of an earlier release: a server refuses the whole for them, so
-        it is applied without, and they are what is returned."""
+        it is applied without, and they are what is returned. Raises Undeclared where one of them is `vital`."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"], "status")
         unknown: frozenset[str] = frozenset()
@@ -133,6 +133,8 @@ class Kubernetes:
                 more = frozenset(_INDEX.sub("", found) for found in _UNDECLARED.findall(str(exc))) - unknown
                 if not more:
                     raise
+                if not more.isdisjoint(vital):
+                    raise Undeclared(str(exc), more) from exc
             unknown |= more
             obj = {**obj, "status": _without(obj["status"], [each.split(".") for each in more])}
 

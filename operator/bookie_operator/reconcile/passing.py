@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from bookie_operator.api.admin import Admin
-from bookie_operator.api.errors import Absent, Conflict, KubernetesError
+from bookie_operator.api.errors import Absent, Conflict, KubernetesError, Undeclared
 from bookie_operator.api.kinds import CLUSTER, JOB, SECRET, TASK, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.trust import Trust
@@ -294,7 +294,13 @@ async def _tell(
     told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
     if not context.leading():
         raise NotLeading
-    unknown = await reporting.write_status(context.kubernetes, resource["metadata"], cluster.status, told)
+    # Without it the next pass would take the service for one without a token, and make it so.
+    vital = ("metadataProtected",) if told.metadata_protected and is_protected(cluster) else ()
+    try:
+        unknown = await reporting.write_status(context.kubernetes, resource["metadata"], cluster.status, told, vital)
+    except Undeclared as exc:
+        await context.events.publish(cluster, _older_definition(exc.fields))
+        raise
     context.metrics.told(cluster.namespace, cluster.name, told.conditions)
     operation = told.operation
     since = read_time(operation.last_progress_at) if operation is not None and operation.last_progress_at else 0.0

@@ -10,7 +10,7 @@ Threads: `status_after` and `unreadable` are pure; `write_status` on the event l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bookie_operator.api.kinds import CLUSTER
@@ -92,16 +92,22 @@ def body(status: BookieClusterStatus) -> dict[str, Any]:
 
 
 async def write_status(
-    kubernetes: Kubernetes, metadata: Mapping[str, Any], before: BookieClusterStatus, after: BookieClusterStatus
+    kubernetes: Kubernetes,
+    metadata: Mapping[str, Any],
+    before: BookieClusterStatus,
+    after: BookieClusterStatus,
+    vital: Collection[str] = (),
 ) -> frozenset[str] | None:
     """None: nothing had to be written; else the fields that the definition lacks. `metadata`: of the resource as it was
     read.
 
-    Raises Conflict: the resource is not what the plan was made for.
+    Raises Conflict: the resource is not what the plan was made for; and Undeclared: nothing was written, because the
+    definition lacks one of the fields that are `vital`.
     """
     if after == before:
         return None
     named = {key: metadata[key] for key in ("name", "namespace", "resourceVersion")}
     return await kubernetes.apply_status(
-        {"apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "metadata": named, "status": body(after)}
+        {"apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "metadata": named, "status": body(after)},
+        vital,
     )

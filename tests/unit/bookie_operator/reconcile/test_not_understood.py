@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bookie_operator.api.errors import Undeclared
 from bookie_operator.api.kinds import CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
@@ -108,6 +109,28 @@ async def test_a_definition_of_an_earlier_release_holds_nothing_up_and_is_told()
         await fake.settle()
         assert fake.status["revision"]
         await deleted(fake)
+
+
+async def test_no_embedded_service_loses_its_token_to_a_definition_of_an_earlier_release() -> None:
+    """While it is new it waits for the definition: later nobody could tell that it has one."""
+    older = copy.deepcopy(schemas())
+    del older["BookieCluster"]["properties"]["metadataProtected"]
+    async with fake_cluster() as fake:
+        fake.store.statuses = partial(declared, older)
+        fake.apply(replicas=3)
+        await fake.until(lambda: bool(fake.status.get("instanceId")))  # of an external service nothing depends on it
+    async with fake_cluster() as fake:
+        fake.store.statuses = partial(declared, older)
+        fake.apply(replicas=3, metadataService={"type": "Embedded"})
+        with pytest.raises(Undeclared):
+            await fake.settle()
+        with pytest.raises(Undeclared):
+            await fake.settle()
+        assert "instanceId" not in fake.status or not fake.status["instanceId"]
+        assert any("status.metadataProtected: apply" in note for _, note, _ in fake.events("OlderDefinition"))
+        fake.store.statuses = partial(declared, schemas())
+        await fake.settle()
+        assert fake.status["metadataProtected"]
 
 
 @pytest.mark.parametrize(
