@@ -83,6 +83,59 @@ async def test_what_is_somebody_elses_outlives_a_cluster() -> None:
         assert found(fake, SERVICE, "demo-client") == without_version(before)
 
 
+def needed(fake: FakeCluster) -> list[tuple[Resource, str]]:
+    """Kind and name of everything that the operator has made for the cluster, but for pods, claims and Jobs."""
+    uid = fake.resource["metadata"]["uid"]
+    return [
+        (resource, name)
+        for resource, objects in fake.store.objects.items()
+        for (namespace, name), obj in objects.items()
+        if namespace == NAMESPACE
+        and resource.kind != "Job"
+        and (
+            any(each["uid"] == uid for each in obj["metadata"].get("ownerReferences") or ()) or name == "demo-identity"
+        )
+    ]
+
+
+def occupied(fake: FakeCluster, names_of: list[tuple[Resource, str]]) -> list[tuple[Resource, str, dict[str, Any]]]:
+    """Somebody else's object of each name, and as it is then."""
+    for resource, name in names_of:
+        selected = {"replicas": 0, "selector": {"matchLabels": PULSAR}, "template": {"metadata": {"labels": PULSAR}}}
+        put(fake, resource, name, {"data": {"a": "eA=="}, "spec": selected})
+    return [(resource, name, found(fake, resource, name)) for resource, name in names_of]
+
+
+async def test_nothing_changes_whichever_of_its_names_are_somebody_elses() -> None:
+    """All of them before there is a cluster, and all but the bookies' own while one runs."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3, gateway={"enabled": True})
+        await fake.settle()
+        all_of_them = needed(fake)
+        assert len({resource.kind for resource, _ in all_of_them}) >= 8, all_of_them
+        others = [(resource, name) for resource, name in all_of_them if resource is not STATEFUL_SET]
+        for resource, name in others:
+            fake.store.delete(resource, NAMESPACE, name)
+        theirs = occupied(fake, others)
+        for _ in range(12):
+            await fake.one_pass()
+        assert fake.condition("Stalled") == "True"
+        assert len(fake.pods()) == 3
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None, limit=120)
+        assert [(one, name, found(fake, one, name)) for one, name, _ in theirs] == theirs
+    async with fake_cluster() as fake:
+        theirs = occupied(fake, all_of_them)
+        fake.apply(replicas=3, gateway={"enabled": True})
+        for _ in range(8):
+            await fake.one_pass()
+        assert "demo-admin-tls" in fake.message("Stalled"), "it is looked at first"
+        assert fake.pods() == []
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None, limit=120)
+        assert [(one, name, found(fake, one, name)) for one, name, _ in theirs] == theirs
+
+
 async def test_cert_manager_is_not_told_to_write_over_a_secret_that_somebody_made() -> None:
     async with fake_cluster() as fake:
         fake.apply(replicas=3)
