@@ -23,7 +23,6 @@ OWN = {"bookieAuthProviderFactoryClass": "EntryPoint", "clientAuthProviderFactor
 JAAS = (
     'Bookie { Digest required user_app="s3cret"; }; BookKeeper { Digest required username="app" password="s3cret"; };'
 )
-KERBEROS = "Bookie { com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true; };"
 
 
 @pytest.mark.parametrize(("settings", "plugin"), [({}, None), (SASL, "sasl"), (TOKEN, "podkeeper-token")])
@@ -40,7 +39,6 @@ def test_the_provider_of_a_configuration(tmp_path: Path, settings: dict[str, str
     [
         (SASL, None, "saslJaasConfigFile={}: No such file or directory"),
         (SASL, "Bookie {", "saslJaasConfigFile={}: line 1: a login module is missing"),
-        (SASL, KERBEROS, "saslJaasConfigFile={}: section Bookie asks for Kerberos, which is not there"),
         (SASL, JAAS.replace("user_app", "app"), "saslJaasConfigFile={}: section Bookie has no user"),
         (
             SASL,
