@@ -16,7 +16,7 @@ from tests.e2e.support.diagnostics import write_state
 from tests.e2e.support.environment import Environment, environment
 from tests.e2e.support.helm import Helm
 from tests.e2e.support.installed_operator import InstalledOperator
-from tests.e2e.support.kube import Kube, condition_of
+from tests.e2e.support.kube import PATIENCE, Kube, condition_of
 from tests.e2e.support.machine import Machine
 from tests.e2e.support.operator_process import EFFECTS, DyingOperator
 from tests.e2e.support.recorder import Recorder
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "e2e" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.timeout(_SECONDS))
+            item.add_marker(pytest.mark.timeout(_SECONDS * PATIENCE))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

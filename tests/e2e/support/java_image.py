@@ -1,14 +1,15 @@
-"""What the Java image of the ring has on its class path: the client with the ring's programs, and Apache's bookie."""
+"""What the Java image of the ring has on its class paths, each with one version of everything: `client`, that of the
+interop ring with its programs, and `bookie`, Apache's bookie of the release that Pulsar has."""
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 
 from tests.interop.java_programs import PROJECT
 from tests.support.java import MavenProject
 
-_BOOKIE = MavenProject(Path(__file__).parents[1] / "java")
+_PARTS = {"client": PROJECT, "bookie": MavenProject(Path(__file__).parents[1] / "java")}
 
 if __name__ == "__main__":
-    print(os.pathsep.join([PROJECT.class_path(), _BOOKIE.class_path()]))
+    print(_PARTS[sys.argv[1]].class_path())

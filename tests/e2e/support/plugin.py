@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.support.kube import PATIENCE
+
 _COMMAND: Final = Path(sys.executable).with_name("kubectl-bookie")
 _SECONDS: Final = 900
 
@@ -28,7 +30,7 @@ class Plugin:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_SECONDS,
+            timeout=_SECONDS * PATIENCE,
             check=False,
         )
         assert done.returncode == code, f"kubectl bookie {' '.join(words)}: {done.returncode}: {done.stdout[-3000:]}"

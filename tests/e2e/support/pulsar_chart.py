@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from tests.e2e.support import manifests
-from tests.e2e.support.kube import Kube, Object, pod_ready
+from tests.e2e.support.kube import PATIENCE, Kube, Object, pod_ready
 
 HTTP: Final = 8000
 _APPLY: Final = "bin/apply-config-from-env.py conf/bookkeeper.conf"
 _VERIFY: Final = (
     f'set -e; {_APPLY}; export BOOKIE_MEM="-Xmx128M"; '
-    "until timeout 60 bin/bookkeeper shell whatisinstanceid; do sleep 3; done;"
+    f"until timeout {60 * PATIENCE:.0f} bin/bookkeeper shell whatisinstanceid; do sleep 3; done;"
 )
 _BOOKIE: Final = f'{_APPLY}; OPTS="${{OPTS}} -Dlog4j2.formatMsgNoLookups=true" exec bin/pulsar bookie;'
 _AUTORECOVERY: Final = f'{_APPLY}; OPTS="${{OPTS}} -Dlog4j2.formatMsgNoLookups=true" exec bin/bookkeeper autorecovery'
@@ -49,8 +49,8 @@ class PulsarChart:
         """The host's name, as `useHostNameAsBookieID` asks for it."""
         return f"{self.pod(number)}.{self.bookie}.{self._kube.namespace}.svc.cluster.local:3181"
 
-    def install(self, image: str, replicas: int = 3) -> None:
-        """Returns when everything is ready."""
+    def install(self, image: str, replicas: int = 3, recoveries: int = 1) -> None:
+        """Returns when everything is ready. `recoveries`: pods of auto-recovery."""
         common = {
             "zkServers": self._hosts,
             "zkLedgersRootPath": f"/{self.name}/ledgers",
@@ -75,7 +75,7 @@ class PulsarChart:
             self._kube.apply(self._service(component, port))
         self._kube.apply(self._job(image))
         self._kube.apply(self._bookies(image, replicas))
-        self._kube.apply(self._autorecovery(image))
+        self._kube.apply(self._autorecovery(image, recoveries))
         self._kube.wait_for(
             "Job",
             lambda jobs: (jobs[f"{self.bookie}-init"].get("status") or {}).get("succeeded"),
@@ -177,9 +177,9 @@ class PulsarChart:
         ]
         return made
 
-    def _autorecovery(self, image: str) -> Object:
+    def _autorecovery(self, image: str, replicas: int) -> Object:
         main = _container(self.recovery, image, _AUTORECOVERY, self.recovery)
-        return self._stateful_set(self.recovery, image, main, 1)
+        return self._stateful_set(self.recovery, image, main, replicas)
 
     def _stateful_set(self, name: str, image: str, main: Object, replicas: int) -> Object:
         verify = _container("pulsar-bookkeeper-verify-clusterid", image, _VERIFY, name)
