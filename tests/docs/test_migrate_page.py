@@ -12,7 +12,7 @@ import yaml
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.validation import parse_spec, validate
-from bookie_operator.plugin import migration, strangers
+from bookie_operator.plugin import migration, strangers, takeover
 from bookie_operator.plugin.main import cli
 from bookie_pod.cli.main import cli as bookie
 from bookie_pod.node.identity import rename
@@ -28,8 +28,11 @@ LINES = [
 PLUGIN = [line for line in LINES if line.startswith("kubectl bookie ")]
 
 
-def test_the_resource_is_valid() -> None:
-    (block,) = blocks(PAGE)
+@pytest.mark.parametrize("number", range(2))
+def test_the_resources_are_valid(number: int) -> None:
+    found = blocks(PAGE)
+    assert len(found) == 2
+    block = found[number]
     spec, errors = parse_spec(yaml.safe_load(block.code)["spec"])
     assert spec is not None
     assert errors == ()
@@ -42,7 +45,8 @@ def test_commands_of_the_plugin_parse(line: str) -> None:
     words = shlex.split(line)[2:]
     while isinstance(command, click.Group):
         command, words = command.commands[words[0]], words[1:]
-    assert command.make_context(command.name, words).params["name"] == "events"
+    made = command.make_context(command.name, words).params
+    assert made["name"] == ("pulsar" if made["in_place"] else "events")
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("bookie ")])
@@ -69,10 +73,18 @@ def test_options_that_it_names_are_there() -> None:
 
 def test_reasons_are_given_in_its_words() -> None:
     source = inspect.getsource(migration) + inspect.getsource(strangers) + inspect.getsource(rename)
+    source += inspect.getsource(takeover)
     rows = [row for row in TEXT.splitlines() if re.match(r"\| (?!refused|---)", row)]
-    assert len(rows) == 11
+    assert len(rows) == 11 + 6 + 6, "beside, both ways compared, in place"
     for words in (
         *("there are ledgers on ", "spec.durability.ensembleSize is", "have room for", "takes frames of"),
+        *(
+            "and grow it afterwards",
+            "its short name",
+            "stop that operator first",
+            "is used by pod",
+            "has an address of its own",
+        ),
         *("serves TLS and yours do not", "is a bookie of BookieCluster", "is registered", "it has a cookie"),
         *("close its writer, or recover it", "is being decommissioned", "were changed just now by somebody else"),
     ):

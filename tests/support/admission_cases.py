@@ -24,6 +24,16 @@ def _storage(**changes: Any) -> Object:
 _NAMED = "metadata.name: at most 40 characters"
 _CREATED: Object = {"instanceId": "8e6a0a0c-7f0c-4f5e-9c57-0d1c1f0a2b11"}
 
+_ADOPT: Object = {"mode": "Adopt", "instanceId": "8e6a0a0c-7f0c-4f5e-9c57-0d1c1f0a2b11"}
+IN_PLACE: Object = {
+    "journal": {"claim": "pulsar-bookie-journal", "mountPath": "/pulsar/data/bookkeeper/journal"},
+    "ledger": {
+        "claim": "pulsar-bookie-ledgers",
+        "mountPath": "/pulsar/data/bookkeeper",
+        "directories": ["/pulsar/data/bookkeeper/ledgers-0", "/pulsar/data/bookkeeper/ledgers-1"],
+    },
+}
+
 CREATED = (
     Case("long-name", {"metadata": {"name": "a" * 41}}, _NAMED),
     Case("dotted-name", {"metadata": {"name": "a.b"}}, "metadata.name: must begin with a letter"),
@@ -121,6 +131,27 @@ CREATED = (
         "the admin API has one certificate: give secretName or issuerRef, or neither, and the operator makes one",
     ),
     Case("interval", _spec(monitoring={"podMonitor": {"interval": "often"}}), "a whole number and ms, s, m or h"),
+    Case(
+        "in-place-new",
+        _spec(bootstrap={"inPlace": IN_PLACE}),
+        "bookies that are taken over in place have one journal and one ledger volume each, and no zones: set mode to",
+    ),
+    *(
+        Case(
+            f"in-place-{kind}-{number}",
+            _spec(bootstrap={**_ADOPT, "inPlace": {**IN_PLACE, kind: wrong}}),
+            "must name a claim template, an absolute path where it is mounted, and directories on it",
+        )
+        for kind in ("journal", "ledger")
+        for number, wrong in enumerate(
+            (
+                {"claim": "A", "mountPath": "/a"},
+                {"claim": "a", "mountPath": "a"},
+                {"claim": "a", "mountPath": "/a/../b"},
+                {"claim": "a", "mountPath": "/a", "directories": ["/ab"]},
+            )
+        )
+    ),
     Case("number-as-value", _spec(config={"gcWaitTime": 1000}), ".spec.config.gcWaitTime: expected string"),
     Case("task-bookies", _spec(type="Replace"), "name the bookies by their pods", kind="BookieTask"),
     Case("task-audit", _spec(bookies=["a"]), "Audit and AcceptLoss are about the whole cluster", kind="BookieTask"),
@@ -227,6 +258,7 @@ CHANGED = (
 """Refused as changes of what is stored."""
 
 ALLOWED = (
+    Case("in-place", _spec(bootstrap={**_ADOPT, "inPlace": IN_PLACE}), "", before={}),
     Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),
     Case(

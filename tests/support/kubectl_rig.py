@@ -37,6 +37,9 @@ class KubectlRig:
         self.followed: list[str] = []
         """Pods whose log somebody began to follow."""
         self.forwarded: list[str] = []
+        self.requests = 0
+        self.writes_left: int | None = None
+        """Before all connections break, as if the command had been killed. None: they do not."""
         self.elsewhere: dict[str, int] = {}
         """Ports of this machine on which real bookies serve HTTP, by the pods that they stand in for."""
 
@@ -50,6 +53,13 @@ class KubectlRig:
             self.written.notify_all()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        if self.writes_left is not None:
+            self.writes_left -= request.method != "GET"
+            if self.writes_left < 0:
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
         found = _POD.fullmatch(request.path)
         if found is None:
             return await self.fake.server.handle(request)

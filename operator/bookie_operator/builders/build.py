@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bookie_operator.builders import naming
+from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.autorecovery import autorecovery
 from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.config import config_map
@@ -52,7 +52,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         *certificates(cluster, context),
         *embedded_service(cluster, context),
     )
-    suffix = naming.bookie_id_suffix(cluster.name, cluster.namespace)
+    suffix = in_place.id_suffix(cluster)
     return DesiredObjects(
         sets=sets,
         support=_present(*support),

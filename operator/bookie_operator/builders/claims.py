@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bookie_operator.builders import naming
+from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.common import labels
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.zones import ZoneShare
@@ -49,16 +49,20 @@ def claim_templates(cluster: ClusterView, context: BuildContext, share: ZoneShar
         common[names.ZONE] = share.label
     attributes = volume_attributes(cluster.spec.storage, context) or {}
     return [
-        _template(kind, index, volume, {**volume.labels, **common, names.VOLUME: kind}, attributes.get(kind))
+        _template(
+            in_place.claim_template(cluster.spec, kind, index),
+            volume,
+            {**volume.labels, **common, names.VOLUME: kind},
+            attributes.get(kind),
+        )
         for kind, volume in volume_kinds(cluster.spec.storage).items()
         for index in range(volume.volumes)
     ]
 
 
 def _template(
-    kind: str, index: int, volume: Volume, with_labels: Mapping[str, str], attributes_class: str | None
+    name: str, volume: Volume, with_labels: Mapping[str, str], attributes_class: str | None
 ) -> dict[str, Any]:
-    name = naming.claim_template(kind, index)
     made = claim(name, volume.size, volume.storage_class_name, with_labels, volume.annotations)
     if attributes_class is not None:
         made["spec"]["volumeAttributesClassName"] = attributes_class

@@ -23,12 +23,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from bookie_operator.builders import naming, sizes
+from bookie_operator.builders import in_place, naming, sizes
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.hashing import Manifest, content_hash
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.zones import spreads_over_zones
-from bookie_operator.crds.cluster_spec import Storage
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.config_keys import RESERVED, static_part, switched
 from bookie_operator.world.model import ClusterView
 
@@ -47,7 +47,6 @@ METADATA_FILES: Final = {
     "metadataServiceTokenFile": f"{METADATA_DIRECTORY}/{TOKEN_KEY}",
 }
 """How the embedded metadata service is reached; options of Spark jobs, too."""
-DATA: Final = "/data"
 
 _CLIENT_TOKENS: Final = "grpcServerAuthTokenFile"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -57,21 +56,17 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 _LINE: Final = re.compile(r"((?:\\.|[^\\=])*)=(.*)")
 
 
-def mount_path(kind: str, index: int) -> str:
-    """Where a volume is mounted. The bookie's cookie names it: it never changes."""
-    return f"{DATA}/{naming.claim_template(kind, index)}"
-
-
-def directories(storage: Storage) -> dict[str, str]:
+def directories(spec: BookieClusterSpec) -> dict[str, str]:
     """Directories by key. DbLedgerStorage wants an index directory for each ledger directory, so several of them share
     a volume if there are fewer index volumes."""
+    storage = spec.storage
     keys = {
-        "journalDirectories": ",".join(mount_path(naming.JOURNAL, i) for i in range(storage.journal.volumes)),
-        "ledgerDirectories": ",".join(mount_path(naming.LEDGER, i) for i in range(storage.ledger.volumes)),
+        "journalDirectories": ",".join(in_place.directories(spec, naming.JOURNAL, storage.journal.volumes)),
+        "ledgerDirectories": ",".join(in_place.directories(spec, naming.LEDGER, storage.ledger.volumes)),
     }
     if storage.index is not None:
-        volumes = storage.index.volumes
-        paths = [f"{mount_path(naming.INDEX, i % volumes)}/ledger-{i}" for i in range(storage.ledger.volumes)]
+        mounts = [in_place.mount_path(spec, naming.INDEX, index) for index in range(storage.index.volumes)]
+        paths = [f"{mounts[i % len(mounts)]}/ledger-{i}" for i in range(storage.ledger.volumes)]
         keys["indexDirectories"] = ",".join(paths)
     return keys
 
@@ -80,7 +75,7 @@ def operator_keys(cluster: ClusterView) -> dict[str, str]:
     """Keys that follow from other parts of `spec`: `spec.config` cannot set them."""
     spec = cluster.spec
     keys = {
-        **directories(spec.storage),
+        **directories(spec),
         "metadataServiceUri": metadata_service_uri(cluster),
         "bookiePort": str(naming.BOOKIE_PORT),
         "grpcServerPort": str(naming.GRPC_PORT),

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bookie_operator.builders import naming
+from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.desired_objects import BookieSet
@@ -81,12 +81,12 @@ def _bookies(cluster: ClusterView, pods: list[str]) -> str:
 
 
 def _bookie_id(cluster: ClusterView, pod: str) -> str:
-    return f"{pod}{naming.bookie_id_suffix(cluster.name, cluster.namespace)}"
+    return f"{pod}{in_place.id_suffix(cluster)}"
 
 
 def _claims(cluster: ClusterView, pod: str) -> list[str]:
     return [
-        naming.claim(kind, index, pod)
+        naming.claim(in_place.claim_template(cluster.spec, kind, index), pod)
         for kind, volume in volume_kinds(cluster.spec.storage).items()
         for index in range(volume.volumes)
     ]

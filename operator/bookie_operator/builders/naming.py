@@ -152,9 +152,10 @@ def pod(set_name: str, ordinal: int) -> str:
     return f"{set_name}-{ordinal}"
 
 
-def bookie_host_suffix(cluster: str, namespace: str) -> str:
-    """What follows the pod's name in the host name of a bookie; the search path of every pod completes it."""
-    return f".{admin_server_name(cluster, namespace)}"
+def bookie_host_suffix(cluster: str, namespace: str, domain: str = "") -> str:
+    """What follows the pod's name in the host name of a bookie; the search path of every pod completes it. `domain`:
+    what somebody else's configuration ended it with, of bookies that were taken over in place."""
+    return f".{admin_server_name(cluster, namespace)}{domain and f'.{domain}'}"
 
 
 def admin_server_name(cluster: str, namespace: str) -> str:
@@ -162,13 +163,13 @@ def admin_server_name(cluster: str, namespace: str) -> str:
     return f"{bookies(cluster)}.{namespace}.svc"
 
 
-def bookie_id_suffix(cluster: str, namespace: str) -> str:
-    return f"{bookie_host_suffix(cluster, namespace)}:{BOOKIE_PORT}"
+def bookie_id_suffix(cluster: str, namespace: str, domain: str = "") -> str:
+    return f"{bookie_host_suffix(cluster, namespace, domain)}:{BOOKIE_PORT}"
 
 
 def claim_template(kind: str, index: int) -> str:
     return f"{kind}-{index}"
 
 
-def claim(kind: str, index: int, pod_name: str) -> str:
-    return f"{claim_template(kind, index)}-{pod_name}"
+def claim(template: str, pod_name: str) -> str:
+    return f"{template}-{pod_name}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bookie_operator.builders import commands, config, naming
+from bookie_operator.builders import commands, in_place, naming
 from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.common import (
     CONTAINER_SECURITY,
@@ -30,7 +30,7 @@ from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.builders.zones import ZoneShare
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import Nodes, Storage
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, Nodes
 from bookie_operator.world.model import ClusterView
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -80,7 +80,7 @@ def _pod_spec(cluster: ClusterView, context: BuildContext, share: ZoneShare, con
 
 def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> dict[str, Any]:
     pod = cluster.spec.pod
-    host = f"$(POD_NAME){naming.bookie_host_suffix(cluster.name, cluster.namespace)}"
+    host = f"$(POD_NAME){in_place.host_suffix(cluster)}"
     env = [environment("BK_advertisedAddress", host)]
     if share.zone:
         env.append(environment("BK_networkLocation", f"/{share.zone}"))
@@ -95,14 +95,17 @@ def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> di
     made["livenessProbe"] = http_probe(commands.ALIVE, pod.liveness_probe, http["name"])
     made["readinessProbe"] = http_probe(commands.READY, pod.readiness_probe, http["name"])
     made["lifecycle"] = {"preStop": {"exec": {"command": commands.stop(pod.termination_grace_period_seconds)}}}
-    made["volumeMounts"] += [*_data_mounts(cluster.spec.storage), *pod.extra_volume_mounts]
+    made["volumeMounts"] += [*_data_mounts(cluster.spec), *pod.extra_volume_mounts]
     return made
 
 
-def _data_mounts(storage: Storage) -> list[dict[str, Any]]:
+def _data_mounts(spec: BookieClusterSpec) -> list[dict[str, Any]]:
     return [
-        {"name": naming.claim_template(kind, index), "mountPath": config.mount_path(kind, index)}
-        for kind, volume in volume_kinds(storage).items()
+        {
+            "name": in_place.claim_template(spec, kind, index),
+            "mountPath": in_place.mount_path(spec, kind, index),
+        }
+        for kind, volume in volume_kinds(spec.storage).items()
         for index in range(volume.volumes)
     ]
 

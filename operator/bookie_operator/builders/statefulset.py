@@ -35,6 +35,8 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
     template = pod_template(cluster, context, share, config_name)
     hashed, inputs = template_hash(template), inputs_hash(cluster)
     zone = {names.ZONE: share.label} if share.label else {}
+    # A release of Helm that the bookies were taken over from still lists the name, and would delete it one day.
+    kept = {names.KEPT_BY_HELM: "keep"} if cluster.spec.bootstrap.in_place is not None else {}
     spec = {
         "replicas": share.replicas,
         "serviceName": naming.bookies(cluster.name),
@@ -54,7 +56,7 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         naming.BOOKIE,
         {"spec": spec},
         more_labels=zone,
-        annotations={names.TEMPLATE_HASH: hashed, names.TEMPLATE_INPUTS: record(hashed, inputs)},
+        annotations={**kept, names.TEMPLATE_HASH: hashed, names.TEMPLATE_INPUTS: record(hashed, inputs)},
     )
     storage = cluster.spec.storage
     sizes, attributes = volume_sizes(storage), volume_attributes(storage, context)

@@ -254,6 +254,27 @@ class BootstrapMode(StrEnum):
     ADOPT = "Adopt"
 
 
+class InPlaceVolume(Model):
+    """Volumes of one kind, of which each bookie has one."""
+
+    claim: Name
+    """Name of the claim template: what stands before `-POD` in the names of the claims."""
+    mount_path: Words
+    """Where the volume is mounted. The cookies name the directories, so it stays."""
+    directories: Annotated[list[Words], Field(max_length=8)] = []
+    """Directories on it, as the bookies' configuration has them; without: `mountPath` alone."""
+
+
+class InPlace(Model):
+    """What stays as it is of a StatefulSet of somebody else's, such as a chart's, that is taken over with its volumes.
+    It is `NAME-bookie`, and so is its Service."""
+
+    journal: InPlaceVolume
+    ledger: InPlaceVolume
+    domain: Annotated[str, Field(max_length=253)] = "cluster.local"
+    """The last part of the bookies' ids, `POD.SERVICE.NAMESPACE.svc.DOMAIN:3181`; empty: they end with `svc`."""
+
+
 class Bootstrap(Model):
     """How the cluster came to be; it cannot be changed once the cluster exists."""
 
@@ -262,6 +283,9 @@ class Bootstrap(Model):
     instance_id: Annotated[str, Field(max_length=64)] = ""
     """Of the cluster to adopt; without: as its identity Secret says. With `New`: of a cluster in the same metadata root
     that the bookies are to join on purpose."""
+    in_place: InPlace | None = None
+    """With `Adopt`: bookies of somebody else's StatefulSet, which `kubectl bookie migrate run --in-place` hands over;
+    see docs/migrate.md."""
 
 
 class BookieClusterSpec(Model):

@@ -39,6 +39,12 @@ CERTIFICATE_FOR: Final = f"{GROUP}/certificate-for"
 RENEW_AT: Final = f"{GROUP}/renew-at"
 """Annotation of Secrets with certificates that the operator made: when it makes them anew, in seconds since 1970."""
 
+TAKEN_OVER: Final = f"{GROUP}/taken-over"
+"""Annotation of pods that somebody else's StatefulSet made, and that were taken over in place: nothing of ours runs in
+them."""
+KEPT_BY_HELM: Final = "helm.sh/resource-policy"
+"""Annotation with which Helm leaves alone what a release does not name any more."""
+
 PAUSED: Final = f"{GROUP}/paused"
 CONFIRM_DELETE: Final = f"{GROUP}/confirm-delete"
 ACCEPT_LEDGER_LOSS: Final = f"{GROUP}/accept-ledger-loss"

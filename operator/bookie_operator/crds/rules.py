@@ -31,6 +31,7 @@ VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
 ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DIRECTORY_PATTERN: Final = "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
 URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
@@ -92,6 +93,17 @@ def _disruptions(field: str) -> Rule:
     )
 
 
+def _in_place(kind: str) -> Rule:
+    return Rule(
+        f"spec.bootstrap.inPlace.{kind}",
+        f"self.claim.matches('{CLASS_PATTERN}') && self.mountPath.matches('{DIRECTORY_PATTERN}') && "
+        f"self.directories.all(d, d.matches('{DIRECTORY_PATTERN}') && (d == self.mountPath || "
+        "d.startsWith(self.mountPath + '/')))",
+        "must name a claim template, an absolute path where it is mounted, and directories on it, as in the old "
+        "StatefulSet: `kubectl get statefulset NAME -o yaml` shows them",
+    )
+
+
 _TWICE: Final = (
     ("logLevel", "logging.level"),
     ("logFormat", "logging.format"),
@@ -128,6 +140,16 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "cannot be changed once the cluster exists; put it back",
         field="spec.bootstrap",
     ),
+    Rule(
+        "spec",
+        "!has(self.bootstrap.inPlace) || (self.bootstrap.mode == 'Adopt' && size(self.bootstrap.instanceId) > 0 && "
+        "!has(self.storage.index) && self.storage.journal.volumes == 1 && self.storage.ledger.volumes == 1 && "
+        "size(self.placement.zones) < 2)",
+        "bookies that are taken over in place have one journal and one ledger volume each, and no zones: set mode to "
+        "Adopt and instanceId to that of their cluster, and leave index volumes and zones out",
+        field="bootstrap.inPlace",
+    ),
+    *(_in_place(kind) for kind in ("journal", "ledger")),
     Rule(
         "",
         f"{_NEW} || ({_same('metadataService', 'type', 'rootPath', 'size')} && "

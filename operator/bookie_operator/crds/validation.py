@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bookie_operator.crds.cluster_spec import BookieClusterSpec, MetadataServiceKind
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, BootstrapMode, MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.config_keys import switched
 from bookie_operator.crds.quantity import known_bytes
@@ -28,6 +28,7 @@ _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
 _CLASS: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_DIRECTORY: Final = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
 _INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
 _GATEWAY_KEYS: Final = (
     "grpcServerEnabled",
@@ -79,6 +80,7 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *_metadata(spec),
             *_durability(spec),
             *_zones(spec),
+            *_in_place(spec),
             *_sizes(spec),
             *_classes(spec),
             *_security(spec),
@@ -126,6 +128,28 @@ def _durability(spec: BookieClusterSpec) -> Iterator[str]:
             yield (
                 f"spec.{name}.maxUnavailable: must be 1, or less than durability.ackQuorum "
                 f"({durability.ack_quorum}): an acknowledged entry may be on that many bookies only; lower it"
+            )
+
+
+def _in_place(spec: BookieClusterSpec) -> Iterator[str]:
+    found, storage = spec.bootstrap.in_place, spec.storage
+    if found is None:
+        return
+    one_each = storage.journal.volumes == storage.ledger.volumes == 1 and storage.index is None
+    if spec.bootstrap.mode is not BootstrapMode.ADOPT or not spec.bootstrap.instance_id:
+        yield "spec.bootstrap.inPlace: set mode to Adopt, and instanceId to that of the bookies' cluster"
+    if not one_each or len(spec.placement.zones) > 1:
+        yield (
+            "spec.bootstrap.inPlace: bookies that are taken over have one journal and one ledger volume each, and no "
+            "zones; leave index volumes and zones out"
+        )
+    for kind, volume in (("journal", found.journal), ("ledger", found.ledger)):
+        paths = [volume.mount_path, *volume.directories]
+        on_it = all(f"{each}/".startswith(f"{volume.mount_path}/") for each in paths)
+        if not _CLASS.fullmatch(volume.claim) or not on_it or not all(map(_DIRECTORY.fullmatch, paths)):
+            yield (
+                f"spec.bootstrap.inPlace.{kind}: must name a claim template, an absolute path where it is mounted, and "
+                "directories on it, as in the old StatefulSet"
             )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from bookie_operator.api.admin import Admin, AdminError, Endpoint
 from bookie_operator.builders.container import ADMIN_TLS
+from bookie_operator.crds import names
 from bookie_operator.observe.times import condition
 from bookie_operator.observe.workloads import component_of, is_bookie
 from bookie_operator.planner.decision import Needs
@@ -39,10 +40,13 @@ class Told:
 
 
 def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoint]:
-    """The endpoints by pod name, of the pods that may answer: they have an address, and are not over."""
+    """The endpoints by pod name, of the pods that may answer: they have an address, and are not over. Those that were
+    taken over and not restarted yet are somebody else's programs, which are shown no token."""
     found = {}
     for pod in pods:
         status = pod.get("status") or {}
+        if names.TAKEN_OVER in (pod["metadata"].get("annotations") or {}):
+            continue
         if not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):
             continue
         if is_bookie(pod) or component_of(pod) == AUTORECOVERY:

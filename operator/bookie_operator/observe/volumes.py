@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from bookie_operator.builders import naming
 from bookie_operator.crds import names
 from bookie_operator.observe.times import condition, seconds
 from bookie_operator.world.model import AttributesView, ClaimView, ModifyState, ResizeState
@@ -19,13 +20,13 @@ _NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<po
 def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
     """None for a claim that is no volume of a bookie or of the embedded metadata service."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
-    named = _NAME.fullmatch(metadata["name"])
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    named = _NAME.fullmatch(metadata["name"]) or _taken_over(metadata["name"], labels.get(names.INSTANCE, ""))
     if not named:
         return None
-    volume = named["volume"] or (metadata.get("labels") or {}).get(names.VOLUME, "")
+    volume = named.groupdict().get("volume") or labels.get(names.VOLUME, "")
     if not volume:
         return None
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     phase = status.get("phase", "")
     resize, since, message = _resize(obj)
     return ClaimView(
@@ -49,6 +50,11 @@ def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
         zone=labels.get(names.ZONE, ""),
         attributes=_attributes(obj),
     )
+
+
+def _taken_over(name: str, cluster: str) -> re.Match[str] | None:
+    """Of bookies that were taken over in place: the name has the old template's in front."""
+    return re.fullmatch(rf".+-(?P<pod>{re.escape(naming.bookies(cluster))}-(?P<ordinal>\d+))", name)
 
 
 def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:

@@ -69,16 +69,20 @@ def config_maps(pod_spec: Mapping[str, Any]) -> frozenset[str]:
 def _template_sizes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     sizes: dict[str, str] = {}
     for template in templates:
-        found = _TEMPLATE.fullmatch(template["metadata"]["name"])
-        if found:
-            sizes[found["kind"]] = template["spec"]["resources"]["requests"]["storage"]
+        if kind := _kind_of(template):
+            sizes[kind] = template["spec"]["resources"]["requests"]["storage"]
     return sizes
 
 
 def _template_attributes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    found = ((_TEMPLATE.fullmatch(each["metadata"]["name"]), each["spec"]) for each in templates)
-    named = ((match["kind"], spec.get("volumeAttributesClassName")) for match, spec in found if match)
-    return {kind: name for kind, name in named if name}
+    named = ((_kind_of(each), each["spec"].get("volumeAttributesClassName")) for each in templates)
+    return {kind: name for kind, name in named if kind and name}
+
+
+def _kind_of(template: Mapping[str, Any]) -> str:
+    """Of volume; the name tells it unless the bookies were taken over in place. Empty: it is for no bookie's data."""
+    found = _TEMPLATE.fullmatch(template["metadata"]["name"])
+    return found["kind"] if found else str((template["metadata"].get("labels") or {}).get(names.VOLUME, ""))
 
 
 def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> PodView | None:

@@ -53,6 +53,12 @@ def status_of(cluster: KubernetesObject) -> BookieClusterStatus:
         raise Fault(f"{error}; is this kubectl-bookie older than the operator?") from None
 
 
+def domain_of(cluster: KubernetesObject) -> str:
+    """What the ids of its bookies end with, of those that were taken over in place."""
+    found = ((cluster.get("spec") or {}).get("bootstrap") or {}).get("inPlace")
+    return str(found.get("domain", "cluster.local")) if isinstance(found, dict) else ""
+
+
 def check_bookies(cluster: KubernetesObject, bookies: Sequence[str]) -> None:
     """Raises `NotThereFault` if the cluster has no bookie of one of these names."""
     known = [bookie.name for bookie in status_of(cluster).bookies]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bookie_operator.plugin.connection import Api, Connection, connects
-from bookie_operator.plugin.faults import ExitCode, Fault, NotThereFault, RefusedFault, explained
+from bookie_operator.plugin.faults import ExitCode, Fault, NotThereFault, RefusedFault, UsageFault, explained
 
 if TYPE_CHECKING:
     from bookie_operator.plugin.migration import Migration, Outlooks, View
@@ -28,6 +28,11 @@ _FAILURES: Final = 60
 """Looks in a row at which nobody tells, before a run is given up."""
 
 _output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_in_place = click.option(
+    "--in-place",
+    is_flag=True,
+    help="The bookies of a StatefulSet become the cluster's, on their volumes and with their ids: nothing is copied.",
+)
 _bookies = click.option(
     "--bookie", "bookies", multiple=True, metavar="ID", help="Only this one. May be given again. [default: all]"
 )
@@ -35,19 +40,26 @@ _bookies = click.option(
 
 @click.group()
 def migrate() -> None:
-    """Take the bookies of somebody else out of the metadata root that a cluster has joined.
+    """Move the bookies of somebody else to a cluster: beside, or in place.
 
-    Each is decommissioned by the bookies of the cluster: what it holds is copied to others while it serves, and nothing
-    of it is deleted but its cookie, once it is proved that no ledger needs it. Documentation: docs/migrate.md.
+    Beside, the cluster has joined their metadata root, and they leave it: each is decommissioned by the bookies of the
+    cluster. What it holds is copied to others while it serves, and nothing of it is deleted but its cookie, once it is
+    proved that no ledger needs it. In place (--in-place), their StatefulSet becomes the cluster's, which restarts them
+    one by one. Documentation: docs/migrate.md.
     """
 
 
 @migrate.command("plan")
 @click.argument("name")
+@_in_place
 @_output
 @connects
-def plan(connection: Connection, name: str, output: str) -> int:
+def plan(connection: Connection, name: str, in_place: bool, output: str) -> int:
     """What is to be moved to the bookies of cluster NAME, and what speaks against it. Changes nothing."""
+    if in_place:
+        from bookie_operator.plugin import in_place as command
+
+        return connection.run(lambda api: command.plan(api, name, output))
 
     async def work(api: Api) -> tuple[View, Outlooks]:
         from bookie_operator.plugin.migration import migration
@@ -66,10 +78,16 @@ def plan(connection: Connection, name: str, output: str) -> int:
 
 @migrate.command("status")
 @click.argument("name")
+@_in_place
 @_output
 @connects
-def status(connection: Connection, name: str, output: str) -> None:
+def status(connection: Connection, name: str, in_place: bool, output: str) -> None:
     """Who is still there beside the bookies of cluster NAME, how far each is, and what is next."""
+    if in_place:
+        from bookie_operator.plugin import in_place as command
+
+        connection.run(lambda api: command.status(api, name, output))
+        return
 
     async def work(api: Api) -> View:
         from bookie_operator.plugin.migration import migration
@@ -86,6 +104,7 @@ def status(connection: Connection, name: str, output: str) -> None:
 
 @migrate.command("run")
 @click.argument("name")
+@_in_place
 @_bookies
 @click.option(
     "--at-once",
@@ -95,20 +114,35 @@ def status(connection: Connection, name: str, output: str) -> None:
     help="Bookies that are read-only and drained at the same time. With all of them nothing is copied twice.",
 )
 @connects
-def run(connection: Connection, name: str, bookies: tuple[str, ...], at_once: int) -> None:
-    """Take them out, one after the other, and say when the pod of each may go.
+def run(connection: Connection, name: str, in_place: bool, bookies: tuple[str, ...], at_once: int) -> None:
+    """Take them out, one after the other, and say when the pod of each may go; or hand them over in place.
 
     May be ended at any moment, and started again: it goes on where it was. What is under way goes on without it.
     """
+    if in_place:
+        from bookie_operator.plugin import in_place as command
+
+        if bookies or at_once != 1:
+            raise UsageFault("in place the operator chooses who is next: leave --bookie and --at-once out")
+        connection.run(lambda api: command.run(api, name))
+        return
     connection.run(lambda api: _Run(api, name, frozenset(bookies), at_once).until_done())
 
 
 @migrate.command("undo")
 @click.argument("name")
+@_in_place
 @_bookies
 @connects
-def undo(connection: Connection, name: str, bookies: tuple[str, ...]) -> None:
-    """Make those writable again that are not taken out yet. A run that goes on somewhere ends."""
+def undo(connection: Connection, name: str, in_place: bool, bookies: tuple[str, ...]) -> None:
+    """Make those writable again that are not taken out yet; in place, give all back. A run that goes on ends."""
+    if in_place:
+        from bookie_operator.plugin import in_place as command
+
+        if bookies:
+            raise UsageFault("in place all of them go back to their StatefulSet: leave --bookie out")
+        connection.run(lambda api: command.undo(api, name))
+        return
     connection.run(lambda api: _undone(api, name, bookies))
 
 

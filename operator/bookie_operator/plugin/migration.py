@@ -22,7 +22,7 @@ from bookie_operator.crds.validation import known_spec, parse_spec
 from bookie_operator.observe.pods_facts import bookie_facts, cluster_facts, endpoints, tellers
 from bookie_operator.observe.workloads import is_bookie
 from bookie_operator.planner.quantity import readable
-from bookie_operator.plugin.clusters import find_cluster, pods_of, status_of
+from bookie_operator.plugin.clusters import domain_of, find_cluster, pods_of, status_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.faults import Fault, RefusedFault
 from bookie_operator.plugin.forwarding import PORT, opener, read_token, session_to, trust_of
@@ -91,7 +91,7 @@ class Migration:
                 f"{name} is of instance id {status.instance_id}, and its bookies find {facts.instance_id}: see"
                 " InstanceMismatch in docs/operator.md"
             )
-        suffix = naming.bookie_id_suffix(name, self._api.namespace)
+        suffix = naming.bookie_id_suffix(name, self._api.namespace, domain_of(self._cluster))
         known = {each.bookie_id for each in status.bookies if each.bookie_id}
         there = facts.registered | facts.cookies
         own = known | {each for each in there if each.endswith(suffix)}

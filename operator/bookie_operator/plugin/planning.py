@@ -9,16 +9,17 @@ Threads: one event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bookie_operator.api.admin import Admin
+from bookie_operator.api.admin import Admin, Endpoint
 from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import DEPLOYMENT, STATEFUL_SET, KubernetesObject
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import key_of
 from bookie_operator.crds import names
 from bookie_operator.crds.validation import known_spec, parse_spec, validate
@@ -27,12 +28,14 @@ from bookie_operator.observe.observing import Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner import holding, invariants
-from bookie_operator.planner.decision import Plan
+from bookie_operator.planner.decision import Needs, Plan
+from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.plugin.clusters import pods_of, status_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import Open, read_token, session_to, trust_of
+from bookie_operator.world.model import ClusterView, World
 
 _OPERATOR: Final = {names.NAME: "podkeeper-operator"}
 _ADMIN_TIMEOUT_S: Final = 15.0
@@ -49,13 +52,40 @@ class Planned:
     """What could not be read, and makes the plan less certain."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the operator sees, and what it would make of the cluster."""
+
+    cluster: ClusterView
+    world: World
+    objects: DesiredObjects
+    desired: Desired
+    tellers: tuple[Endpoint, ...]
+    doubts: tuple[str, ...]
+
+
 async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Planned:
     """Reads only. Raises KubernetesError, and `Fault` for a status that cannot be read."""
+    seen = await see(api, cluster, open_socket, needs)
+    if not isinstance(seen, Seen):
+        return Planned(None, seen)
+    doubts = list(seen.doubts)
+    if seen.world.facts is None and seen.world.pods:
+        doubts.append(f"no pod could tell about the cluster: {seen.world.facts_error or 'none is reachable'}")
+    plan = make_plan(seen.world, seen.desired)
+    violations = tuple(invariants.check(seen.world, seen.desired, plan))
+    return Planned(plan, seen.world.spec_errors, violations, tuple(doubts))
+
+
+async def see(
+    api: Api, cluster: KubernetesObject, open_socket: Open, asks: Callable[[World, Desired], Needs]
+) -> Seen | tuple[str, ...]:
+    """Or why the spec cannot be read. `asks`: what is asked for beside. Raises as `planned`."""
     status = status_of(cluster)
     asked, ignored = known_spec(cluster.get("spec") or {})
     spec, errors = parse_spec(asked)
     if spec is None:
-        return Planned(None, errors)
+        return errors
     errors = validate(spec, status)
     view = cluster_view(cluster)
     doubts: list[str] = list(ignored)
@@ -63,7 +93,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
     try:
         objects = build(view, context)
     except Exception as exc:
-        return Planned(None, errors or (f"spec: no objects can be made of it ({type(exc).__name__})",))
+        return errors or (f"spec: no objects can be made of it ({type(exc).__name__})",)
     desired = objects.desired()
     token = await _token(api, view.name, doubts)
     async with session_to(await pods_of(api, view.name), open_socket) as session:
@@ -80,13 +110,9 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
             objects=objects,
         )
         desired = holding.hold(observed.world, desired)
-        observed = await with_needs(sources, observed, needs(observed.world, desired))
+        observed = await with_needs(sources, observed, asks(observed.world, desired))
         observed = await with_config_changes(api.kubernetes, observed, objects, desired.held)
-    world = observed.world
-    if world.facts is None and world.pods:
-        doubts.append(f"no pod could tell about the cluster: {world.facts_error or 'none is reachable'}")
-    plan = make_plan(world, desired)
-    return Planned(plan, errors, tuple(invariants.check(world, desired, plan)), tuple(doubts))
+    return Seen(view, observed.world, objects, desired, observed.tellers, tuple(doubts))
 
 
 async def _token(api: Api, cluster: str, doubts: list[str]) -> str:

@@ -20,7 +20,7 @@ from bookie_operator.api.admin import Admin, Endpoint
 from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import POD, STATEFUL_SET, KubernetesObject
 from bookie_operator.builders import naming
-from bookie_operator.plugin.clusters import list_clusters, status_of
+from bookie_operator.plugin.clusters import domain_of, list_clusters, status_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, opener, session_to
 from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase
@@ -160,7 +160,9 @@ async def _owners(api: Api, ids: Sequence[str]) -> dict[str, str]:
     for each in clusters:
         namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
         told = {bookie.bookie_id for bookie in status_of(each).bookies}
-        suffix = naming.bookie_id_suffix(name, namespace)  # of one that came just now its status does not tell yet
+        suffix = naming.bookie_id_suffix(
+            name, namespace, domain_of(each)
+        )  # of one that came just now its status does not tell yet
         found |= {one: f"{namespace}/{name}" for one in ids if one in told or one.endswith(suffix)}
     return found
 

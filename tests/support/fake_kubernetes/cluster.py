@@ -18,7 +18,19 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, JOB, POD, SECRET, STATEFUL_SET, STORAGE_CLASS, TASK
+from bookie_operator.api.kinds import (
+    BUDGET,
+    CLUSTER,
+    CONFIG_MAP,
+    EVENT,
+    JOB,
+    POD,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    TASK,
+)
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.api.trust import Trust
@@ -69,6 +81,14 @@ class FakeCluster:
         self.controllers = Controllers(store, self._started, self._initialised)
         self.operators: list[OperatorContext] = []
         self.time = START
+        self.domain = ""
+        """Ends the bookies' ids, with a dot before it, where another chart made the bookies."""
+        self.chart_config = {
+            "journalDirectories": "/pulsar/data/journal",
+            "ledgerDirectories": "/pulsar/data/ledgers",
+            "useHostNameAsBookieID": "true",
+            "bookiePort": "3181",
+        }
         store.listeners.append(self._changed)
         self.claim_rules = ClaimRules()
         store.admission += [self.claim_rules, judge_status]
@@ -133,7 +153,7 @@ class FakeCluster:
         return [pod["metadata"]["name"] for pod in self.store.children(POD, self.namespace, chosen)]
 
     def bookie_id(self, pod: str) -> str:
-        return f"{pod}.{NAME}-bookie.{self.namespace}.svc:3181"
+        return f"{pod}.{NAME}-bookie.{self.namespace}.svc{self.domain}:3181"
 
     def _id_of(self, pod: Object) -> str:
         """Empty: it is of no bookie."""
@@ -141,7 +161,8 @@ class FakeCluster:
         if namespace == STRANGERS:
             return self.stranger_id(name)
         labels = pod["metadata"].get("labels") or {}
-        return self.bookie_id(name) if labels.get(names.COMPONENT) == "bookie" else ""
+        chart = self.domain and name.startswith(f"{NAME}-bookie-")
+        return self.bookie_id(name) if chart or labels.get(names.COMPONENT) == "bookie" else ""
 
     def stranger_id(self, pod: str) -> str:
         return f"{pod}.{STRANGERS}-bookie.{STRANGERS}.svc.cluster.local:3181"
@@ -160,6 +181,35 @@ class FakeCluster:
         for ledger in range(1000, 1000 + ledgers):
             self.bookkeeper.ledgers[ledger] = {ids[(ledger + copy) % number] for copy in range(3)}
         return ids
+
+    def with_chart(self, number: int = 3, ledgers: int = 6) -> None:
+        """Bookies that another chart runs in the cluster's namespace, under the names that the cluster's have."""
+        self.domain, name, labels = ".cluster.local", f"{NAME}-bookie", {"app": "pulsar", names.NAME: "pulsar"}
+        kinds = ("journal", "ledgers")
+        container = {
+            "name": "pulsar",
+            "image": "java",
+            "volumeMounts": [{"name": f"{name}-{kind}", "mountPath": f"/pulsar/data/{kind}"} for kind in kinds],
+        }
+        template = {"metadata": {"labels": {**labels, "component": "bookie"}}, "spec": {"containers": [container]}}
+        size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
+        spec = {
+            "replicas": number,
+            "serviceName": name,
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate"},
+            "template": template,
+            "volumeClaimTemplates": [{"metadata": {"name": f"{name}-{kind}"}, "spec": size} for kind in kinds],
+        }
+        self.bookkeeper.instance_id = "of-the-chart"
+        made = {"metadata": {"name": name, "labels": {names.MANAGED_BY: "Helm"}}}
+        self.store.create(STATEFUL_SET, self.namespace, {**made, "spec": spec})
+        selecting = {"clusterIP": "None", "selector": labels, "ports": [{"name": "bookie", "port": 3181}]}
+        self.store.create(SERVICE, self.namespace, {**made, "spec": selecting})
+        budget = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+        self.store.create(BUDGET, self.namespace, {**made, "spec": budget})
+        self.run_controllers()
+        self.fill(ledgers, number)
 
     def scale_strangers(self, replicas: int) -> None:
         self.store.patch(STATEFUL_SET, STRANGERS, f"{STRANGERS}-bookie", {"spec": {"replicas": replicas}})
@@ -241,7 +291,9 @@ class FakeCluster:
     def _started(self, pod: Object) -> None:
         if bookie_id := self._id_of(pod):
             self.bookkeeper.start(bookie_id)
-        if bookie_id and pod["metadata"]["namespace"] == self.namespace:
+        if self.domain and bookie_id and names.TEMPLATE_HASH not in (pod["metadata"].get("annotations") or {}):
+            self.bookkeeper.config[bookie_id] = dict(self.chart_config)
+        elif bookie_id and pod["metadata"]["namespace"] == self.namespace:
             settings = self.store.get(CONFIG_MAP, self.namespace, f"{NAME}-bookie-settings")
             self.bookkeeper.config[bookie_id] = dict(settings["data"])
 

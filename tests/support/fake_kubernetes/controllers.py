@@ -71,7 +71,7 @@ class Controllers:
                 self.store.delete(POD, namespace, pod["metadata"]["name"])
         for pod_name in wanted:
             if self.store.find(POD, namespace, pod_name) is None and self._claims(owner, pod_name):
-                self._make(owner, pod_name, spec["template"], revision, pod_name)
+                self._make(owner, pod_name, _with_claims(spec, pod_name), revision, pod_name)
         pods = [pod for each in wanted if (pod := self.store.find(POD, namespace, each)) is not None]
         status = {
             "observedGeneration": owner["metadata"]["generation"],
@@ -241,6 +241,14 @@ class Controllers:
         live = self.store.get(resource, metadata["namespace"], metadata["name"])
         new = {"metadata": {"resourceVersion": ""}, "status": {**(live.get("status") or {}), **status}}
         return self.store.replace(resource, metadata["namespace"], metadata["name"], new, "status")
+
+
+def _with_claims(spec: Object, pod_name: str) -> Object:
+    """The template of a StatefulSet's pod, with the claims that it mounts."""
+    names = [each["metadata"]["name"] for each in spec.get("volumeClaimTemplates") or ()]
+    claims = [{"name": each, "persistentVolumeClaim": {"claimName": f"{each}-{pod_name}"}} for each in names]
+    pod = spec["template"]["spec"]
+    return {**spec["template"], "spec": {**pod, "volumes": [*(pod.get("volumes") or ()), *claims]}}
 
 
 def _node_of(pod: Object) -> str:

@@ -41,6 +41,9 @@ def confirmed(world: World) -> bool:
 def shared(world: World, desired: Desired) -> str:
     """Why its data may be others' too; empty: they are its own."""
     keep = "set spec.storage.retention.whenDeleted to Retain to delete the resource and keep the volumes"
+    sets = {f"StatefulSet/{one.name}" for one in desired.stateful_sets}
+    if given_back := sorted(sets & world.taken.keys() - world.outlived):
+        return f"{given_back[0]} is somebody else's, and its bookies use the same metadata: {keep}"
     if world.facts is None:
         if world.cluster.status.instance_id == world.cluster.uid:
             return ""

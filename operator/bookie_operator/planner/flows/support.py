@@ -37,6 +37,14 @@ def names_taken(world: World, desired: Desired) -> Wait | None:
     if not strangers:
         return None
     each = "; ".join(strangers[:5])
+    if world.cluster.spec.bootstrap.in_place is not None:
+        return Wait(
+            "NameTaken",
+            f"what is to be taken over in place is somebody else's still: {each}. Run `kubectl bookie migrate run "
+            f"{world.cluster.name} --in-place`",
+            seconds=15.0,
+            stalled=True,
+        )
     return Wait(
         "NameTaken",
         f"names that the cluster needs are somebody else's, whose objects are left alone: {each}. Give these another "
@@ -146,6 +154,8 @@ def _deployment(world: World, wanted: DesiredDeployment, why: str) -> Act | None
 def _was_writable(world: World) -> bool:
     if world.cluster.status.ledgers.auditor:
         return True
+    if world.facts is None and view.adopts(world):  # of bookies that were taken over in place none can tell
+        return sum(pod.ready for pod in world.pods) >= world.cluster.spec.durability.ensemble_size
     return world.facts is not None and len(world.facts.writable) >= world.cluster.spec.durability.ensemble_size
 
 

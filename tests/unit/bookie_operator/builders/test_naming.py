@@ -63,7 +63,7 @@ def test_two_zones_have_two_names(zones: set[str]) -> None:
 
 
 def test_names_of_claims_and_bookies() -> None:
-    assert naming.claim("journal", 1, "demo-bookie-0") == "journal-1-demo-bookie-0"
+    assert naming.claim("journal-1", "demo-bookie-0") == "journal-1-demo-bookie-0"
     found = build(cluster(), BuildContext()).desired()
     assert found.bookie_id("demo-bookie-2") == "demo-bookie-2.demo-bookie.storage.svc:3181"
     assert found.bookie_id("demo-bookie-77") == "demo-bookie-77.demo-bookie.storage.svc:3181"

@@ -9,6 +9,7 @@ import pytest
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.reading import MESSAGES
 from bookie_operator.crds.validation import parse_spec, parse_status, validate
+from tests.support.admission_cases import IN_PLACE
 from tests.unit.bookie_operator.crds.examples import PARTIAL, minimal, parsed
 
 NOTHING = BookieClusterStatus()
@@ -34,6 +35,28 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (
         {"metadataService": {"uri": "zk://a", "rootPath": "/a//b"}},
         "spec.metadataService.rootPath: holds an empty part",
+    ),
+    (
+        {"bootstrap": {"inPlace": IN_PLACE}},
+        "spec.bootstrap.inPlace: set mode to Adopt, and instanceId to that of the bookies' cluster",
+    ),
+    (
+        {
+            "bootstrap": {"mode": "Adopt", "instanceId": "a", "inPlace": IN_PLACE},
+            "storage": {"journal": {"size": "1Gi", "volumes": 2}, "ledger": {"size": "1Gi"}},
+        },
+        "spec.bootstrap.inPlace: bookies that are taken over have one journal and one ledger volume each, and no zones",
+    ),
+    *(
+        (
+            {"bootstrap": {"mode": "Adopt", "instanceId": "a", "inPlace": {**IN_PLACE, "ledger": wrong}}},
+            "spec.bootstrap.inPlace.ledger: must name a claim template, an absolute path where it is mounted",
+        )
+        for wrong in (
+            {"claim": "A", "mountPath": "/a"},
+            {"claim": "a", "mountPath": "/a/../b"},
+            {"claim": "a", "mountPath": "/a", "directories": ["/ab"]},
+        )
     ),
     ({"durability": {"ackQuorum": 3, "writeQuorum": 2}}, "spec.durability.ackQuorum: must not exceed writeQuorum"),
     ({"durability": {"writeQuorum": 4}}, "spec.durability.writeQuorum: must not exceed ensembleSize"),

@@ -43,6 +43,7 @@ FLOWS = "tests.unit.bookie_operator.planner.flows"
 ADMIN = "tests.unit.bookie_operator.reconcile.test_admin_certificate"
 BUILD = "tests.unit.bookie_operator.builders.test_build"
 PLUGIN = "tests.unit.bookie_operator.plugin"
+IN_PLACE = f"{PLUGIN}.test_migrate_in_place"
 ELSEWHERE = {
     "tell the right bootstrap.instanceId": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
     "or delete the claims that do not belong to it": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
@@ -191,6 +192,53 @@ ELSEWHERE = {
     "then delete the claims of {}": (
         f"{PLUGIN}.test_migrate:test_one_after_the_other_is_drained_and_removed_by_its_owner"
     ),
+    "move these bookies beside": (
+        f"{PLUGIN}.test_migrate:test_one_after_the_other_is_drained_and_removed_by_its_owner"
+    ),
+    "move it beside": f"{PLUGIN}.test_migrate:test_one_after_the_other_is_drained_and_removed_by_its_owner",
+    "leave --bookie and --at-once out": f"{IN_PLACE}:test_it_has_to_be_asked_for_in_the_right_words",
+    "leave --bookie out": f"{IN_PLACE}:test_it_has_to_be_asked_for_in_the_right_words",
+    "`kubectl bookie migrate run {} --in-place` takes them over once more": (
+        f"{IN_PLACE}:test_undo_gives_all_back_and_it_goes_forward_again"
+    ),
+    "or delete the BookieCluster after `kubectl bookie resume {}`": (
+        f"{IN_PLACE}:test_undo_gives_all_back_and_it_goes_forward_again"
+    ),
+    "`bookie cluster lost-delay set {}` puts it back": (
+        f"{IN_PLACE}:test_undo_gives_all_back_and_it_goes_forward_again"
+    ),
+    "`kubectl bookie migrate {} {} --in-place`": (
+        f"{IN_PLACE}:test_whoever_dies_at_whatever_request_is_followed_by_anybody"
+    ),
+    "set spec.storage.{}.size to {}": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "which would make it again: stop that operator first": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "set spec.replicas to {}": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "set spec.bootstrap.inPlace.{}.claim": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "set spec.bootstrap.inPlace.{}.mountPath": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "set spec.bootstrap.inPlace.{}.directories to it": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "set spec.config.ledgerStorageClass to it": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "give it that one first with `bookie cluster rename-bookie`": (
+        f"{IN_PLACE}:test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_possible"
+    ),
+    "stop that one first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "bring it up first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "and grow it afterwards": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "copy its bookie's data to another one first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "Run `kubectl bookie migrate run": f"{IN_PLACE}:test_the_operator_waits_until_it_is_told",
+    "`kubectl bookie migrate undo {} --in-place` ends that": f"{IN_PLACE}:test_a_run_ends_when_somebody_gives_back",
+    "end it, or wait, at most": f"{IN_PLACE}:test_two_commands_at_once_are_refused",
     "stop {} for good, and remove its volumes": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",
     "delete pod {} in namespace {} for good": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",
     "delete the pods one at a time": (

@@ -1,0 +1,537 @@
+"""A StatefulSet of somebody else's and what belongs to it becomes a cluster's, in place, and back: what is there, what
+speaks against it, and the next thing to do.
+
+There, the StatefulSet is deleted without its pods, which get the cluster's labels; the operator then makes its own of
+the same name, and rolls the pods as it rolls any new template: one after the other, each behind its gates. Back, it is
+the same with the StatefulSet that was kept in the record.
+
+Invariants
+- The next thing follows from what is there: who dies between two of them is followed by anybody.
+- The operator is paused before anything is changed, and has said so.
+- No pod and no claim is made or deleted here but the pods on the way back, one at a time, each by its UID. As a pod has
+  the same name and claims either way, Kubernetes never runs two of them.
+- What is overwritten or deleted was kept before in the record, a ConfigMap.
+
+Threads: values and pure functions, any thread; `Step.act` on the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from bookie_operator.api.admin import Admin, AdminError
+from bookie_operator.api.kinds import (
+    CLUSTER,
+    CONFIG_MAP,
+    STATEFUL_SET,
+    KubernetesObject,
+    key_of,
+    resource_of,
+)
+from bookie_operator.builders import in_place, naming, ownership
+from bookie_operator.builders.claims import volume_sizes
+from bookie_operator.builders.common import labels
+from bookie_operator.crds import names
+from bookie_operator.crds.quantity import known_bytes
+from bookie_operator.observe.times import condition, seconds
+from bookie_operator.planner import gates
+from bookie_operator.plugin.clusters import pods_of
+from bookie_operator.plugin.connection import Api
+from bookie_operator.plugin.faults import Fault
+from bookie_operator.plugin.forwarding import opener, read_token, session_to, trust_of
+from bookie_operator.plugin.planning import Seen
+
+_KEPT_KINDS: Final = frozenset({"Service", "ServiceAccount"})
+"""Pods depend on them: they are handed over."""
+_MADE_ANEW: Final = frozenset({"PodDisruptionBudget", "NetworkPolicy", "PodMonitor"})
+"""Nothing is lost while they are away: the operator makes its own."""
+_SERVER_SIDE: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "ownerReferences")
+_ASK_S: Final = 30.0
+_OWN_LABELS: Final = (names.NAME, names.INSTANCE, names.COMPONENT, names.PART_OF, names.MANAGED_BY)
+
+
+class Phase(StrEnum):
+    NONE = ""
+    TAKING_OVER = "TakingOver"
+    TAKEN_OVER = "TakenOver"
+    GIVING_BACK = "GivingBack"
+    GIVEN_BACK = "GivenBack"
+
+
+def record_name(cluster: str) -> str:
+    return f"{cluster}-in-place"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """All that counts, at one moment."""
+
+    seen: Seen
+    resource: KubernetesObject
+    """The BookieCluster."""
+    record: KubernetesObject | None
+    stateful_set: KubernetesObject | None
+    """Of the cluster's name, whoever made it."""
+    named: Mapping[str, KubernetesObject]
+    """By `Kind/name`: what has the name of something that the cluster needs, and may be handed over."""
+    pods: Mapping[str, KubernetesObject]
+    """By name, those of the StatefulSet's name."""
+    others: tuple[KubernetesObject, ...]
+    """The other pods of the namespace."""
+    claims: dict[str, KubernetesObject]
+    """By name, those of these pods."""
+
+    @property
+    def phase(self) -> Phase:
+        return Phase(self.record["data"]["phase"]) if self.record is not None else Phase.NONE
+
+    @property
+    def kept(self) -> dict[str, KubernetesObject]:
+        """What the record keeps, by `Kind/name`."""
+        return json.loads(self.record["data"]["originals"]) if self.record is not None else {}
+
+    @property
+    def set_name(self) -> str:
+        return naming.bookies(self.seen.cluster.name)
+
+    @property
+    def foreign(self) -> KubernetesObject | None:
+        """The StatefulSet, if it is somebody else's."""
+        found = self.stateful_set
+        return found if found is not None and not ownership.is_own(found, self.seen.cluster) else None
+
+    def claims_of(self, pod: str) -> Iterator[tuple[str, str]]:
+        """Kind and name of each."""
+        for kind in (naming.JOURNAL, naming.LEDGER):
+            yield kind, naming.claim(in_place.claim_template(self.seen.cluster.spec, kind, 0), pod)
+
+
+@dataclass(frozen=True)
+class Step:
+    words: str
+    act: Callable[[Api], Awaitable[object]] | None = None
+    """None: it is waited for."""
+
+
+def of_pod_set(set_name: str, pod: KubernetesObject) -> bool:
+    return re.fullmatch(rf"{re.escape(set_name)}-\d+", pod["metadata"]["name"]) is not None
+
+
+def is_ready(pod: KubernetesObject) -> bool:
+    return condition(pod, "Ready").get("status") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def runs_ours(pod: KubernetesObject) -> bool:
+    return names.TEMPLATE_HASH in _annotations(pod)
+
+
+# --- what speaks against it ---------------------------------------------------------------------------------------
+
+
+def refusals(sight: Sight, told: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]) -> list[str]:
+    """Before the StatefulSet is taken away. `told`: the configuration of pods that tell it; `ours`: of the cluster."""
+    owner, spec = sight.foreign, sight.seen.cluster.spec
+    if owner is None:
+        return [f"there is no StatefulSet {sight.set_name} in this namespace: is the BookieCluster named after it?"]
+    found = [f"spec is wrong: {each}" for each in sight.seen.world.spec_errors]
+    for key, each in {**sight.named, key_of(owner): owner}.items():
+        if not ownership.is_own(each, sight.seen.cluster) and _controlled(each):
+            found.append(f"{key}: {ownership.owner_of(each)}, which would make it again: stop that operator first")
+    others = sight.seen.world.taken.keys() - {*sight.named, key_of(owner)}
+    found += [f"{key} is somebody else's, and is not handed over: give it another name" for key in sorted(others)]
+    if owner["spec"].get("serviceName") != sight.set_name:
+        found.append(
+            f"the Service of StatefulSet {sight.set_name} is {owner['spec'].get('serviceName')}, and the host names of"
+            f" yours would be those of {sight.set_name}: move these bookies beside"
+        )
+    service = sight.named.get(f"Service/{sight.set_name}")
+    if service is not None and service["spec"].get("clusterIP") != "None":
+        found.append(
+            f"Service {sight.set_name} has an address of its own, which a Service that names bookies has not, and it"
+            " cannot be taken away: move these bookies beside"
+        )
+    replicas = int(owner["spec"].get("replicas", 1))
+    if replicas != spec.replicas:
+        found.append(f"StatefulSet {sight.set_name} has {replicas} replicas: set spec.replicas to {replicas}")
+    for ordinal in range(replicas):
+        found += _pod_refusals(sight, naming.pod(sight.set_name, ordinal))
+    for pod, config in sorted(told.items()):
+        found += _config_refusals(sight, pod, config, ours)
+    return found
+
+
+def _pod_refusals(sight: Sight, name: str) -> Iterator[str]:
+    pod = sight.pods.get(name)
+    if pod is None or not is_ready(pod):
+        yield f"pod {name} is not ready: bring it up first"
+        return
+    volumes = {
+        each["persistentVolumeClaim"]["claimName"]: each["name"]
+        for each in pod["spec"].get("volumes") or ()
+        if "persistentVolumeClaim" in each
+    }
+    for kind, claim in sight.claims_of(name):
+        path = in_place.mount_path(sight.seen.cluster.spec, kind, 0)
+        live = sight.claims.get(claim)
+        if live is None or claim not in volumes:
+            shown = ", ".join(sorted(volumes)) or "none"
+            yield f"pod {name} has no claim {claim}; it has {shown}: set spec.bootstrap.inPlace.{kind}.claim"
+        elif "deletionTimestamp" in live["metadata"] or (live.get("status") or {}).get("phase") != "Bound":
+            yield f"claim {claim} is not bound, or is being deleted: copy its bookie's data to another one first"
+        elif path not in (mounted := _mounts(pod, volumes[claim])):
+            where = ", ".join(mounted) or "nowhere"
+            yield f"claim {claim} is mounted at {where}: set spec.bootstrap.inPlace.{kind}.mountPath"
+        else:
+            asked = volume_sizes(sight.seen.cluster.spec.storage)[kind]
+            has = live["spec"]["resources"]["requests"]["storage"]
+            if (known_bytes(asked) or 0) > (known_bytes(has) or 0):
+                yield f"claim {claim} has {has}: set spec.storage.{kind}.size to {has}, and grow it afterwards"
+            yield from (
+                f"claim {claim} is used by pod {other['metadata']['name']} too: stop that one first"
+                for other in sight.others
+                if any(
+                    (each.get("persistentVolumeClaim") or {}).get("claimName") == claim
+                    for each in other["spec"].get("volumes") or ()
+                )
+            )
+
+
+def _mounts(pod: KubernetesObject, volume: str) -> list[str]:
+    """Where it is mounted as a whole."""
+    return [
+        each["mountPath"].rstrip("/")
+        for container in pod["spec"]["containers"]
+        for each in container.get("volumeMounts") or ()
+        if each["name"] == volume and not each.get("subPath") and not each.get("subPathExpr")
+    ]
+
+
+_ON_DISK: Final = ("journalDirectories", "ledgerDirectories", "indexDirectories", "bookiePort", "ledgerStorageClass")
+"""Keys that cookies and directories depend on."""
+
+
+def _config_refusals(sight: Sight, pod: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
+    for key in _ON_DISK:
+        there, here = theirs.get(key, "").strip(), ours.get(key, "")
+        if there and there != here and not (key == "indexDirectories" and there == ours["ledgerDirectories"]):
+            yield f"{pod} has {key}={there}, and yours {here or 'none'}: {_remedy(key)}"
+    host = f"{pod}{in_place.host_suffix(sight.seen.cluster)}"
+    given = theirs.get("bookieId") or ""
+    address = theirs.get("advertisedAddress") or ""
+    by_name = theirs.get("useHostNameAsBookieID") == "true" and theirs.get("useShortHostName") != "true"
+    if (
+        (given and given != f"{host}:{naming.BOOKIE_PORT}")
+        or (address and address != host)
+        or not (given or address or by_name)
+    ):
+        known = given or address or "its address or its short name"
+        yield (
+            f"the id of {pod} is {known}, and as yours it would be {host}:{naming.BOOKIE_PORT}: give it that one first"
+            " with `bookie cluster rename-bookie`, or move it beside"
+        )
+
+
+def _remedy(key: str) -> str:
+    if key == "ledgerStorageClass":
+        return "set spec.config.ledgerStorageClass to it"
+    kind = {"journalDirectories": naming.JOURNAL, "ledgerDirectories": naming.LEDGER}.get(key)
+    if kind is not None:
+        return f"set spec.bootstrap.inPlace.{kind}.directories to it"
+    return "it cannot be taken over in place; move it beside"
+
+
+# --- there --------------------------------------------------------------------------------------------------------
+
+
+def next_there(sight: Sight) -> Step | None:
+    """None: everything is handed over, and the operator is at work."""
+    left = (
+        _claim_labels(sight)
+        or _orphaned(sight, sight.foreign, "its pods go on without it")
+        or _names_held(sight, theirs=True)
+        or _pod_labels(sight)
+        or _handed_over(sight)
+    )
+    if left is not None:
+        return paused(sight) or left
+    if not sight.seen.cluster.paused:
+        return None
+    return Step(
+        "everything is handed over; the operator restarts the bookies, one after the other",
+        lambda api: _merge(api, sight.resource, {"metadata": {"annotations": {names.PAUSED: None}}}),
+    )
+
+
+def paused(sight: Sight) -> Step | None:
+    if not sight.seen.cluster.paused:
+        return Step(
+            "the operator is paused",
+            lambda api: _merge(api, sight.resource, {"metadata": {"annotations": {names.PAUSED: "true"}}}),
+        )
+    told = condition(sight.resource, "Paused").get("status") == "True"
+    return None if told else Step("waits until the operator says that it is paused: does it run?")
+
+
+def _claim_labels(sight: Sight) -> Step | None:
+    cluster = sight.seen.cluster
+    common = {**labels(cluster, naming.BOOKIE), names.INSTANCE_ID: cluster.spec.bootstrap.instance_id}
+    for pod in sight.pods:
+        for kind, name in sight.claims_of(pod):
+            claim, wanted = sight.claims.get(name), {**common, names.VOLUME: kind}
+            if claim is not None and not wanted.items() <= _labels(claim).items():
+                return _merging(f"claim {name} is marked as the cluster's", claim, {"labels": wanted})
+    return None
+
+
+def _orphaned(sight: Sight, owner: KubernetesObject | None, then: str) -> Step | None:
+    """The pods stay; a second of a name cannot be made while the first is there."""
+    if owner is None:
+        return None
+    words = f"StatefulSet {sight.set_name} is deleted: {then}"
+    if "deletionTimestamp" in owner["metadata"]:
+        return Step(words)
+    return Step(words, lambda api: _delete(api, owner, "Orphan"))
+
+
+def _names_held(sight: Sight, *, theirs: bool) -> Step | None:
+    """Before labels of pods change: a Service that selects nothing keeps the addresses that it has, so the bookies are
+    found by their names all the time. Whoever owns it next selects again."""
+    service = sight.named.get(f"Service/{sight.set_name}")
+    if service is None or ownership.is_own(service, sight.seen.cluster) is theirs or not _selector(service):
+        return None
+    return Step(
+        f"Service {sight.set_name} keeps the names that it has",
+        lambda api: _merge(api, service, {"spec": {"selector": None}}),
+    )
+
+
+def _pod_labels(sight: Sight) -> Step | None:
+    wanted, marks = labels(sight.seen.cluster, naming.BOOKIE), {names.TAKEN_OVER: "true"}
+    for name, pod in sight.pods.items():
+        done = wanted.items() <= _labels(pod).items() and (runs_ours(pod) or names.TAKEN_OVER in _annotations(pod))
+        if not done:
+            patch = {"labels": wanted} if runs_ours(pod) else {"labels": wanted, "annotations": marks}
+            return _merging(f"pod {name} is marked as the cluster's", pod, patch)
+    return None
+
+
+def _handed_over(sight: Sight) -> Step | None:
+    cluster = sight.seen.cluster
+    for key, each in sight.named.items():
+        if ownership.is_own(each, cluster):
+            continue
+        if each["kind"] in _MADE_ANEW:
+            return Step(f"{key} makes way for the operator's own", lambda api, each=each: _delete(api, each))  # type: ignore[misc]
+        patch = {"labels": labels(cluster, naming.BOOKIE), "annotations": {names.KEPT_BY_HELM: "keep"}}
+        return _merging(f"{key} is handed over", each, patch)
+    return None
+
+
+# --- back ---------------------------------------------------------------------------------------------------------
+
+
+def next_back(sight: Sight) -> Step | None:
+    """None: everything is as it was."""
+    own = sight.stateful_set if sight.foreign is None else None
+    return (
+        paused(sight)
+        or _orphaned(sight, own, "its pods go on without it")
+        or _names_held(sight, theirs=False)
+        or _pods_back(sight)
+        or _objects_back(sight)
+        or _set_back(sight)
+        or _claims_back(sight)
+        or _rolled_back(sight)
+        or _strategy_back(sight)
+    )
+
+
+def _pods_back(sight: Sight) -> Step | None:
+    """All of them get what the old StatefulSet selects by; those that it made lose what the operator gave them."""
+    spec = sight.kept[f"StatefulSet/{sight.set_name}"]["spec"]
+    selected = spec["selector"]["matchLabels"]
+    made: Mapping[str, str] = spec["template"]["metadata"]["labels"]
+    for name, pod in sight.pods.items():
+        if names.TAKEN_OVER in _annotations(pod):
+            lost = {each: None for each in _OWN_LABELS if each not in made}
+            patch = {"labels": {**lost, **made}, "annotations": {names.TAKEN_OVER: None}}
+        elif not selected.items() <= _labels(pod).items():
+            patch = {"labels": selected}
+        else:
+            continue
+        return _merging(f"pod {name} is marked as the old StatefulSet's", pod, patch)
+    return None
+
+
+def _objects_back(sight: Sight) -> Step | None:
+    for key, old in sight.kept.items():
+        live = sight.named.get(key)
+        if old["kind"] == STATEFUL_SET.kind:
+            continue
+        if live is None:
+            return Step(f"{key} is made again", lambda api, old=old: api.kubernetes.create(old))  # type: ignore[misc]
+        if not ownership.is_own(live, sight.seen.cluster) and _selector(live) == _selector(old):
+            continue
+        if old["kind"] in _MADE_ANEW:
+            return Step(f"{key} makes way for the old one", lambda api, live=live: _delete(api, live))  # type: ignore[misc]
+        return Step(f"{key} is as it was", lambda api, live=live, old=old: _restore(api, live, old))  # type: ignore[misc]
+    return None
+
+
+def _set_back(sight: Sight) -> Step | None:
+    old = sight.kept[f"StatefulSet/{sight.set_name}"]
+    if sight.stateful_set is None:
+        held = {**old, "spec": {**old["spec"], "updateStrategy": {"type": "OnDelete"}}}
+        return Step(
+            f"StatefulSet {sight.set_name} is made again, and takes its pods back as they are",
+            lambda api: api.kubernetes.create(held),
+        )
+    uid = sight.stateful_set["metadata"]["uid"]
+    loose = [name for name, pod in sight.pods.items() if _controlled(pod).get("uid") != uid]
+    return Step(f"waits until StatefulSet {sight.set_name} has taken {loose[0]} back") if loose else None
+
+
+def _claims_back(sight: Sight) -> Step | None:
+    for name, claim in sight.claims.items():
+        if names.INSTANCE_ID in _labels(claim):
+            ours = dict.fromkeys((*_OWN_LABELS, names.INSTANCE_ID, names.VOLUME))
+            made: Mapping[str, str] = sight.kept[f"StatefulSet/{sight.set_name}"]["spec"]["selector"]["matchLabels"]
+            return _merging(f"claim {name} is as it was", claim, {"labels": {**ours, **made}})
+    return None
+
+
+def _rolled_back(sight: Sight) -> Step | None:
+    """The next pod that the cluster made is made anew by the old StatefulSet, the highest number first."""
+    owner = sight.stateful_set
+    assert owner is not None  # it was made before
+    wanted = [naming.pod(sight.set_name, ordinal) for ordinal in range(int(owner["spec"].get("replicas", 1)))]
+    for name in wanted:
+        if name not in sight.pods or not is_ready(sight.pods[name]):
+            return Step(f"waits until pod {name} is ready")
+    pod = next_to_return(sight.pods, wanted)
+    if pod is None:
+        return None
+    name = str(pod["metadata"]["name"])
+    if (words := _not_now(sight, name, wanted)) is not None:
+        return words
+    return Step(f"pod {name} is made anew by the old StatefulSet", lambda api: _delete(api, pod))
+
+
+def next_to_return(pods: Mapping[str, KubernetesObject], wanted: list[str]) -> KubernetesObject | None:
+    return next((pods[name] for name in reversed(wanted) if name in pods and runs_ours(pods[name])), None)
+
+
+def _not_now(sight: Sight, name: str, wanted: list[str]) -> Step | None:
+    """What the proof before a stop lacks."""
+    world, desired = sight.seen.world, sight.seen.desired
+    facts = world.facts
+    if facts is None:
+        return Step(f"waits until somebody tells about the cluster: {world.facts_error or 'nobody is reachable'}")
+    if facts.instance_id != world.cluster.status.instance_id:
+        return Step(f"waits: the metadata service has instance id {facts.instance_id}, which is another cluster's")
+    away = [each for each in wanted if desired.bookie_id(each) not in facts.writable]
+    if away:
+        return Step(f"waits until {', '.join(away)} takes new data")
+    began = max(seconds(condition(sight.pods[each], "Ready").get("lastTransitionTime")) or 0.0 for each in wanted)
+    obstacle = gates.replicated(world)
+    if obstacle is None and not gates.audited_after(world, began):
+        return Step("waits for an audit that began after the last restart", _audit(sight))
+    obstacle = obstacle or gates.stoppable(world, frozenset({desired.bookie_id(name)}))
+    return Step(f"waits: {obstacle.message}") if obstacle is not None else None
+
+
+def _strategy_back(sight: Sight) -> Step | None:
+    old = sight.kept[f"StatefulSet/{sight.set_name}"]["spec"].get("updateStrategy") or {"type": "RollingUpdate"}
+    live = sight.stateful_set
+    assert live is not None
+    if live["spec"].get("updateStrategy", {}).get("type") == old["type"]:
+        return None
+    return Step(
+        f"StatefulSet {sight.set_name} is as it was",
+        lambda api: _merge(api, live, {"spec": {"updateStrategy": old}}),
+    )
+
+
+# --- the record ---------------------------------------------------------------------------------------------------
+
+
+def new_record(sight: Sight) -> KubernetesObject:
+    """Of what is somebody else's now; what the operator made in an earlier run is not. The phase is `TakingOver`."""
+    cluster = sight.seen.cluster
+    kept = {key: original(each) for key, each in sight.named.items() if not ownership.is_own(each, cluster)}
+    assert sight.foreign is not None
+    kept[key_of(sight.foreign)] = original(sight.foreign)
+    metadata = {"name": record_name(cluster.name), "namespace": cluster.namespace}
+    data = {"phase": Phase.TAKING_OVER.value, "originals": json.dumps(kept, sort_keys=True)}
+    return {"apiVersion": "v1", "kind": CONFIG_MAP.kind, "metadata": metadata, "data": data}
+
+
+def original(obj: KubernetesObject) -> KubernetesObject:
+    """As it may be made again."""
+    metadata = {key: each for key, each in obj["metadata"].items() if key not in _SERVER_SIDE}
+    return {key: each for key, each in obj.items() if key != "status"} | {"metadata": metadata}
+
+
+def may_be_handed_over(key: str) -> bool:
+    return key.partition("/")[0] in _KEPT_KINDS | _MADE_ANEW
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def _audit(sight: Sight) -> Callable[[Api], Awaitable[object]]:
+    """By the pod that told the facts."""
+    cluster, at = sight.seen.cluster.name, sight.seen.tellers[0]
+
+    async def act(api: Api) -> None:
+        async with session_to(await pods_of(api, cluster), opener(api)) as session:
+            admin = Admin(session, await read_token(api, cluster), trust=trust_of(api, cluster), timeout_s=_ASK_S)
+            try:
+                await admin.trigger_audit(at)
+            except AdminError as error:
+                raise Fault(f"no audit could be asked for: {error}; repeat the command") from error
+
+    return act
+
+
+def _merging(words: str, obj: KubernetesObject, metadata: Mapping[str, Any]) -> Step:
+    return Step(words, lambda api: _merge(api, obj, {"metadata": dict(metadata)}))
+
+
+async def _merge(api: Api, obj: KubernetesObject, patch: KubernetesObject) -> None:
+    found, resource = obj["metadata"], CLUSTER if obj.get("kind") == CLUSTER.kind else resource_of(obj)
+    await api.kubernetes.merge_exactly(resource, found["namespace"], found["name"], found["uid"], patch)
+
+
+async def _delete(api: Api, obj: KubernetesObject, propagation: str = "Background") -> None:
+    found = obj["metadata"]
+    await api.kubernetes.delete(
+        resource_of(obj), found["namespace"], found["name"], uid=found["uid"], propagation=propagation
+    )
+
+
+async def _restore(api: Api, live: KubernetesObject, old: KubernetesObject) -> None:
+    """As it was, whatever was added."""
+    metadata = {**old["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
+    await api.kubernetes.replace({**old, "metadata": metadata})
+
+
+def _controlled(obj: KubernetesObject) -> Mapping[str, Any]:
+    return next((each for each in obj["metadata"].get("ownerReferences") or () if each.get("controller")), {})
+
+
+def _selector(obj: KubernetesObject) -> Any:
+    return (obj.get("spec") or {}).get("selector")
+
+
+def _labels(obj: KubernetesObject) -> Mapping[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def _annotations(obj: KubernetesObject) -> Mapping[str, str]:
+    return obj["metadata"].get("annotations") or {}
