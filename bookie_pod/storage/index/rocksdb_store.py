@@ -5,6 +5,11 @@ Invariants
   Snappy.
 - What was synced is there, or the database does not open (`bookie_protocol.rocksdb`); of the end of the log in use the
   `seal` tells.
+- RocksDB takes an end of its manifest that it cannot read for a crash, and opens without the tables that were named
+  there, but with the log behind them. So each memory table begins with a row that has its number, and
+  `has_all_tables` looks whether one is missing. What is in front of such a row is durable before it is written.
+- These rows have keys of a negative ledger id: Apache BookKeeper skips them in `ledgers`, and asks `locations` only for
+  entries of ledgers that it knows. Its own tables have none.
 - The library leaves a small `rocksdict-config.json` in the directory; RocksDB ignores files that it does not
   know.
 
@@ -14,7 +19,8 @@ write goes to memory only. Before it `_make_way`, without the lock, empties the 
 another memory table while there is room in this one, and waits while RocksDB stalls. So a disk that holds up writing
 holds up its writer alone.
 
-What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, or the opening.
+What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, as the beginning of a memory
+table does, or the opening.
 
 Source: reference on-disk formats, sections 8.1 and 8.4.
 """
@@ -22,12 +28,13 @@ Source: reference on-disk formats, sections 8.1 and 8.4.
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rocksdict import (
     Rdict,
@@ -49,6 +56,10 @@ STALL_PAUSE = 0.01
 REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
 """How often, and after how many seconds each time, a reopening tries to get the lock of the closed database, and a
 closing to do it while look-ups are under way."""
+
+_TABLE: Final = struct.Struct(">qQ")
+_TABLES: Final = -0xEEFF
+_LAST_TABLE: Final = (1 << 64) - 1
 
 _T = TypeVar("_T")
 
@@ -161,15 +172,7 @@ class RocksStore:
         return [None if value is None else bytes(value) for value in values]
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        def seek(db: Rdict) -> tuple[bytes, bytes] | None:
-            rows = db.iter()
-            rows.seek_for_prev(key)
-            if rows.valid():
-                return bytes(rows.key()), bytes(rows.value())
-            rows.status()  # raises if it was a fault that ended the search
-            return None
-
-        return self._call("seek", seek)
+        return self._call("seek", lambda db: _floor(db, key))
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         while True:
@@ -178,6 +181,10 @@ class RocksStore:
             if len(rows) < SCAN_CHUNK:
                 return
             begin = rows[-1][0] + b"\0"
+
+    def has_all_tables(self) -> bool:
+        numbers = [_TABLE.unpack(key)[1] for key, _ in self.scan(_table_key(0), _table_key(_LAST_TABLE))]
+        return not numbers or len(numbers) == numbers[-1]
 
     def was_written(self) -> bool:
         return self._call("sequence number", lambda db: db.latest_sequence_number()) > 0
@@ -208,10 +215,20 @@ class RocksStore:
         in_use = db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
         if in_use + 4 * size > self._options.write_buffer_size * 3 // 4:
             db.flush(False)
+        if not db.property_int_value("rocksdb.num-entries-active-mem-table"):
+            self._begin_table(db)
         while db.property_int_value("rocksdb.is-write-stopped"):
             if self._closed or db.property_int_value("rocksdb.background-errors"):
                 return  # it may be stopped for good then, and the write tells why
             time.sleep(STALL_PAUSE)
+
+    def _begin_table(self, db: Rdict) -> None:
+        db.flush_wal(True)
+        last = _floor(db, _table_key(_LAST_TABLE))
+        number = _TABLE.unpack(last[0])[1] if last is not None and last[0] >= _table_key(0) else 0
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_table_key(number + 1), b"")
+        db.write(batch, self._unsynced)
 
     def sync(self) -> None:
         self._change("sync of the write-ahead log", lambda db: db.flush_wal(True))
@@ -279,6 +296,19 @@ class RocksStore:
                     return  # it was told when it happened
                 else:
                     raise self._fault("close", error) from error
+
+
+def _table_key(number: int) -> bytes:
+    return _TABLE.pack(_TABLES, number)
+
+
+def _floor(db: Rdict, key: bytes) -> tuple[bytes, bytes] | None:
+    rows = db.iter()
+    rows.seek_for_prev(key)
+    if rows.valid():
+        return bytes(rows.key()), bytes(rows.value())
+    rows.status()  # raises if it was a fault that ended the search
+    return None
 
 
 def _read_chunk(db: Rdict, begin: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:

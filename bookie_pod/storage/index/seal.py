@@ -8,7 +8,8 @@ A crash leaves a torn end of RocksDB's write-ahead log, so RocksDB drops an end 
 the log was damaged, or cut, rows that had been synced go with it: entries would be denied, and fences forgotten, while
 the mark says that they are in the index. So every checkpoint seals the databases: a row with the next number, behind
 everything else that it wrote, and, once that is synced, the same number in this file, which no damage of the database
-reaches. A database whose seal is older than the file says has lost its end.
+reaches. A database whose seal is older than the file says has lost its end. One that misses a table in front of it says
+so itself (`OrderedStore.has_all_tables`).
 
 Invariants
 - The row is durable before the file; so a crash leaves a row that is as new as the file, or newer.
@@ -87,13 +88,12 @@ class IndexSeal:
             found = _NUMBER.unpack(row)[0] if row is not None and len(row) == _NUMBER.size else 0
             identity, number = expected.get(kind, (b"", 0))
             self._number = max(self._number, found, number)
-            if identity != _identity(store):
-                sealed = False
-            elif found < number:
+            same = identity == _identity(store)
+            sealed = sealed and same
+            if lost := _lost(store, found, number if same else 0):
                 raise IndexEndLost(
-                    f"{store.path} has lost its newest rows: checkpoint {number} was complete in it, and now it ends"
-                    f" with {found}. Its write-ahead log was damaged or cut, and entries would be denied, or fences"
-                    f" forgotten. Rebuild it with `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
+                    f"{store.path} has lost {lost}, and entries would be denied, or fences forgotten. Rebuild it with"
+                    f" `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
                     " and let it fetch its entries from others"
                 )
         return sealed
@@ -131,6 +131,15 @@ class IndexSeal:
             _log.warning("the seal of the index is damaged: nobody knows whether its end is there", path=self._path)
             return {}
         return dict(zip(StoreKind, _ROW.iter_unpack(rows[len(_MAGIC) :]), strict=True))
+
+
+def _lost(store: OrderedStore, found: int, number: int) -> str:
+    if found < number:
+        return (
+            f"its newest rows: checkpoint {number} was complete in it, and now it ends with {found}. Its write-ahead"
+            " log was damaged or cut"
+        )
+    return "" if store.has_all_tables() else "one of its tables: its manifest was damaged or cut"
 
 
 def _identity(store: OrderedStore) -> bytes:

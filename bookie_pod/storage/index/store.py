@@ -73,6 +73,10 @@ class OrderedStore(Protocol):
         """Make everything committed so far durable."""
         ...
 
+    def has_all_tables(self) -> bool:
+        """False: a part of what was durable is missing, and what was written behind it is there. `StorageFault`."""
+        ...
+
     def was_written(self) -> bool:
         """Whether anything was ever committed to this store, even if no row is left of it."""
         ...

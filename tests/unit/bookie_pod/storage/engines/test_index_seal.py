@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -108,6 +109,27 @@ def test_an_older_copy_of_a_database_is_behind_its_mark(written: Path, tmp_path:
     older.rename(folder / kind.value)
     with pytest.raises(StorageFault, match=f"rebuild-{kind.value}"):
         open_at(folder)
+
+
+@pytest.mark.parametrize("kind", list(StoreKind))
+def test_a_table_that_the_manifest_does_not_name_any_more_is_missed(tmp_path: Path, kind: StoreKind) -> None:
+    """RocksDB takes an end of its manifest that it cannot read for a crash, and goes on with the log behind it."""
+    folder = tmp_path / "bookie"
+    storage = open_at(folder)
+    put(storage, entry(1, 0))
+    storage.flush()
+    (manifest,) = (folder / kind.value).glob("MANIFEST-*")
+    size = manifest.stat().st_size
+    getattr(storage.directories[0], kind.value)._store._db.flush(True)
+    assert manifest.stat().st_size > size
+    put(storage, entry(2, 0))
+    storage.flush()
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    storage.close()
+    os.truncate(copy / kind.value / manifest.name, size)
+    for _ in range(2):
+        with pytest.raises(StorageFault, match=f"one of its tables.*rebuild-{kind.value}"):
+            open_at(copy)
 
 
 # --- what is accepted -------------------------------------------------------------------------------------------
