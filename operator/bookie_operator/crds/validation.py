@@ -13,6 +13,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -143,7 +144,13 @@ def _in_place(spec: BookieClusterSpec) -> Iterator[str]:
             "spec.bootstrap.inPlace: bookies that are taken over have one journal and one ledger volume each, and no "
             "zones; leave index volumes and zones out"
         )
+    mounts = [posixpath.normpath(str(each.get("mountPath", ""))) for each in spec.pod.extra_volume_mounts]
     for kind, volume in (("journal", found.journal), ("ledger", found.ledger)):
+        if any(f"{each}/".startswith(f"{volume.mount_path}/") for each in mounts):
+            yield (
+                f"spec.pod.extraVolumeMounts: one would hide the bookies' data on {volume.mount_path}; mount it "
+                "elsewhere"
+            )
         paths = [volume.mount_path, *volume.directories]
         on_it = all(f"{each}/".startswith(f"{volume.mount_path}/") for each in paths)
         if not _CLASS.fullmatch(volume.claim) or not on_it or not all(map(_DIRECTORY.fullmatch, paths)):

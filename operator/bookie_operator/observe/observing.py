@@ -309,8 +309,10 @@ def _claims(
     sets = {each.name for each in desired.stateful_sets} | set(cluster.status.recorded_replicas)
     sets |= {each["metadata"]["name"] for each in read.stateful_sets}
     sets |= {pod.rpartition("-")[0] for pod in recorded_bookies(identity)}
+    taken_over = cluster.spec.bootstrap.in_place
+    templates = [taken_over.journal.claim, taken_over.ledger.claim] if taken_over is not None else []
     for each in read.claims:
-        view = volumes.claim_view(each)
+        view = volumes.claim_view(each, templates)
         if view is not None and view.bookie.rpartition("-")[0] in sets:
             yield view
 

@@ -17,11 +17,14 @@ from bookie_operator.world.model import AttributesView, ClaimView, ModifyState, 
 _NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-(?P<ordinal>\d+))")
 
 
-def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
-    """None for a claim that is no volume of a bookie or of the embedded metadata service."""
+def claim_view(obj: Mapping[str, Any], templates: Iterable[str] = ()) -> ClaimView | None:
+    """None for a claim that is no volume of a bookie or of the embedded metadata service. `templates`: names of those
+    of bookies that were taken over in place."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    named = _NAME.fullmatch(metadata["name"]) or _taken_over(metadata["name"], labels.get(names.INSTANCE, ""))
+    named = _NAME.fullmatch(metadata["name"]) or _taken_over(
+        metadata["name"], labels.get(names.INSTANCE, ""), templates
+    )
     if not named:
         return None
     volume = named.groupdict().get("volume") or labels.get(names.VOLUME, "")
@@ -52,9 +55,11 @@ def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
     )
 
 
-def _taken_over(name: str, cluster: str) -> re.Match[str] | None:
-    """Of bookies that were taken over in place: the name has the old template's in front."""
-    return re.fullmatch(rf".+-(?P<pod>{re.escape(naming.bookies(cluster))}-(?P<ordinal>\d+))", name)
+def _taken_over(name: str, cluster: str, templates: Iterable[str]) -> re.Match[str] | None:
+    """With the whole name of a template in front: a restored copy has something else there, and the same labels."""
+    known = "|".join(map(re.escape, templates))
+    pod = rf"(?P<pod>{re.escape(naming.bookies(cluster))}-(?P<ordinal>\d+))"
+    return re.fullmatch(rf"(?:{known})-{pod}", name) if known else None
 
 
 def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:

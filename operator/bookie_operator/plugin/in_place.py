@@ -42,6 +42,7 @@ from bookie_operator.plugin.takeover import (
     Phase,
     Sight,
     Step,
+    added,
     is_ready,
     may_be_handed_over,
     new_record,
@@ -177,6 +178,13 @@ class _Work:
     async def _give_back(self, sight: Sight) -> bool:
         if sight.phase is Phase.GIVEN_BACK:
             return True
+        if more := added(sight):
+            number = len(sight.pods.keys() | set(more)) - len(more)
+            raise RefusedFault(
+                f"{', '.join(more)} came later, and the old StatefulSet would stop them at once, whatever they hold:"
+                f" set spec.replicas to {number}, `kubectl bookie resume {self._name}`, and repeat this when they are"
+                " taken out"
+            )
         if sight.phase is not Phase.GIVING_BACK:
             await self._record(sight, Phase.GIVING_BACK)
             return False

@@ -187,6 +187,7 @@ def _pod_refusals(sight: Sight, name: str) -> Iterator[str]:
             where = ", ".join(mounted) or "nowhere"
             yield f"claim {claim} is mounted at {where}: set spec.bootstrap.inPlace.{kind}.mountPath"
         else:
+            yield from _owner_refusals(sight, live)
             asked = volume_sizes(sight.seen.cluster.spec.storage)[kind]
             has = live["spec"]["resources"]["requests"]["storage"]
             if (known_bytes(asked) or 0) > (known_bytes(has) or 0):
@@ -198,6 +199,17 @@ def _pod_refusals(sight: Sight, name: str) -> Iterator[str]:
                     (each.get("persistentVolumeClaim") or {}).get("claimName") == claim
                     for each in other["spec"].get("volumes") or ()
                 )
+            )
+
+
+def _owner_refusals(sight: Sight, claim: KubernetesObject) -> Iterator[str]:
+    """Kubernetes deletes it with its owner. Once the old StatefulSet is deleted without it, that owns nothing."""
+    sets = sight.foreign["metadata"]["uid"] if sight.foreign is not None else ""
+    for each in claim["metadata"].get("ownerReferences") or ():
+        if each["uid"] != sets:
+            yield (
+                f"claim {claim['metadata']['name']} belongs to {each['kind']} {each['name']}, and goes with that:"
+                " remove its ownerReferences first"
             )
 
 
@@ -268,12 +280,14 @@ def next_there(sight: Sight) -> Step | None:
 
 
 def paused(sight: Sight) -> Step | None:
+    told = condition(sight.resource, "Paused").get("status") == "True"
     if not sight.seen.cluster.paused:
+        if told:  # of an earlier pause: a pass may be at work since
+            return Step("waits until the operator says that it goes on: does it run?")
         return Step(
             "the operator is paused",
             lambda api: _merge(api, sight.resource, {"metadata": {"annotations": {names.PAUSED: "true"}}}),
         )
-    told = condition(sight.resource, "Paused").get("status") == "True"
     return None if told else Step("waits until the operator says that it is paused: does it run?")
 
 
@@ -349,6 +363,15 @@ def next_back(sight: Sight) -> Step | None:
         or _rolled_back(sight)
         or _strategy_back(sight)
     )
+
+
+def added(sight: Sight) -> list[str]:
+    """Bookies that the old StatefulSet did not have, and would stop as soon as it is made again."""
+    number = int(sight.kept[f"StatefulSet/{sight.set_name}"]["spec"].get("replicas", 1))
+    own = sight.stateful_set if sight.foreign is None else None
+    asked = int(own["spec"].get("replicas", 1)) if own is not None else number
+    there = {pod for pod in sight.pods if int(pod.rpartition("-")[2]) >= number}
+    return sorted(there | {naming.pod(sight.set_name, each) for each in range(number, asked)})
 
 
 def _pods_back(sight: Sight) -> Step | None:

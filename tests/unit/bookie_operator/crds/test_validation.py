@@ -58,6 +58,20 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
             {"claim": "a", "mountPath": "/a", "directories": ["/ab"]},
         )
     ),
+    (
+        {
+            "bootstrap": {
+                "mode": "Adopt",
+                "instanceId": "a",
+                "inPlace": {**IN_PLACE, "ledger": {"claim": "b", "mountPath": "/hidden"}},
+            },
+            "pod": {
+                "extraVolumes": [{"name": "x", "emptyDir": {}}],
+                "extraVolumeMounts": [{"name": "x", "mountPath": "/hidden/current/"}],
+            },
+        },
+        "spec.pod.extraVolumeMounts: one would hide the bookies' data on /hidden; mount it elsewhere",
+    ),
     ({"durability": {"ackQuorum": 3, "writeQuorum": 2}}, "spec.durability.ackQuorum: must not exceed writeQuorum"),
     ({"durability": {"writeQuorum": 4}}, "spec.durability.writeQuorum: must not exceed ensembleSize"),
     (

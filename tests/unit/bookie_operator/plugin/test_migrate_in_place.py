@@ -283,6 +283,10 @@ async def test_pods_and_claims_have_to_be_sound(rig: KubectlRig, capsys: pytest.
     told = await refused(rig, capsys)
     assert f"claim {claim} is used by pod backup too: stop that one first" in told
     assert f"claim {claim} has 10Gi: set spec.storage.journal.size to 10Gi, and grow it afterwards" in told
+    owner = {"kind": "Backup", "name": "x", "uid": "1", "apiVersion": "v1"}
+    store.patch(CLAIM, NAMESPACE, claim, {"metadata": {"ownerReferences": [owner]}})
+    assert any(f"claim {claim} belongs to Backup x, and goes with that" in line for line in await refused(rig, capsys))
+    store.patch(CLAIM, NAMESPACE, claim, {"metadata": {"ownerReferences": []}})
     store.delete(POD, NAMESPACE, "backup")
     rig.fake.apply(bootstrap=BOOTSTRAP, storage=STORAGE)
     assert not await refused(rig, capsys)
@@ -304,6 +308,41 @@ async def test_it_has_to_be_asked_for_in_the_right_words(rig: KubectlRig, capsys
     rig.fake.apply(bootstrap=BOOTSTRAP, storage=STORAGE)
     rig.fake.store.delete(STATEFUL_SET, NAMESPACE, SET, propagation="Orphan")
     assert [line for line in await refused(rig, capsys) if "is the BookieCluster named after it?" in line]
+
+
+async def test_what_came_later_is_neither_stopped_nor_taken_for_a_bookies(
+    rig: KubectlRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bookie, which the old StatefulSet would stop at once, and a restored copy of a claim, which has its labels."""
+    assert await done(rig, Watch(rig), "run") == 0
+    rig.fake.apply(bootstrap=BOOTSTRAP, storage=STORAGE, replicas=4)
+    await rig.fake.settle()
+    owner = rig.fake.store.get(STATEFUL_SET, NAMESPACE, SET)["metadata"]["uid"]
+    assert await rig.run("migrate", "undo", NAME, "--in-place") == 10
+    assert f"{SET}-3 came later" in (told := capsys.readouterr().err)
+    assert "set spec.replicas to 3, `kubectl bookie resume demo`" in told
+    assert rig.fake.store.get(STATEFUL_SET, NAMESPACE, SET)["metadata"]["uid"] == owner
+    copied = rig.fake.store.get(CLAIM, NAMESPACE, f"{SET}-ledgers-{PODS[0]}")
+    name = f"restored-{SET}-ledgers-{PODS[0]}"
+    body = {"metadata": {"name": name, "labels": copied["metadata"]["labels"]}, "spec": copied["spec"]}
+    rig.fake.store.create(CLAIM, NAMESPACE, body)
+    rig.fake.apply(bootstrap=BOOTSTRAP, storage={**STORAGE, "retention": {"whenDeleted": "Delete"}}, replicas=4)
+    rig.fake.annotate(names.CONFIRM_DELETE, NAME)
+    rig.fake.store.delete(CLUSTER, NAMESPACE, NAME)
+    await rig.fake.until(lambda: rig.fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+    assert [each["metadata"]["name"] for each in rig.fake.store.list(CLAIM, NAMESPACE)] == [name]
+
+
+async def test_a_pause_of_before_counts_for_nothing(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
+    rig.fake.annotate(names.PAUSED, "true")
+    await rig.fake.one_pass()
+    rig.fake.annotate(names.PAUSED, None)
+    running = asyncio.create_task(rig.run("migrate", "run", NAME, "--in-place"))
+    await until(lambda: "waits until the operator says that it goes on" in capsys.readouterr().out)
+    await rig.fake.one_pass()
+    await until(lambda: "the operator is paused" in capsys.readouterr().out)
+    rig.writes_left = -1
+    await running
 
 
 async def test_two_commands_at_once_are_refused(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,6 +234,7 @@ ELSEWHERE = {
     ),
     "stop that one first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
     "bring it up first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
+    "remove its ownerReferences first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
     "and grow it afterwards": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
     "copy its bookie's data to another one first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
     "Run `kubectl bookie migrate run": f"{IN_PLACE}:test_the_operator_waits_until_it_is_told",
