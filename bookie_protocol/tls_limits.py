@@ -16,7 +16,7 @@ from typing import Final
 from bookie_protocol.errors import InvalidConfiguration
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_OLD: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
+OLD_VERSIONS: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
 """What Java knows besides. Configurations that name them beside newer ones are many; nobody is served with them."""
 _NEWEST: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 """The cipher suites of TLS 1.3."""
@@ -25,7 +25,7 @@ _SUITE: Final = re.compile(r"TLS_([A-Z0-9_]+)_WITH_([A-Z0-9_]+)")
 
 def limit_tls(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
     """Empty lists: at least TLS 1.2, and OpenSSL's choice. Raises InvalidConfiguration."""
-    versions = [_version(name) for name in protocols if name not in _OLD]
+    versions = [_version(name) for name in protocols if name not in OLD_VERSIONS]
     if protocols and not versions:
         raise InvalidConfiguration(f"tlsEnabledProtocols={','.join(protocols)}: none is {' or '.join(_VERSIONS)}")
     versions = versions or list(_VERSIONS.values())

@@ -13,11 +13,15 @@ import ssl
 import time
 from collections.abc import Callable
 
+import structlog
+
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.tls_limits import limit_tls
+from bookie_protocol.tls_limits import OLD_VERSIONS, limit_tls
 from bookie_protocol.tls_stores import PEM, BadStore, load_own, load_trusted
+
+_log = structlog.get_logger(__name__)
 
 
 def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -> RenewedTls | None:
@@ -27,6 +31,8 @@ def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -
     """
     if config.provider_factory_class is None:
         return None
+    if old := [name for name in config.protocols if name in OLD_VERSIONS]:
+        _log.warning("versions of TLS that nobody is served with any more were left out", tlsEnabledProtocols=old)
     files = (
         config.key_store,
         config.key_store_password_path,

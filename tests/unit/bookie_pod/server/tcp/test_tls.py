@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod.config.load import load_config
 from bookie_pod.server.renewed_tls import RenewedTls
@@ -54,6 +55,13 @@ def shown(tls: RenewedTls, folder: Certificates) -> bytes:
 def exchange(folder: Certificates, name: str) -> None:
     for ending in ("key", "pem"):
         (folder.folder / f"{name}.{ending}").replace(folder.folder / f"bookie.{ending}")
+
+
+def test_versions_that_are_left_out_are_told(folder: Certificates) -> None:
+    settings = {**folder.settings(), "tlsEnabledProtocols": "TLSv1.2,TLSv1.1,TLSv1"}
+    with capture_logs() as logs:
+        server_tls(load_config(environ={}, overrides=settings).tls)
+    assert [line["tlsEnabledProtocols"] for line in logs] == [["TLSv1.1", "TLSv1"]]
 
 
 def test_new_files_count_after_the_interval_and_not_before(folder: Certificates) -> None:
