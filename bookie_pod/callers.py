@@ -138,8 +138,9 @@ class Call:
         self._share.make(nbytes)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there is room for so many bytes now."""
-        return self._share.fits(nbytes)
+        """Whether there is room for so many bytes that have come already, more than its part or not."""
+        memory = self.caller.memory
+        return memory.total + nbytes <= memory.limit or self._share.fits(nbytes)
 
     async def room(self, nbytes: int, *, has_begun: bool = False) -> int:
         """Wait for so much room, and take it; it is given back by `make`. How much was taken: never more than half.

@@ -204,12 +204,13 @@ async def test_what_comes_after_a_silence_ends_its_call_if_there_is_no_room(
     class Late:
         read = answers.get
 
-    async def receive(held: int) -> tuple[bool, object]:
+    async def receive(held: int, own: int = 0) -> tuple[bool, object]:
         """Whether the call was ended, and what it was given."""
         other.hold(held)
-        with callers.call("late") as call:
+        with callers.call("late") as call, callers.call("late") as another:
             message = asyncio.create_task(take(call))
             await until(lambda: call.receives and not callers.memory.making)
+            another.hold(own)
             answers.put_nowait(bytes(2 * MB))
             (given,) = await asyncio.gather(message, return_exceptions=True)
         other.hold(-held)
@@ -221,6 +222,7 @@ async def test_what_comes_after_a_silence_ends_its_call_if_there_is_no_room(
         return data
 
     assert await receive(0) == (False, bytes(2 * MB))
+    assert await receive(0, 4 * MB) == (False, bytes(2 * MB))  # there is room, though it has its half
     was_cut, given = await receive(5 * MB)
     assert was_cut
     assert isinstance(given, asyncio.CancelledError)
