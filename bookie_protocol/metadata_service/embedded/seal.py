@@ -49,21 +49,19 @@ class StoreSeal:
         self._next_block = 0
         self._synced_at = 0.0
 
-    def check(self, number: int) -> bool:
-        """Whether there is a seal; `number` is what the database has. `MetadataUnavailable`: it is not all there."""
+    def read(self) -> int | None:
+        """The number; None: there is no seal. `MetadataUnavailable`."""
         try:
             with open(self._path, "rb") as file:
                 data = file.read(2 * _BLOCK)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise MetadataUnavailable(f"cannot read {self._path}: {error.strerror}") from error
         sealed = max(_decode(data[at : at + _SIZE]) for at in (0, _BLOCK))
         if sealed < 0:
             raise self.lost("its seal is damaged")
-        if number < sealed:
-            raise self.lost(f"it had {sealed} changes, and has {number}")
-        return True
+        return sealed
 
     def lost(self, what: str) -> MetadataUnavailable:
         """Of changes that were acknowledged."""
@@ -94,7 +92,9 @@ class StoreSeal:
         """Begin anew with both records; whoever reads meanwhile, or after a crash, finds the former file or this."""
         made = f"{self._path}.new"
         self._file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        os.write(self._file, _encode(number).ljust(_BLOCK, b"\0") * 2)
+        data = _encode(number).ljust(_BLOCK, b"\0") * 2
+        if os.write(self._file, data) != len(data):
+            raise OSError(f"{made} took a part of two records")
         os.fsync(self._file)
         os.rename(made, self._path)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

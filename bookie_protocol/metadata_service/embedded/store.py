@@ -14,6 +14,7 @@ Invariants
   the list of its tables, that it cannot read. The first is for the `seal` to say. For the second each memory table
   begins with the number of its generation, and none may be missing. So a table is written out before the next
   begins, and no two logs are in use.
+- A store that is refused stays as it is, for whoever can still make something of it.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
@@ -31,7 +32,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeVar
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import AccessType, Options, Rdict, WriteBatch
 
 from bookie_protocol.errors import (
     MetadataExists,
@@ -87,6 +88,7 @@ class NodeStore:
         options = common_options()
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
+        self._look(options)
         if not make and not os.path.exists(os.path.join(folder, "CURRENT")):
             raise MetadataNotFound(
                 f"there is no cluster in {folder}, which is no metadata store yet: correct metadataServiceUri, or"
@@ -253,8 +255,40 @@ class NodeStore:
         self._write(batch)
         self.changes |= staged.changes
 
+    def _look(self, options: Options) -> None:
+        """Refuse a store before RocksDB opens it, which throws away what it takes for the leftovers of a crash.
+
+        Should another process own the store, and write a table out just now, this may take it for one that lost
+        something; it is refused anyway then.
+        """
+        sealed = self._seal.read()
+        if sealed is None:
+            return
+        if not os.path.exists(os.path.join(self._folder, "CURRENT")):
+            raise self._seal.lost("its file CURRENT is missing")
+        try:
+            self._db = Rdict(self._folder, options, access_type=AccessType.read_only(False))
+        except Exception:  # the binding knows no narrower type; to open it tells why
+            return
+        try:
+            self._generations(sealed)
+        finally:
+            self._db.close()
+
+    def _generations(self, sealed: int | None) -> tuple[int, Collection[int]]:
+        """The newest, and those that are missing. `MetadataUnavailable`: it has less than was sealed."""
+        found = self._guard(self._db.latest_sequence_number, breaks=False)
+        if sealed is not None and found < sealed:
+            raise self._seal.lost(f"it had {sealed} changes, and has {found}")
+        numbers = {_ID.unpack(key[1:])[0] for key in self._keys(b"g")}
+        newest = max(numbers, default=0)
+        missing = {*range(1, newest)} - numbers
+        if sealed is not None and missing:
+            raise self._seal.lost("it misses a table of its database")
+        return newest, missing
+
     def _check_whole(self) -> None:
-        sealed = self._seal.check(self._guard(self._db.latest_sequence_number, breaks=False))
+        self._generation, missing = self._generations(self._seal.read())
         found = self._read(_FORMAT_KEY)
         if found is None and next(self._keys(b""), None) is None:
             batch = WriteBatch(raw_mode=True)
@@ -263,11 +297,6 @@ class NodeStore:
             self._write(batch)
         elif found != FORMAT:
             raise MetadataUnavailable(f"{self._folder} is no embedded metadata store of this release")
-        numbers = {_ID.unpack(key[1:])[0] for key in self._keys(b"g")}
-        missing = {*range(1, max(numbers, default=0))} - numbers
-        if sealed and missing:
-            raise self._seal.lost("it misses a table of its database")
-        self._generation = max(numbers, default=0)
         self._unsynced = True
         # Of a new memory table, since RocksDB has written out what was in its log; and those of what was given up.
         self._guard(lambda: self._begin_generation(missing), breaks=True)

@@ -50,6 +50,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def _files(folder: Path) -> dict[str, bytes]:
+    """What RocksDB may not change when a store is refused."""
+    files = (*folder.glob("CURRENT"), *folder.glob("MANIFEST-*"), *folder.glob("*.log"), *folder.glob("*.sst"))
+    return {file.name: file.read_bytes() for file in files}
+
+
 def _log(folder: Path) -> Path:
     return max(folder.glob("*.log"))
 
@@ -86,9 +92,24 @@ def test_no_damage_of_the_log_is_silent(
     for number in range(6):
         folder = shutil.copytree(killed, tmp_path / str(number))
         damage(_log(folder), rng)
+        left = _files(folder)
         assert _nodes(folder) is None
-        assert _nodes(folder) is None, "RocksDB has thrown the rest away by now"
+        assert {name: _files(folder)[name] for name in left} == left, "trying takes nothing away"
     assert _nodes(shutil.copytree(killed, tmp_path / "whole")) == NODES
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_store_without_the_file_that_names_its_manifest_is_not_made_anew(
+    killed: Path, tmp_path: Path, make: bool
+) -> None:
+    folder = shutil.copytree(killed, tmp_path / "store")
+    current = (folder / "CURRENT").rename(tmp_path / "CURRENT")
+    left = _files(folder)
+    with pytest.raises(MetadataUnavailable, match=r"CURRENT is missing.*Put back a whole copy"):
+        NodeStore(str(folder), make=make)
+    assert _files(folder) == left
+    current.rename(folder / "CURRENT")
+    assert _nodes(folder) == NODES
 
 
 def test_an_older_copy_of_the_database_is_told_with_what_to_do(killed: Path, tmp_path: Path) -> None:
@@ -122,7 +143,9 @@ def test_tables_that_the_manifest_does_not_name_any_more(
     copy = shutil.copytree(folder, tmp_path / "copy")
     store.close()
     os.truncate(copy / sizes[-1][0].name, before if lost == "the newest table" else sizes[0][1])
+    left = _files(copy)
     assert _nodes(copy) is None
+    assert _files(copy) == left
     (copy / NAME).unlink()
     with suppress(MetadataUnavailable):  # where RocksDB can make a tree of it, that is accepted
         NodeStore(str(copy)).close()
