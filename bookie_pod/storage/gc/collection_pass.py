@@ -86,7 +86,7 @@ class CollectionPass:
         with self._metrics.timed(GcStage.LEDGERS):
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
         compaction = self._schedule.choose(self._memory.times, self._now_ms(), force)
-        to_make_room = compaction is None
+        asked_for = compaction is not None
         compaction = compaction or self._schedule.to_make_room()
         threshold = self._schedule.rule(compaction).threshold if compaction is not None else 0
         self._step("measuring entry logs", result, lambda: self._measure(threshold, result))
@@ -94,7 +94,7 @@ class CollectionPass:
         if compaction is not None and recovered:
             with self._metrics.timed(GcStage.COMPACTION):
                 self._step(
-                    f"{compaction.value} compaction", result, lambda: self._compact(compaction, to_make_room, result)
+                    f"{compaction.value} compaction", result, lambda: self._compact(compaction, asked_for, result)
                 )
         if self._index.is_due:
             self._step(COMPACTING_INDEX, result, self._compact_index)
@@ -155,16 +155,17 @@ class CollectionPass:
             if self._usages.quarantined != before:
                 self._remember()
 
-    def _compact(self, compaction: Compaction, to_make_room: bool, result: PassResult) -> None:
+    def _compact(self, compaction: Compaction, asked_for: bool, result: PassResult) -> None:
+        """`asked_for`: by the schedule or by somebody; else the disk is full."""
         try:
             complete = self._reclaimer.compact(
                 compaction,
                 self._schedule.rule(compaction),
                 self._options().usage_size_limit,
                 result,
-                to_make_room=to_make_room,
+                to_make_room=self._schedule.short_of_space,
             )
-            if not complete or (to_make_room and not result.logs_compacted):
+            if not complete or not (asked_for or result.logs_compacted):
                 return  # the schedule counts what came to its end: the next pass takes up the rest
             # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
             self._memory.times.done(compaction, self._now_ms())

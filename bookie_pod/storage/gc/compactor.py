@@ -17,7 +17,8 @@ Source: reference bookie behaviour, section 6.5; reference on-disk formats, sect
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IndexNotMoved(StorageFault):
-    """The index could not be pointed to copies. The next logs would fare no better."""
+    """The index could not be pointed to copies, or not be settled before. The next logs would fare no better."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,8 @@ class TransactionalCompactor:
         self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
-        self._storage.settle()
+        with _changing_the_index():
+            self._storage.settle()
         target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
         try:
@@ -197,7 +199,8 @@ class PlainCompactor:
         self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
-        self._storage.settle()
+        with _changing_the_index():
+            self._storage.settle()
         logs = self._storage.logs
         pending: list[EntryMove] = []
         generation = logs.generation
@@ -241,8 +244,14 @@ def _moves(run: Run, places: Sequence[int]) -> list[EntryMove]:
 
 
 def _move(storage: CollectedStorage, moves: Sequence[EntryMove]) -> None:
-    try:
+    with _changing_the_index():
         storage.move(moves)
+
+
+@contextmanager
+def _changing_the_index() -> Iterator[None]:
+    try:
+        yield
     except StorageFailed:
         raise
     except StorageFault as error:

@@ -121,6 +121,19 @@ def test_what_did_not_fit_is_taken_up_by_the_first_pass_that_has_room(full: bool
     disk.check()
 
 
+def test_a_compaction_that_is_due_makes_room_on_a_full_disk_too() -> None:
+    """It stays due until everything fits: it must not keep those that fit from it all the time."""
+    disk = FullDisk({"big": (100, 2000), "half": (30, 60)})
+    disk.rig.gc.schedule.minor_suspended = disk.rig.gc.schedule.major_suspended = False
+    disk.rig.now += 1000 * (FAST.major.interval_s + 1)
+    live = {each.log_id: each.remaining for each in disk.rig.gc.usages()}
+    disk.leave(live[disk.logs["half"]] + KEPT + 1)
+    result = disk.rig.gc.run_pass()
+    assert disk.order[0] == "half"
+    assert result.compaction is Compaction.MAJOR
+    disk.check()
+
+
 @pytest.mark.parametrize("held", [(), (Compaction.MAJOR,), (Compaction.MAJOR, Compaction.MINOR)])
 def test_an_operator_decides_what_may_be_compacted(held: tuple[Compaction, ...]) -> None:
     disk = FullDisk({"half": (50, 100), "nearly empty": (1, 100)})
