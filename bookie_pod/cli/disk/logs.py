@@ -13,7 +13,6 @@ from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
-from bookie_pod.cli.tables import duration_text
 from bookie_protocol.errors import BadRequest, NotThere
 
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")
@@ -200,6 +199,7 @@ def _summary(logs: Any, log_id: int, found: Any, known: Any) -> dict[str, Any]:
 @on_disk()
 def logs(place: Place, as_json: bool) -> int:
     """List the entry logs: bytes, ledgers, whether they were closed with their map of ledgers, and age."""
+    from bookie_pod.cli.tables import duration_text
     from bookie_pod.storage.entry_log.names import log_file_name
     from bookie_pod.storage.inspect.logs import StoredLogs
 
