@@ -44,6 +44,7 @@ from bookie_operator.plugin.takeover import (
     Step,
     added,
     is_ready,
+    kept_anew,
     may_be_handed_over,
     new_record,
     next_back,
@@ -168,6 +169,9 @@ class _Work:
             against, _ = await _against(self._api, sight)
             if against:
                 raise RefusedFault("; ".join(against))
+            if (kept := kept_anew(sight)) is not None:
+                await self._change_record(sight, kept)
+                return False
         step = next_there(sight)
         if step is None:
             await self._record(sight, Phase.TAKEN_OVER)
@@ -281,11 +285,14 @@ class _Work:
         await self._api.kubernetes.merge(CONFIG_MAP, self._api.namespace, name, {**patch, "metadata": metadata})
 
     async def _record(self, sight: Sight, phase: Phase) -> None:
+        await self._change_record(sight, {"phase": phase.value})
+
+    async def _change_record(self, sight: Sight, data: dict[str, str]) -> None:
         """By who holds it."""
         assert sight.record is not None
         uid = sight.record["metadata"]["uid"]
         await self._api.kubernetes.merge_exactly(
-            CONFIG_MAP, self._api.namespace, record_name(self._name), uid, {"data": {"phase": phase.value}}
+            CONFIG_MAP, self._api.namespace, record_name(self._name), uid, {"data": data}
         )
 
 

@@ -494,6 +494,13 @@ def new_record(sight: Sight) -> KubernetesObject:
     return {"apiVersion": "v1", "kind": CONFIG_MAP.kind, "metadata": metadata, "data": data}
 
 
+def kept_anew(sight: Sight) -> dict[str, str] | None:
+    """What the record is to keep instead, where somebody changed the StatefulSet since; None: it is as it was."""
+    assert sight.foreign is not None
+    key, live = key_of(sight.foreign), original(sight.foreign)
+    return None if sight.kept[key] == live else {"originals": json.dumps({**sight.kept, key: live}, sort_keys=True)}
+
+
 def original(obj: KubernetesObject) -> KubernetesObject:
     """As it may be made again."""
     metadata = {key: each for key, each in obj["metadata"].items() if key not in _SERVER_SIDE}

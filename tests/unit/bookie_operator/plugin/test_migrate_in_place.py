@@ -351,6 +351,12 @@ async def test_two_commands_at_once_are_refused(rig: KubectlRig, capsys: pytest.
     for command in ("run", "undo"):
         assert await rig.run("migrate", command, NAME, "--in-place") == 10
         assert "another command is at work on demo: end it, or wait" in capsys.readouterr().err
+    changed = {"metadata": {"annotations": {"by": "an upgrade of the chart"}}}
+    rig.fake.store.patch(STATEFUL_SET, NAMESPACE, SET, changed)  # what is deleted is kept before as it is by then
+    record = rig.fake.store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-in-place")
+    assert "an upgrade" not in record["data"]["originals"]
+    find = rig.fake.store.get
+    await until(lambda: "an upgrade" in find(CONFIG_MAP, NAMESPACE, f"{NAME}-in-place")["data"]["originals"])
     rig.writes_left = -1
     assert await first != 0
     rig.writes_left = None
