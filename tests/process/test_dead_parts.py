@@ -31,6 +31,8 @@ NOT_IN_A_BOOKIE = {
     "kazoo's threads": "of a library; the driver begins a new session",
     "bookie client": "of clients",
     "a task of Spark": "of Spark",
+    "kerberos-bookie-<n>": "of logins by Kerberos, which need its library",
+    "kerberos-client-<n>": "the same, of clients",
 }
 SHORT_LIVED = {"journal-<i>-next-file", "index-headers", "index-rebuild", "storage-<i>-retry"}
 SORTED = {
