@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -44,6 +45,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
             made.stop()
     finally:
         metadata.stop()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stays until the process ends, as the cluster does: its ledgers name the archives that tests have made of them,
+    and a query over all ledgers looks there."""
+    return tmp_path_factory.mktemp("test")
 
 
 @pytest.fixture(scope="session")
