@@ -47,10 +47,12 @@ def test_its_claims_are_known_again_by_their_labels() -> None:
         kind: view.spec.storage.model_dump()[kind]["size"] for kind in ("journal", "ledger")
     }
     pod = f"{view.name}-bookie-12"
-    for kind, template in zip(("journal", "ledger"), owner["spec"]["volumeClaimTemplates"], strict=True):
+    templates = owner["spec"]["volumeClaimTemplates"]
+    known = [template["metadata"]["name"] for template in templates]
+    for kind, template in zip(("journal", "ledger"), templates, strict=True):
         metadata = {**template["metadata"], "name": f"{template['metadata']['name']}-{pod}", "uid": "u"}
-        found = claim_view({"metadata": metadata, "spec": template["spec"], "status": {"phase": "Bound"}})
+        found = claim_view({"metadata": metadata, "spec": template["spec"], "status": {"phase": "Bound"}}, known)
         assert found is not None
         assert (found.bookie, found.ordinal, found.volume) == (pod, 12, kind)
-        other = {**metadata, "name": f"{template['metadata']['name']}-other-bookie-12"}
-        assert claim_view({"metadata": other, "spec": template["spec"]}) is None
+        for name in (f"{template['metadata']['name']}-other-bookie-12", f"restored-{metadata['name']}"):
+            assert claim_view({"metadata": {**metadata, "name": name}, "spec": template["spec"]}, known) is None
