@@ -298,6 +298,11 @@ def never_served(world: World, desired: Desired, name: str) -> bool:
     return desired.bookie_id(name) not in facts.cookies | facts.registered
 
 
+def withdrawn(world: World, desired: Desired, name: str) -> bool:
+    """It never served, and `spec` does not ask for it any more: it goes once those with higher ordinals have gone."""
+    return _given_up(desired, name) and never_served(world, desired, name)
+
+
 def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:
     """Of the id that its pod has nobody knows, and some bookie that has no pod is away: what is on its volumes may be
     what ledgers need of that one, and no proof about this id says so."""

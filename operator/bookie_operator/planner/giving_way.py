@@ -51,16 +51,24 @@ ORDER: Final[tuple[Rule, ...]] = (
     repair.begin,
     tasks.replacement,
     decommission.making_room,
+    decommission.making_way,
     rollout.begin,
     decommission.begin,
 )
 """Who never served leaves first, for others may wait for its room; then what is broken is put right, so that new
 bookies are not made like it; then come more bookies, since copies may have nowhere to go without; then what is lost;
-then what only has no room. A rollout goes between two bookies of a decommission."""
+then what only has no room, and who is in the way of those who never served. A rollout goes between two other bookies
+of a decommission."""
 
 _AT_ONCE: Final[Mapping[OperationType, frozenset[Rule]]] = {
     OperationType.ROLLOUT: frozenset(
-        {decommission.withdrawal, repair.begin, tasks.replacement, decommission.making_room}
+        {
+            decommission.withdrawal,
+            repair.begin,
+            tasks.replacement,
+            decommission.making_room,
+            decommission.making_way,
+        }
     ),
     OperationType.REPLACE: frozenset({unstick.begin}),
 }
@@ -77,7 +85,8 @@ def needs(world: World, desired: Desired) -> Needs:
     earlier = _earlier(world, desired, operation, stalled=operation.stalled)
     found = repair.needs_to_begin(world, desired) if repair.begin in earlier else Needs()
     proofs = scale_up.needs_to_begin(world, desired).proofs if scale_up.begin in earlier else frozenset()
-    return replace(found, proofs=proofs)
+    leaving = decommission.needs_to_begin(world, desired) if decommission.making_way in earlier else Needs()
+    return replace(found, proofs=proofs, outlooks=found.outlooks | leaving.outlooks)
 
 
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
@@ -104,7 +113,11 @@ def _earlier(world: World, desired: Desired, operation: Operation, *, stalled: b
         case OperationType.REPLACE if operation.step in repair.CANCELLABLE:
             own = repair.begin
         case OperationType.DECOMMISSION if operation.step in _LIVE:
-            own = decommission.making_room if operation.saved.get(MAKES_ROOM) else decommission.begin
+            own = decommission.begin
+            if operation.saved.get(MAKES_ROOM):
+                own = decommission.making_room
+            elif decommission.is_in_the_way(world, desired, operation.bookie):
+                own = decommission.making_way
         case _:
             return ()
     before, at_once = ORDER[: ORDER.index(own)], _AT_ONCE.get(operation.type, frozenset())

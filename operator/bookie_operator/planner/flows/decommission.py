@@ -167,6 +167,25 @@ def making_room(world: World, desired: Desired) -> Record | None:
     return begun if isinstance(begun, Record) else None
 
 
+def making_way(world: World, desired: Desired) -> Record | None:
+    """Of a bookie that serves, and is in front of others that leave as well and never did: a StatefulSet gives up its
+    highest ordinal only, and until they have gone its disruption budget lets nobody be restarted."""
+    victim = gates.next_victim(world, desired)
+    if victim is None or not is_in_the_way(world, desired, victim.name):
+        return None
+    begun = _begin(world, desired, victim, "those behind it never served")
+    return begun if isinstance(begun, Record) else None
+
+
+def is_in_the_way(world: World, desired: Desired, bookie: str) -> bool:
+    """Whether one in front of which it is, in its StatefulSet, is withdrawn."""
+    return any(
+        view.set_of(name) == view.set_of(bookie) and view.ordinal_of(name) < view.ordinal_of(bookie)
+        for name in view.expected_pods(world)
+        if gates.withdrawn(world, desired, name)
+    )
+
+
 def _withdrawal(world: World, victim: gates.Victim) -> Record:
     kept = {
         MODE: DecommissionMode.DRAIN.value,

@@ -60,12 +60,13 @@ def unstaged(world: World, desired: Desired) -> list[StatefulSetView]:
 
 
 def outdated(world: World, desired: Desired, restart: Mapping[str, str] | None = None) -> list[PodView]:
-    """Pods of another template than is desired, and those that are to be restarted; in the order of `ordered`."""
+    """Pods of another template than is desired, and those that are to be restarted, but for bookies that are withdrawn;
+    in the order of `ordered`."""
     expected, asked = frozenset(view.expected_pods(world)), restart or {}
     found = []
     for pod in world.pods:
         wanted = wanted_set(desired, pod.stateful_set)
-        if wanted is None or pod.name not in expected:
+        if wanted is None or pod.name not in expected or gates.withdrawn(world, desired, pod.name):
             continue
         if pod.template_hash != wanted.template_hash or asked.get(pod.name) == pod.uid:
             found.append(pod)

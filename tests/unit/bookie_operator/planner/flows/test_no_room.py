@@ -22,6 +22,12 @@ def no_quota(sim: Simulation) -> None:
     sim.kubernetes.quota = 4
 
 
+def a_node_for_the_last(sim: Simulation) -> None:
+    """Who serves has to leave before those in front of it, which never did."""
+    sim.kubernetes.room = 5
+    sim.kubernetes.faults["c-bookie-4"] = PodFault.UNSCHEDULABLE
+
+
 def nothing(sim: Simulation) -> None:
     return
 
@@ -42,7 +48,7 @@ def passes(sim: Simulation, number: int) -> None:
         sim.advance(min(decision.seconds, 10.0) if isinstance(decision, Wait) else 1.0)
 
 
-@pytest.mark.parametrize("lack", [no_nodes, no_quota])
+@pytest.mark.parametrize("lack", [no_nodes, no_quota, a_node_for_the_last])
 @pytest.mark.parametrize("besides", [nothing, template, template_and_back])
 @pytest.mark.parametrize("late", [3, 150])
 def test_fewer_replicas_lead_out(
