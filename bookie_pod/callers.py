@@ -16,16 +16,14 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
-import urllib.parse
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
 from bookie_pod.client_memory import MemoryGovernor, Share
+from bookie_pod.peers import address_of, connections, shut_down
 
 TAKES_S: Final = 0.1
 """So long a client may take for what it is given, and is in nobody's way, in seconds."""
@@ -207,30 +205,13 @@ class Call:
 
 
 def shut(peers: Collection[str]) -> None:
-    """Shut the connections of these peers, as gRPC names them: at once, so that nothing more comes in. It has no call
-    for that, hence they are looked for among the descriptors of this process; where those cannot be listed, the calls'
-    own ends have to do."""
-    named = [urllib.parse.unquote(peer).partition(":") for peer in peers]
-    addresses = {address for kind, _, address in named if kind in ("ipv4", "ipv6")}
+    """Shut the connections of these peers, as gRPC names them: at once, so that nothing more comes in. Where they
+    cannot be found, the calls' own ends have to do."""
+    addresses = {address_of(peer) for peer in peers}
     with suppress(OSError):
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):
-                # Not a copy of it: the end of a copy would give up the locks of a locked file.
-                connection = socket.socket(fileno=number)
-                try:
-                    if _address(connection) in addresses:
-                        connection.shutdown(socket.SHUT_RDWR)
-                finally:
-                    connection.detach()
-
-
-def _address(connection: socket.socket) -> str | None:
-    """Of its peer, as gRPC writes it; None: it is no TCP connection."""
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    host, port = connection.getpeername()[:2]
-    host = host.removeprefix("::ffff:")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for address, descriptor in connections():
+            if address in addresses:
+                shut_down(descriptor, address)
 
 
 _CURRENT: ContextVar[Call] = ContextVar("call")

@@ -4,8 +4,7 @@ gRPC bounds all connections together, and ends none because its calls are refuse
 Here it is the strangers that have been there for longest that go, once they are more than `most`: there is always
 room for who comes next.
 
-gRPC tells nobody of its connections. They are found among the sockets of the process, which has to be one with few of
-them, and are shut down there; gRPC takes that for the client's end.
+They are found among the sockets of the process (`bookie_pod.peers`), which has to be one with few of them.
 
 Event loop only.
 """
@@ -13,18 +12,12 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import stat
-import urllib.parse
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+from bookie_pod.peers import Address, address_of, connections, shut_down
+
 LOOK_S: Final = 1.0
-_FOLDER: Final = "/dev/fd"
-_MAPPED: Final = "::ffff:"
-Address = tuple[str, int]
 
 
 class Strangers:
@@ -39,19 +32,19 @@ class Strangers:
 
     def let_in(self, peer: str) -> None:
         """A call of this connection, as gRPC calls it, was let in."""
-        if (address := _address(peer)) is not None:
+        if (address := address_of(peer)) is not None:
             self._known.add(address)
 
     def look(self, port: int) -> None:
         """Send those away that are too many, of the connections to this port."""
-        connections = dict(_connections(port))
-        self._known &= connections.keys()
-        strangers = {address: None for address in self._here if address in connections}
-        strangers.update((address, None) for address in connections if address not in strangers)
+        here = dict(connections(port))
+        self._known &= here.keys()
+        strangers = {address: None for address in self._here if address in here}
+        strangers.update((address, None) for address in here if address not in strangers)
         self._here = {address: None for address in strangers if address not in self._known}
         for address in list(self._here)[: max(0, len(self._here) - self._most)]:
             self.sent_away += 1
-            _shut_down(connections[address], address)
+            shut_down(here[address], address)
 
     async def guard(self, port: int) -> None:
         """Until cancelled."""
@@ -59,45 +52,3 @@ class Strangers:
             with suppress(OSError):  # no descriptor is left to look with
                 self.look(port)
             await asyncio.sleep(LOOK_S)
-
-
-def _address(peer: str) -> Address | None:
-    """`ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; None for what is none of these."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    host, _, port = rest.rpartition(":")
-    return (
-        (host.strip("[]").removeprefix(_MAPPED), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else None
-    )
-
-
-def _connections(port: int) -> Iterator[tuple[Address, int]]:
-    """The other end and the descriptor of each."""
-    for name in os.listdir(_FOLDER):
-        try:
-            descriptor = int(name)
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and (address := _peer_of(descriptor, port)) is not None:
-                yield address, descriptor
-        except OSError:
-            continue  # closed meanwhile, or nobody at the other end
-
-
-def _peer_of(descriptor: int, port: int) -> Address | None:
-    found = socket.socket(fileno=descriptor)
-    try:
-        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
-            return None
-        host, peer_port, *_ = found.getpeername()
-        return host.removeprefix(_MAPPED), peer_port
-    finally:
-        found.detach()
-
-
-def _shut_down(descriptor: int, address: Address) -> None:
-    try:
-        own = socket.socket(fileno=os.dup(descriptor))  # so that nobody else can get its number now
-        with own:
-            host, port, *_ = own.getpeername()
-            if (host.removeprefix(_MAPPED), port) == address:
-                own.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has gone by itself
