@@ -85,7 +85,7 @@ def needs(world: World, desired: Desired) -> Needs:
     earlier = _earlier(world, desired, operation, stalled=operation.stalled)
     found = repair.needs_to_begin(world, desired) if repair.begin in earlier else Needs()
     proofs = scale_up.needs_to_begin(world, desired).proofs if scale_up.begin in earlier else frozenset()
-    leaving = decommission.needs_to_begin(world, desired) if decommission.making_way in earlier else Needs()
+    leaving = decommission.needs_to_make_way(world, desired) if decommission.making_way in earlier else Needs()
     return replace(found, proofs=proofs, outlooks=found.outlooks | leaving.outlooks)
 
 

@@ -168,8 +168,8 @@ def making_room(world: World, desired: Desired) -> Record | None:
 
 
 def making_way(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that serves, and is in front of others that leave as well and never did: a StatefulSet gives up its
-    highest ordinal only, and until they have gone its disruption budget lets nobody be restarted."""
+    """Of a bookie that serves, and has its turn to leave before others that never did: until those have gone, the
+    disruption budget lets nobody be restarted."""
     victim = gates.next_victim(world, desired)
     if victim is None or not is_in_the_way(world, desired, victim.name):
         return None
@@ -177,13 +177,17 @@ def making_way(world: World, desired: Desired) -> Record | None:
     return begun if isinstance(begun, Record) else None
 
 
+def needs_to_make_way(world: World, desired: Desired) -> Needs:
+    """As `needs_to_begin`, of `making_way`."""
+    victim = gates.next_victim(world, desired)
+    if victim is None or not is_in_the_way(world, desired, victim.name):
+        return Needs()
+    return needs_to_begin(world, desired)
+
+
 def is_in_the_way(world: World, desired: Desired, bookie: str) -> bool:
-    """Whether one in front of which it is, in its StatefulSet, is withdrawn."""
-    return any(
-        view.set_of(name) == view.set_of(bookie) and view.ordinal_of(name) < view.ordinal_of(bookie)
-        for name in view.expected_pods(world)
-        if gates.withdrawn(world, desired, name)
-    )
+    """Whether another one is withdrawn, in whatever zone: one bookie leaves after the other."""
+    return any(name != bookie and gates.withdrawn(world, desired, name) for name in view.expected_pods(world))
 
 
 def _withdrawal(world: World, victim: gates.Victim) -> Record:

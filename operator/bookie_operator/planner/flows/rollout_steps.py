@@ -101,7 +101,11 @@ def stop(run: Run) -> Decision:
     pod = next((one for one in left if view.going_claim(run.world, one.name) is None), left[0])
     wanted = state.outdated(run.world, run.desired, state.read(run.saved(RESTART)))
     if pod not in wanted:
-        return run.forget(STOPPING).go("Choose", f"{pod.name} has the desired template already")
+        others = {name: uid for name, uid in chosen.items() if name != pod.name}
+        message = f"{pod.name} need not be stopped any more"
+        if not others:
+            return run.forget(STOPPING).go("Choose", message)
+        return run.go("Stop", message, saved={STOPPING: state.written(others)})
     if (kept := gates.claims_stay(run.world, run.desired, {pod.name})) is not None:
         return run.blocked(kept, patience(run))
     if state.down(run.world, run.desired, pod):

@@ -69,6 +69,25 @@ def test_fewer_replicas_lead_out(
     assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
 
 
+@pytest.mark.parametrize("faulty", ["c-bookie-a-2", "c-bookie-b-2", "c-bookie-b-3"])
+@pytest.mark.parametrize("besides", [nothing, template])
+def test_fewer_replicas_lead_out_of_a_zone_without_room(faulty: str, besides: Callable[[Simulation], None]) -> None:
+    """Bookies of the other zone come first, or those of higher numbers in the same one."""
+    zones = {"zones": [{"name": zone} for zone in "ab"]}
+    sim = resting(replicas=4, placement=zones)
+    before = set(sim.kubernetes.pods)
+    sim.kubernetes.faults[faulty] = PodFault.UNSCHEDULABLE
+    sim.change(replicas=8, placement=zones)
+    passes(sim, 150)
+    besides(sim)
+    passes(sim, 150)
+    sim.change(replicas=4, placement=zones)
+    sim.run_until_rest(most=900)
+    assert sim.kubernetes.pods.keys() == before
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
 def test_a_newcomer_that_took_the_quota_of_a_member_makes_room_again() -> None:
     sim = resting()
     sim.change(replicas=5)
