@@ -88,6 +88,7 @@ class Connection(asyncio.Protocol):
         """When the socket was read last: the latency of adds counts from there."""
         self.transport: asyncio.Transport | None = None
         self._stalls = Stall(0)
+        self._stalled_at = 0.0
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._rest_since = 0.0
@@ -299,6 +300,8 @@ class Connection(asyncio.Protocol):
 
     def stall(self, reason: Stall) -> None:
         """Read nothing more until `unstall` of every reason."""
+        if not self._stalls:
+            self._stalled_at = time.perf_counter()
         if not self._stalls and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._stalls |= reason
@@ -335,6 +338,14 @@ class Connection(asyncio.Protocol):
             self._rest_bytes = 0
             self._ingest(data)
             self._rest_since = time.perf_counter()  # until now it was kept back here
+        elif self._rest_bytes:
+            self._rest_since += time.perf_counter() - self._stalled_at
+            try:
+                if self._rest_bytes > 4:  # what was under way may not have authenticated it
+                    self.check_length(self._need - 4, self._rest[0], 0)
+            except ProtocolViolation as error:
+                self.close(error)
+                return
         if not self._stalls and not self.transport.is_closing():
             self.transport.resume_reading()
 

@@ -44,7 +44,7 @@ class Stall(IntFlag):
 
 class LargeFrames:
     """Takes large frames in parts, a bounded number of bytes in each turn of the event loop: whoever is behind in one
-    may want a few bytes."""
+    may want a few bytes. The first part of each is taken before anybody knows that it is one of many."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

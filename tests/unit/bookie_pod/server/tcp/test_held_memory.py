@@ -131,6 +131,22 @@ async def test_what_the_bookie_keeps_back_has_none(rig: ServerRig) -> None:
     assert not transport.closing
 
 
+async def test_time_in_which_the_bookie_read_nothing_is_none_of_a_frames(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)) + v2_add(entry(2, 0, bytes(SIZE)))[:-10])
+    conn.stall(connection.Stall.ADDS_PARKED)
+    now = time.perf_counter() + connection.FRAME_S + 1
+    monkeypatch.setattr(connection.time, "perf_counter", lambda: now)
+    conn.unstall(connection.Stall.ADDS_PARKED)
+    await rig.settle()
+    conn.look(now)
+    assert not transport.closing
+    conn.look(now + connection.FRAME_S + 1)
+    assert transport.closing
+
+
 async def test_those_who_leave_a_little_untaken_go_before_one_who_sends(rig: ServerRig) -> None:
     """Each holds less than makes the bookie stop reading from it, and all of them more than there is."""
     silent = [slow(rig) for _ in range(40)]

@@ -68,6 +68,15 @@ async def test_a_frame_is_too_long_before_it_has_come(guarded: ServerRig, first:
     assert conn.share.held == 0
 
 
+async def test_a_frame_behind_a_step_that_did_not_authenticate_is_too_long_for_a_stranger(guarded: ServerRig) -> None:
+    """While the step was under way nobody knew whether it would be a stranger's."""
+    conn, transport = guarded.connect()
+    conn.data_received(token(b"hello") + struct.pack(">I", FRAME_BYTES + 1) + v2_add(entry(1, 0))[4:])
+    await guarded.settle(lambda: transport.closing)
+    assert transport.closing
+    assert conn.share.held == 0
+
+
 @pytest.mark.parametrize("size", [FRAME_BYTES - 4 - 24 - 32, FRAME_BYTES])
 async def test_a_long_frame_that_came_at_once(guarded: ServerRig, size: int) -> None:
     conn, transport = guarded.connect()
