@@ -70,6 +70,7 @@ class LogReads:
             locations: Sequence[int | None] = self._locate(ledger_id, entry_ids)
         except StorageFault:
             locations = [None] * len(entry_ids)  # each alone: what is wrong with one concerns that one
+        known = dict(zip(entry_ids, locations, strict=True))
         read: dict[tuple[int, int], bytes] = {}
         result: bytes | Exception | None
         for place, (entry_id, location) in enumerate(zip(entry_ids, locations, strict=True)):
@@ -81,7 +82,7 @@ class LogReads:
                     self._metrics.read_from(ReadLevel.READ_CACHE)
                 elif location:
                     wanted = _span(entry_ids, locations, place)
-                    rows = self._found(location, ledger_id, entry_id, self._read_at(wanted, generation))
+                    rows = self._found(location, ledger_id, entry_id, self._read_at(wanted, generation, known))
                     result = rows[0][1]
                     if wanted:
                         read |= {(row[2], row[0]): row[1] for row in rows[1 : 1 + wanted]}
@@ -99,7 +100,7 @@ class LogReads:
         def read_at(at: int, ledger_id: int, entry_id: int) -> list[Row]:
             return self._rows(at, ledger_id, entry_id, count - 1, max_bytes)
 
-        rows = self._found(location, ledger_id, first, read_at)
+        rows = self._current(ledger_id, self._found(location, ledger_id, first, read_at), {})
         return [row[1] for place, row in enumerate(rows) if row[0] == first + place]
 
     def _found(self, location: int, ledger_id: int, entry_id: int, read_at: ReadAt) -> list[Row]:
@@ -121,8 +122,8 @@ class LogReads:
         self._metrics.looked_up(time.perf_counter() - begin)
         return locations
 
-    def _read_at(self, wanted: int, generation: int | None) -> ReadAt:
-        """`wanted`: among so many behind it are others that are asked for."""
+    def _read_at(self, wanted: int, generation: int | None, known: dict[int, int | None]) -> ReadAt:
+        """`wanted`: among so many behind it are others that are asked for. `known`: see `_current`."""
 
         def read_at(location: int, ledger_id: int, entry_id: int) -> list[Row]:
             if generation is None:
@@ -132,23 +133,21 @@ class LogReads:
             last = rows[-1][0]
             gaps = len(rows) == 1 or last - entry_id >= len(rows)  # one alone does not tell
             self._windows.done(ledger_id, last + 1, window, gaps=gaps)
-            self._cache.put(ledger_id, [row[:2] for row in self._current(ledger_id, rows)], generation)
+            self._cache.put(ledger_id, [row[:2] for row in self._current(ledger_id, rows, known)], generation)
             return rows
 
         return read_at
 
-    def _current(self, ledger_id: int, rows: list[Row]) -> list[Row]:
-        """Behind a gap in the ids only those that lie where the index says: who skips some may meet a copy that was
-        replaced since, by an entry that lies elsewhere."""
-        straight = next((at for at, row in enumerate(rows) if row[0] != rows[0][0] + at), len(rows))
-        if straight == len(rows):
-            return rows
-        behind = rows[straight:]
-        try:
-            places = self._locate(ledger_id, [row[0] for row in behind])
-        except StorageFault:
-            return rows[:straight]  # what was asked for is there
-        return rows[:straight] + [row for row, place in zip(behind, places, strict=True) if row[2] == place]
+    def _current(self, ledger_id: int, rows: list[Row], known: dict[int, int | None]) -> list[Row]:
+        """The first, which was looked up, and of the others those that lie where the index says: behind an entry may
+        lie a copy that was replaced since, by one that lies elsewhere. `known`: locations of some of them."""
+        unknown = [row[0] for row in rows[1:] if row[0] not in known]
+        if unknown:
+            try:
+                known = known | dict(zip(unknown, self._locate(ledger_id, unknown), strict=True))
+            except StorageFault:
+                pass  # what was asked for is there
+        return rows[:1] + [row for row in rows[1:] if row[2] == known.get(row[0])]
 
     def _rows(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
         """The entry, and what lies behind it, up to what is known to be damaged."""

@@ -40,10 +40,10 @@ def test_what_others_have_in_the_read_cache_stays_and_nothing_is_added() -> None
     storage.close()
 
 
-def test_a_run_costs_one_look_up_and_nothing_is_read_ahead_of_it() -> None:
+def test_a_run_costs_two_look_ups_and_nothing_is_read_ahead_of_it() -> None:
     bookie, storage = _flushed()
     assert len(storage.read_apart(1, 10, 100, MIB)) == 100
-    assert (bookie.metrics.lookups, bookie.metrics.log_reads, bookie.metrics.read_ahead_entries) == (1, 1, [99])
+    assert (bookie.metrics.lookups, bookie.metrics.log_reads, bookie.metrics.read_ahead_entries) == (2, 1, [99])
     assert storage.read_apart(1, 150, 1, MIB) == [entry(1, 150)]
     assert bookie.metrics.read_ahead_entries == [99]
     # What comes next does not count as a stream, either.

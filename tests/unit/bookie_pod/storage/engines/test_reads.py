@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -36,12 +37,14 @@ def test_a_sequential_reader_goes_to_disk_ever_less_often() -> None:
     storage.close()
 
 
-def test_behind_a_gap_no_copy_that_was_replaced_is_read_ahead() -> None:
+@pytest.mark.parametrize("ids", [(0, 1, 2, 4, 5), range(6)], ids=["behind a gap", "in a row"])
+def test_no_copy_that_was_replaced_is_read_ahead(ids: Sequence[int]) -> None:
     storage = MemoryBookie(options=small_options()).open()
-    put(storage, *(entry(1, n, 100, b"old") for n in (0, 1, 2, 4, 5)))
+    put(storage, *(entry(1, n, 100, b"old") for n in ids))
     storage.flush()
     put(storage, entry(1, 4, 100, b"new"))
     storage.flush()
+    assert storage.read_apart(1, 0, 6, 1 << 20) == [entry(1, n, 100, b"old") for n in ids if n < 4]
     assert [storage.read(1, n) for n in (0, 1, 2)] == [entry(1, n, 100, b"old") for n in (0, 1, 2)]
     assert storage.cached(1, 5) == entry(1, 5, 100, b"old"), "what lies where the index says is read ahead"
     assert storage.read(1, 4) == entry(1, 4, 100, b"new")
@@ -209,7 +212,7 @@ def test_they_cost_one_look_up_and_what_lies_together_one_read() -> None:
     assert list(storage.read_each(1, range(10, 42))) == [entry(1, each) for each in range(10, 42)]
     assert (metrics.lookups, metrics.log_reads) == (before[0] + 1, before[1] + 1)
     assert next(storage.read_each(1, (42, 70))) == entry(1, 42)  # the stream goes on, and nobody waits for 70
-    assert (metrics.lookups, metrics.log_reads) == (before[0] + 2, before[1] + 2)
+    assert (metrics.lookups, metrics.log_reads) == (before[0] + 3, before[1] + 2)  # also of what is read ahead
     assert storage.cached(1, 100 - 1) is not None
     storage.close()
 
