@@ -97,7 +97,7 @@ class Killed(ServeProcess):
         self.program = [*killing_parts.PROGRAM, self.orders]
 
     def order(self, line: str) -> list[str]:
-        return list(killing_parts.order(self.orders, line))
+        return killing_parts.order(self.orders, line) or []
 
     def ask(self, path: str, body: object = None) -> int:
         """The status of an answer over HTTP; 0: none."""

@@ -13,7 +13,8 @@ Invariants
 - The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
   unread.
 - A message counts until the next one is asked for, or the call ends. With `holds_answers` what is answered counts until
-  the client has taken it; else that is the services' business.
+  the client has taken it, and a call's one answer is made in the room that its request was waited for with; else that
+  is the services' business.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
 - Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
@@ -107,7 +108,8 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             with self._callers.call(context.peer()) as call:
                 largest = None if many else self._only
-                messages = _Messages(context, call, handler.request_deserializer, self._first, largest)
+                keeps = self._first if self._holds_answers and not answers else 0
+                messages = _Messages(context, call, handler.request_deserializer, self._first, largest, keeps)
                 try:
                     request = messages if many else await anext(messages, None)
                     if request is None:
@@ -124,7 +126,9 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                     elif answers:
                         await serve(request, context)
                     else:
-                        await write(await serve(request, context))
+                        answer = await serve(request, context)
+                        messages.give_up_kept()
+                        await write(answer)
                     return None
                 except BadRequest as error:
                     code, reason = grpc.StatusCode.INVALID_ARGUMENT, str(error)
@@ -197,12 +201,15 @@ class _Messages:
         deserialize: Callable[[bytes], Any] | None,
         first: int,
         only: int | None,
+        keeps: int,
     ) -> None:
-        """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most."""
+        """`first`: the room for the first of them; `keeps`: of it, for the answer. `only`: there is just one
+        message, of so many bytes at most."""
         self._context = context
         self._call = call
         self._expected = first
         self._only = only
+        self._keeps = keeps
         self._largest = self._count = 0
         self._room = 0
         self._held = 0
@@ -221,13 +228,17 @@ class _Messages:
         self._count += 1
         if self._count >= FIRST_MESSAGES:
             self._expected = max(COPIES * self._largest, SMALL_MESSAGE_BYTES)
-        self._hold(COPIES * size)
+        self._hold(max(COPIES * size, self._keeps))
         if self._deserialize is None:
             return data
         try:
             return self._deserialize(data)
         except Exception as error:  # that of the generated code, which differs from release to release
             raise BadRequest(f"{size} bytes that are no request of this call") from error
+
+    def give_up_kept(self) -> None:
+        """The answer is there, and counts itself from now on."""
+        self._hold(COPIES * self._largest)
 
     async def _receive(self) -> bytes:
         call = self._call
