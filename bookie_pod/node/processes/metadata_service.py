@@ -7,6 +7,7 @@ Invariants
   watches.
 - With a token, or certificates of clients, nobody gets an answer without; nothing of a stranger's request is received,
   and strangers hold no connections that others need.
+- A session is renewed in room of its own: those who wait for the store, which may be slow, keep theirs meanwhile.
 - A token is never waited for where others could read it on the way.
 - A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
@@ -54,6 +55,8 @@ MORE_CONNECTIONS: Final = 128
 """Than sessions."""
 STRANGERS: Final = 64
 """Connections of which no call was let in, where not everybody is. Of more, the oldest go."""
+RENEWALS_SHARE: Final = 8
+"""Such a part of what clients may make it hold there is beside it for renewals of sessions."""
 IDLE_MS: Final = 30_000
 """A connection without a call is closed after so long; every client has a stream of events."""
 TOKEN_OPTION: Final = "--token-file"
@@ -136,8 +139,15 @@ class MetadataProcess(ServiceProcess):
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     """The bounds of a server whose clients have so many sessions at most."""
     calls = max_sessions + CALLS  # each session has a stream of events
+    governed = GovernedCalls(
+        callers,
+        MAX_REQUEST_BYTES,
+        only=MAX_REQUEST_BYTES,
+        large_answers=_is_read,
+        apart={f"/{_SERVICE.full_name}/Heartbeat": Callers(MemoryGovernor(callers.memory.limit // RENEWALS_SHARE))},
+    )
     return ServingBounds(
-        interceptors=(GovernedCalls(callers, MAX_REQUEST_BYTES, only=MAX_REQUEST_BYTES, holds_answers=True),),
+        interceptors=(governed,),
         options=(
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", IDLE_MS),
@@ -145,6 +155,10 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
         ),
         calls=calls,
     )
+
+
+def _is_read(request: object) -> bool:
+    return isinstance(request, messages.ExecuteRequest) and request.WhichOneof("operation") in ("get", "children")
 
 
 async def guarded(

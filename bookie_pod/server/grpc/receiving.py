@@ -12,9 +12,10 @@ Invariants
   a call with one request and does not send that is in the way of those who wait.
 - The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
   unread.
-- A message counts until the next one is asked for, or the call ends. With `holds_answers` what is answered counts until
-  the client has taken it, and a call's one answer is made in the room that its request was waited for with; else that
-  is the services' business.
+- A message counts until the next one is asked for, or the call ends. With `large_answers` what is answered counts until
+  the client has taken it, and the one answer to a request of which that says so is made in the room that the request
+  was waited for with; else that is the services' business.
+- Whoever waits for the services keeps such room, so that calls which have to go on meanwhile have some `apart`.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
 - Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
@@ -28,8 +29,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -78,15 +80,23 @@ def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
 
 class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Has every call's messages received by `_Messages`. Bytes: `largest` of any message, `only` of those that are
-    their call's only ones."""
+    their call's only ones. `large_answers`: whether the answer to a request may be a large one. `apart`: the callers of
+    some methods, by their full names."""
 
     def __init__(
-        self, callers: Callers, largest: int, *, only: int = ONLY_REQUEST_BYTES, holds_answers: bool = False
+        self,
+        callers: Callers,
+        largest: int,
+        *,
+        only: int = ONLY_REQUEST_BYTES,
+        large_answers: Callable[[Any], bool] | None = None,
+        apart: Mapping[str, Callers] = MappingProxyType({}),
     ) -> None:
         self._callers = callers
+        self._largest = largest
         self._only = only
-        self._holds_answers = holds_answers
-        self._first = min(COPIES * largest, callers.memory.limit // FIRST_SHARE)
+        self._large_answers = large_answers
+        self._apart = apart
         self._turns = Turns(CALLS_PER_TURN)
 
     async def intercept_service(
@@ -98,7 +108,10 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         if handler is None:
             return None
         many, answers = handler.request_streaming, handler.response_streaming
-        streams = answers or self._holds_answers
+        large_answers = self._large_answers
+        streams = answers or large_answers is not None
+        callers = self._apart.get(handler_call_details.method, self._callers)
+        first = min(COPIES * self._largest, callers.memory.limit // FIRST_SHARE)
         serve = next(
             each
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
@@ -106,20 +119,21 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         )
 
         async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
-            with self._callers.call(context.peer()) as call:
+            with callers.call(context.peer()) as call:
                 largest = None if many else self._only
-                keeps = self._first if self._holds_answers and not answers else 0
-                messages = _Messages(context, call, handler.request_deserializer, self._first, largest, keeps)
+                messages = _Messages(context, call, handler.request_deserializer, first, largest)
                 try:
                     request = messages if many else await anext(messages, None)
                     if request is None:
                         raise BadRequest("the call ended without a request")
+                    if not many and large_answers is not None and large_answers(request):
+                        messages.keep_room()  # at once: others wait for it
                     if not streams:
                         return await serve(request, context)
                     # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
                     # this is.
                     await context.send_initial_metadata(())
-                    write = partial(_hold_and_write, call, context) if self._holds_answers else context.write
+                    write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
                     if inspect.isasyncgenfunction(serve):
                         async for answer in serve(request, context):
                             await write(answer)
@@ -127,7 +141,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                         await serve(request, context)
                     else:
                         answer = await serve(request, context)
-                        messages.give_up_kept()
+                        messages.give_up_room()
                         await write(answer)
                     return None
                 except BadRequest as error:
@@ -201,15 +215,12 @@ class _Messages:
         deserialize: Callable[[bytes], Any] | None,
         first: int,
         only: int | None,
-        keeps: int,
     ) -> None:
-        """`first`: the room for the first of them; `keeps`: of it, for the answer. `only`: there is just one
-        message, of so many bytes at most."""
+        """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most."""
         self._context = context
         self._call = call
         self._expected = first
         self._only = only
-        self._keeps = keeps
         self._largest = self._count = 0
         self._room = 0
         self._held = 0
@@ -228,7 +239,7 @@ class _Messages:
         self._count += 1
         if self._count >= FIRST_MESSAGES:
             self._expected = max(COPIES * self._largest, SMALL_MESSAGE_BYTES)
-        self._hold(max(COPIES * size, self._keeps))
+        self._hold(COPIES * size)
         if self._deserialize is None:
             return data
         try:
@@ -236,7 +247,11 @@ class _Messages:
         except Exception as error:  # that of the generated code, which differs from release to release
             raise BadRequest(f"{size} bytes that are no request of this call") from error
 
-    def give_up_kept(self) -> None:
+    def keep_room(self) -> None:
+        """Of the first message, which has just come, for an answer."""
+        self._hold(max(self._held, self._expected))
+
+    def give_up_room(self) -> None:
         """The answer is there, and counts itself from now on."""
         self._hold(COPIES * self._largest)
 

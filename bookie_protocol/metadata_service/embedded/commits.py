@@ -7,7 +7,7 @@ Invariants
 - A store that is broken, or a thread that ended by a fault of its own, is told to `on_broken`, once. Then whoever waits
   for the thread is refused.
 - At most `places` calls are accepted and not answered; beyond, callers wait for their turn, in the order they came. A
-  call keeps its place until it was run, also if its caller gave up.
+  call whose caller gave up keeps its place until its turn, but nothing else, and is not run if that has not come.
 - `stop` runs what was accepted before it, then closes the store. Who still waits for a place is refused.
 
 Threads: `post` and `stop` from the event loop; the calls run on the thread `metadata-store`.
@@ -37,6 +37,10 @@ class _Call:
     future: asyncio.Future[Any]
     result: Any = None
     error: Exception | None = None
+
+
+def _given_up(_: NodeStore) -> None:
+    """In place of a call whose caller gave up."""
 
 
 class StoreThread:
@@ -80,8 +84,12 @@ class StoreThread:
             raise
         future: asyncio.Future[T] = self._loop.create_future()
         self.pending += 1
-        self._calls.put(_Call(run, future))
-        return await future
+        self._calls.put(call := _Call(run, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.run = _given_up  # with what it holds: nobody counts that any more, nor would its answer
+            raise
 
     async def stop(self) -> None:
         """Finish, and close the store. Calling it again is fine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ EXECUTE = "/podkeeper.embedded_metadata.EmbeddedMetadata/Execute"
 @dataclass
 class Served:
     server: EmbeddedMetadataServer
+    owner: EmbeddedOwner
     memory: MemoryGovernor
     peak: int = 0
 
@@ -52,7 +54,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     memory = MemoryGovernor(LIMIT)
     server = EmbeddedMetadataServer(owner, bounds=serving_bounds(Callers(memory), 100))
     await server.start()
-    made = Served(server, memory)
+    made = Served(server, owner, memory)
     before = {"hold": Share.hold, "make": Share.make, "take": Share.take}
 
     def noting(name: str) -> Any:
@@ -116,6 +118,26 @@ async def test_who_does_not_take_its_answers_makes_way(served: Served) -> None:
         assert len((await stub.Execute(get)).data) == 3 * MB
         for call in untaken:
             call.cancel()
+        await until(lambda: served.memory.total == 0)
+
+
+async def test_a_slow_store_keeps_nobody_from_writing_or_renewing_a_session(served: Served) -> None:
+    gate, post = threading.Event(), asyncio.get_running_loop().create_task
+    async with served.channel() as channel:
+        stub: Any = EmbeddedMetadataStub(channel)  # type: ignore[no-untyped-call]
+        mine = await session(stub)
+        store = served.owner._thread
+        slow = post(store.post(lambda _: gate.wait(30)))
+        try:
+            writes = [stub.Execute(creation(mine, f"/{number}", 10)) for number in range(40)]
+            await until(lambda: store.pending == 41)  # all are committed together
+            get = messages.ExecuteRequest(session=mine, get=messages.Read(path="/"))
+            reads = [stub.Execute(get) for _ in range(40)]
+            await until(lambda: 2 * served.memory.total >= LIMIT)
+            assert (await stub.Heartbeat(mine, timeout=10)).code == messages.OK
+        finally:
+            gate.set()
+        await asyncio.gather(slow, *writes, *reads)
         await until(lambda: served.memory.total == 0)
 
 
