@@ -311,6 +311,7 @@ class Connection(asyncio.Protocol):
             return
         self._stalls &= ~reason
         if not self._stalls and not self.closed and self.transport is not None and not self.transport.is_closing():
+            self._rest_since += time.perf_counter() - self._stalled_at  # here: it may stall again before it goes on
             self.context.loop.call_soon(self._resume)
 
     def took_cold(self) -> None:
@@ -339,7 +340,6 @@ class Connection(asyncio.Protocol):
             self._ingest(data)
             self._rest_since = time.perf_counter()  # until now it was kept back here
         elif self._rest_bytes:
-            self._rest_since += time.perf_counter() - self._stalled_at
             try:
                 if self._rest_bytes > 4:  # what was under way may not have authenticated it
                     self.check_length(self._need - 4, self._rest[0], 0)

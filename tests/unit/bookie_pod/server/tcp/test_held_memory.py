@@ -140,6 +140,8 @@ async def test_time_in_which_the_bookie_read_nothing_is_none_of_a_frames(
     now = time.perf_counter() + connection.FRAME_S + 1
     monkeypatch.setattr(connection.time, "perf_counter", lambda: now)
     conn.unstall(connection.Stall.ADDS_PARKED)
+    conn.stall(connection.Stall.READS_IN_FLIGHT)  # before it has gone on
+    conn.unstall(connection.Stall.READS_IN_FLIGHT)
     await rig.settle()
     conn.look(now)
     assert not transport.closing
