@@ -15,6 +15,9 @@ Two do not stall first. A rollout is only work that can wait: it gives way at on
 to leave. And a replacement does to a template that is put right, which may be all that its bookie needs; so a rollout
 that is about to put one right comes as early as that. The bookie of a decommission is that one's own to repair.
 
+Volumes that grow come before all of these, and are in nobody's hands once they were asked for: if they stall, whatever
+may begin does, and they are waited for again afterwards.
+
 Threads: pure functions, any thread.
 """
 
@@ -85,7 +88,11 @@ def needs(world: World, desired: Desired) -> Needs:
     earlier = _earlier(world, desired, operation, stalled=operation.stalled)
     found = repair.needs_to_begin(world, desired) if repair.begin in earlier else Needs()
     proofs = scale_up.needs_to_begin(world, desired).proofs if scale_up.begin in earlier else frozenset()
-    leaving = decommission.needs_to_make_way(world, desired) if decommission.making_way in earlier else Needs()
+    leaving = Needs()
+    if decommission.begin in earlier:
+        leaving = decommission.needs_to_begin(world, desired)
+    elif decommission.making_way in earlier:
+        leaving = decommission.needs_to_make_way(world, desired)
     return replace(found, proofs=proofs, outlooks=found.outlooks | leaving.outlooks)
 
 
@@ -118,6 +125,8 @@ def _earlier(world: World, desired: Desired, operation: Operation, *, stalled: b
                 own = decommission.making_room
             elif decommission.is_in_the_way(world, desired, operation.bookie):
                 own = decommission.making_way
+        case OperationType.EXPAND if operation.step == "Grow" and stalled:
+            return ORDER
         case _:
             return ()
     before, at_once = ORDER[: ORDER.index(own)], _AT_ONCE.get(operation.type, frozenset())
@@ -137,6 +146,8 @@ def _ended(world: World, desired: Desired, operation: Operation, why: str) -> De
             return _end_rollout(world, operation, why)
         case OperationType.REPLACE:
             return repair.given_back(world, desired, operation, why)
+        case OperationType.EXPAND:
+            return Finish(operation, "Failed", f"{operation.message}; {why}")
         case _:
             return decommission.given_back(world, desired, operation, why)
 

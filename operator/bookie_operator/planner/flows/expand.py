@@ -8,7 +8,8 @@ VolumeAttributesClass.
     does not keep the class that it was given, no other is asked, and that is told at the end.
  4. `Grow`: waits until each has its size. One whose file system grows with the next start only, for ten minutes: its
     bookie is restarted through the gates of a rollout, unless it is down already. A claim that fails is told with its
-    name; the others go on. `spec` stays as it is. Nothing waits for classes: `volume_attributes` tells of them.
+    name; the others go on. `spec` stays as it is. Nothing waits for classes: `volume_attributes` tells of them. What
+    stalls here gives way (`giving_way`).
  5. `Orphan`: the claim templates of a StatefulSet cannot be changed, so it is deleted without its pods, by UID; how
     many replicas it has was recorded before. Only if it has the desired template: a rollout that waits stays held back.
  6. `Recreate`: made anew with the new templates and as many replicas.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
@@ -84,6 +86,32 @@ def test_a_bookie_that_loses_its_new_disks_is_replaced_once_more() -> None:
     losing(sim, "Start", "c-bookie-0")
     sim.run(lambda _, decision: isinstance(decision, Rest))
     assert kinds(sim)[-1] == (REPLACE, "Done")
+    assert len(sim.bookkeeper.writable) == 4
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize("room", [4, 5])
+@pytest.mark.parametrize("gone", ["c-bookie-0", "c-bookie-4"])
+def test_volumes_that_do_not_grow_hold_up_nobody(gone: str, room: int) -> None:
+    """Neither the replacement of a bookie nor one that leaves, whether it found room or not."""
+    sim = resting(repair={"autoReplaceAfterSeconds": 20})
+    sim.kubernetes.room = room
+    if gone == "c-bookie-4":
+        sim.change(replicas=5)
+        sim.run(lambda _, decision: getattr(decision, "reason", "") == "Unschedulable" or isinstance(decision, Rest))
+    sim.change(storage={"ledger": {"size": "20Gi"}})
+    at_step(sim, "Grow")
+    slow = sim.kubernetes.claims["ledger-0-c-bookie-1"]
+    slow.actual, slow.resized_at = "10Gi", math.inf
+    if gone == "c-bookie-4":
+        sim.change(replicas=4)
+    else:
+        sim.kubernetes.lose_volume(gone)
+    sim.run(lambda *_: kinds(sim)[-1:] in ([(REPLACE, "Done")], [(DECOMMISSION, "Done")]))
+    slow.resized_at = sim.kubernetes.now
+    sim.run_until_rest()
+    assert kinds(sim)[-1] == (OperationType.EXPAND, "Done")
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(4)]
     assert len(sim.bookkeeper.writable) == 4
     assert not sim.accidents
 
