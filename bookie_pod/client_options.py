@@ -1,7 +1,8 @@
 """Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration.
 
-A bookie's clients go by the bookie's own keys, as in the reference: frames of its size, and TLS with its certificate
-where bookies serve TLS. For processes with a configuration; any thread.
+A bookie's clients go by the bookie's own keys: frames of its size, and TLS with its certificate where bookies serve
+TLS; and by the keys that the reference has for clients, where they are set. For processes with a configuration; any
+thread.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from bookie_client.options import ClientOptions, TlsOptions
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import ENTRY_POINT, SASL_CLIENT, SHARED_TOKEN, AuthConfig, TlsConfig
 from bookie_protocol.auth.entry_points import CLIENT, make_provider
-from bookie_protocol.auth.sasl import JaasAuth
+from bookie_protocol.auth.sasl import AUDITOR_SECTION, JaasAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.tls_stores import PEM
 from bookie_protocol.wire.auth import ClientAuthProvider
 
 
-def client_options(config: BookieConfig, **others: Any) -> ClientOptions:
-    """`others`: further fields of `ClientOptions`. Raises InvalidConfiguration."""
+def client_options(config: BookieConfig, *, repairs: bool = False, **others: Any) -> ClientOptions:
+    """`repairs`: of auto-recovery. `others`: further fields of `ClientOptions`. Raises InvalidConfiguration."""
     return ClientOptions(
         max_frame_size=config.network.max_frame_size_bytes,
         tls=tls_options(config.tls),
-        auth=client_authentication(config.auth),
+        auth=client_authentication(config.auth, repairs=repairs),
         **others,
     )
 
 
-def client_authentication(config: AuthConfig) -> ClientAuthProvider | None:
-    """How to log in to bookies of this configuration; None: not at all. The configuration keeps its rules. Raises
-    InvalidConfiguration for files that cannot be used."""
+def client_authentication(config: AuthConfig, *, repairs: bool = False) -> ClientAuthProvider | None:
+    """How to log in to bookies of this configuration, as auto-recovery if it `repairs`; None: not at all. The
+    configuration keeps its rules. Raises InvalidConfiguration for files that cannot be used."""
     if config.client_provider_class == SASL_CLIENT:
-        return JaasAuth(str(config.jaas_file), config.jaas_client_section)
+        return JaasAuth(str(config.jaas_file), *_sections(config, repairs))
     if config.client_provider_class == SHARED_TOKEN:
         return TokenAuth(str(config.token_file), key="authTokenFile")
     if config.client_provider_class == ENTRY_POINT:
@@ -41,19 +42,36 @@ def client_authentication(config: AuthConfig) -> ClientAuthProvider | None:
     return None
 
 
+def _sections(config: AuthConfig, repairs: bool) -> tuple[str, ...]:
+    """Of the JAAS file: the first that there is counts."""
+    if not repairs:
+        return (config.jaas_client_section,)
+    if config.jaas_auditor_section is not None:
+        return (config.jaas_auditor_section,)
+    return AUDITOR_SECTION, config.jaas_client_section
+
+
 def tls_options(config: TlsConfig) -> TlsOptions | None:
     """How to connect to bookies of this configuration; None: plain."""
     if config.provider_factory_class is None:
         return None
-    shown = config.key_store is not None and (config.key_store_type != PEM or config.certificate_path is not None)
+    key, key_type, key_password = config.key_store, config.key_store_type, config.key_store_password_path
+    if config.client_key_store is not None:
+        key, key_type = config.client_key_store, config.client_key_store_type
+        key_password = config.client_key_store_password_path
+    trust, trust_type, trust_password = config.trust_store, config.trust_store_type, config.trust_store_password_path
+    if config.client_trust_store is not None:
+        trust, trust_type = config.client_trust_store, config.client_trust_store_type
+        trust_password = config.client_trust_store_password_path
+    shown = key is not None and (key_type != PEM or config.certificate_path is not None)
     return TlsOptions(
-        ca_file=config.trust_store,
+        ca_file=trust,
         certificate_file=config.certificate_path if shown else None,
-        key_file=config.key_store if shown else None,
-        key_password_file=config.key_store_password_path if shown else None,
-        key_type=config.key_store_type,
-        ca_type=config.trust_store_type,
-        ca_password_file=config.trust_store_password_path,
+        key_file=key if shown else None,
+        key_password_file=key_password if shown else None,
+        key_type=key_type,
+        ca_type=trust_type,
+        ca_password_file=trust_password,
         check_hostname=config.hostname_verification,
         protocols=config.protocols,
         cipher_suites=config.cipher_suites,

@@ -90,7 +90,8 @@ async def start(
     """Begin. `bookie_id`: what the auditor's vote says. `InvalidConfiguration`: bad keys of placement."""
     options = config.auto_recovery
     local_bookie = bookie_id if embedded else None
-    client = Client(metadata, client_options(config), placement=client_placement(config, local_bookie=local_bookie))
+    access = client_options(config, repairs=True)
+    client = Client(metadata, access, placement=client_placement(config, local_bookie=local_bookie))
     await client.start()
     try:
         instruments = AuditorInstruments(registry, embedded=embedded)

@@ -70,6 +70,7 @@ DIFFERENT: Final = {
     "compactionRateByBytes": ("1000000", "disks are faster, and compaction gives way to clients"),
     "useTransactionalCompaction": ("false", "a compaction that was interrupted leaves nothing behind"),
     "verifyMetadataOnGC": ("false", "a ledger is not deleted because a listing lacks it"),
+    "saslJaasAuditorSectionName": ("Auditor", "a file with one login for all clients is enough"),
     "lostBookieRecoveryDelay": ("0", "a bookie that restarts must not set the whole cluster copying"),
     "auditorReplicasCheckInterval": ("0", "writers without a spare leave entries a copy short; only this sees them"),
     "rereplicationEntryBatchSize": ("10", "larger pieces; bytes bound them too"),

@@ -25,6 +25,7 @@ from bookie_pod.config.sections.sorted_storage import SortedStorageConfig
 
 _NAMES: Final = frozenset(
     {
+        "allocatorExitOnOutOfMemory",
         "allocatorLeakDetectionPolicy",
         "allocatorOutOfMemoryPolicy",
         "allocatorPoolingConcurrency",
@@ -59,6 +60,8 @@ _NAMES: Final = frozenset(
 _CLIENT_NAMES: Final = frozenset(
     {
         "addEntryTimeoutSec",
+        "batchReadEnabled",
+        "bookieAddressResolverEnabled",
         "bookieConnectionErrorQuarantineEnabled",
         "bookieErrorThresholdPerInterval",
         "bookieFailureHistoryExpirationMSec",
@@ -82,6 +85,7 @@ _CLIENT_NAMES: Final = frozenset(
         "enableBookieFailureTracking",
         "enableParallelRecoveryRead",
         "ensemblePlacementPolicyOrderSlowBookies",
+        "ensembleRandomReadReordering",
         "explicitLacInterval",
         "firstSpeculativeReadLACTimeout",
         "firstSpeculativeReadTimeout",
@@ -103,17 +107,24 @@ _CLIENT_NAMES: Final = frozenset(
         "recoveryReadBatchSize",
         "registrationClientClass",
         "reorderReadSequenceEnabled",
+        "reppDisableDurabilityEnforcementFeature",
+        "reppDisableDurabilityFeatureName",
+        "reppDisallowBookiePlacementInRegionFeatureName",
         "speculativeReadLACTimeoutBackoffMultiplier",
         "speculativeReadTimeout",
         "speculativeReadTimeoutBackoffMultiplier",
         "startTLSTimeoutSecs",
         "stickyReadSEnabled",
         "taskExecutionWarnTimeMicros",
+        "tcpKeepCnt",
+        "tcpKeepIdle",
+        "tcpKeepIntvl",
         "throttle",
         "timeoutMonitorIntervalSec",
         "timeoutTaskIntervalMillis",
         "timeoutTimerNumTicks",
         "timeoutTimerTickDurationMs",
+        "useHostnameResolveLocalNodePlacementPolicy",
         "useV2WireProtocol",
         "waitTimeoutOnBackpressureMs",
     }

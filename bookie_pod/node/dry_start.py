@@ -51,6 +51,7 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
     yield lambda: options.tcp_options(config)
     yield lambda: client_placement(config)
     yield lambda: client_options(config)
+    yield lambda: client_options(config, repairs=True)
     yield lambda: server_tls(config.tls)
     yield lambda: server_authentication(config.auth)
     if config.http.listener is not None:

@@ -29,6 +29,8 @@ T = TypeVar("T")
 PLUGIN_NAME: Final = "sasl"
 CLIENT_SECTION: Final = "BookKeeper"
 """Of a JAAS file, unless somebody says otherwise."""
+AUDITOR_SECTION: Final = "Auditor"
+"""The same of auto-recovery, where there is one."""
 JAAS_FILE: Final = "saslJaasConfigFile"
 """How messages call the file: by the configuration key that names it."""
 _USER: Final = "user_"
@@ -137,10 +139,11 @@ class JaasAuth:
 
     plugin_name = PLUGIN_NAME
 
-    def __init__(self, path: str, section: str = CLIENT_SECTION, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises InvalidConfiguration."""
-        self._of = path, section
-        self._login = WatchedFile(JAAS_FILE, path, lambda content: login_of(content, section), clock)
+    def __init__(self, path: str, *sections: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`sections`: the first that the file has counts; none: `BookKeeper`. Raises InvalidConfiguration."""
+        names = sections or (CLIENT_SECTION,)
+        self._of = path, names
+        self._login = WatchedFile(JAAS_FILE, path, lambda content: login_of(content, *names), clock)
         self._login.value()
 
     def __eq__(self, other: object) -> bool:
@@ -185,7 +188,7 @@ class _ClientExchange:
 
 def accounts_of(content: bytes, section: str) -> Accounts:
     """Who may log in, by a bookie's section of a JAAS file. Raises ValueError."""
-    modules = _section(content, section)
+    _, modules = _first_section(content, section)
     options = {name: text for module in modules for name, text in module.options.items()}
     if any(map(_is_kerberos, modules)):
         return _of_section(section, lambda: kerberos.keys_of(options))
@@ -195,9 +198,9 @@ def accounts_of(content: bytes, section: str) -> Accounts:
     return Users(users)
 
 
-def login_of(content: bytes, section: str) -> ClientAuthProvider:
-    """The login of a client's section of a JAAS file. Raises ValueError."""
-    modules = _section(content, section)
+def login_of(content: bytes, *sections: str) -> ClientAuthProvider:
+    """The login of a client's section of a JAAS file: of the first that it has. Raises ValueError."""
+    section, modules = _first_section(content, *sections)
     options = {name: text for module in modules for name, text in module.options.items()}
     if any(map(_is_kerberos, modules)):
         return _of_section(section, lambda: kerberos.login_of(options))
@@ -217,8 +220,9 @@ def _of_section(section: str, make: Callable[[], T]) -> T:
         raise ValueError(f"section {section}: {error}") from None
 
 
-def _section(content: bytes, name: str) -> tuple[LoginModule, ...]:
+def _first_section(content: bytes, *names: str) -> tuple[str, tuple[LoginModule, ...]]:
     sections = parse_jaas(content)
-    if name not in sections:
-        raise ValueError(f"there is no section {name}, but {', '.join(sections) or 'none'}")
-    return sections[name]
+    for name in names:
+        if name in sections:
+            return name, sections[name]
+    raise ValueError(f"there is no section {' or '.join(names)}, but {', '.join(sections) or 'none'}")

@@ -49,6 +49,12 @@ class AuthConfig:
     jaas_client_section: str = key("saslJaasClientSectionName", "BookKeeper")
     """Section with the login of clients: `username` and `password`; or a `Krb5LoginModule` with `useKeyTab`, `keyTab`
     and `principal`, or with `useTicketCache` (and `ticketCache`)."""
+    jaas_auditor_section: str | None = key(
+        "saslJaasAuditorSectionName",
+        None,
+        derived="`Auditor` if the file has that section, else `saslJaasClientSectionName`",
+    )
+    """Section with the login of auto-recovery."""
     jaas_allowed_ids: str = key("saslJaasClientAllowedIds", ".*bookkeeper.*")
     """With SASL: regular expression that the whole name of a user must match; of Kerberos, the principal with its
     realm."""
@@ -90,6 +96,19 @@ class TlsConfig:
     """File that holds the password of the trust store. PEM certificates have none."""
     certificate_path: str | None = key("tlsCertificatePath", None)
     """With PEM: file with this bookie's certificate chain."""
+    client_key_store_type: str = key("clientKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
+    """Form of `clientKeyStore`."""
+    client_key_store: str | None = key("clientKeyStore", None)
+    """Key store of clients of this configuration (auto-recovery, the gateway, repairs, commands); if it is PEM, with
+    the certificate of `tlsCertificatePath`. Unset: `tlsKeyStore`."""
+    client_key_store_password_path: str | None = key("clientKeyStorePasswordPath", None)
+    """File that holds the password of `clientKeyStore`."""
+    client_trust_store_type: str = key("clientTrustStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
+    """Form of `clientTrustStore`."""
+    client_trust_store: str | None = key("clientTrustStore", None)
+    """File with the certificates of the authorities that those clients trust. Unset: `tlsTrustStore`."""
+    client_trust_store_password_path: str | None = key("clientTrustStorePasswordPath", None)
+    """File that holds the password of `clientTrustStore`."""
     hostname_verification: bool = key("tlsHostnameVerificationEnabled", False)
     """Auto-recovery checks that another bookie's certificate names its host."""
     refresh_seconds: int = key("tlsCertFilesRefreshDurationSeconds", 0, at_least=0, at_most=INT_MAX)

@@ -10,8 +10,9 @@ import pytest
 from bookie_client.placement.options import make_source
 from bookie_client.placement.sources.pulsar import PulsarRacks
 from bookie_pod.client_placement import client_placement
+from bookie_pod.config.ignored import is_ignored
 from bookie_pod.config.load import read_config
-from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.model import BookieConfig, all_keys
 from bookie_pod.node.dry_start import refusals
 from bookie_pod.server.tcp.tls import server_tls
 from tests.support.certificates import Certificates
@@ -21,6 +22,7 @@ commands = load("pulsar/commands")
 
 PULSAR = Path("docker/pulsar/conf/bookkeeper.conf")
 BOOKKEEPER = Path("tests/golden/configurations/bookkeeper-bk_server.conf")
+BOOKKEEPER_KEYS = Path("tests/golden/configurations/bookkeeper-keys.txt")
 NAMED = {"PULSAR_PREFIX_advertisedAddress": "pulsar-bookie-0"}
 """This machine's name may stand for a loopback address."""
 OLDER = {"flushEntrylogBytes": "268435456", "PULSAR_PREFIX_diskUsageThreshold": "0.95"}
@@ -78,6 +80,12 @@ def test_a_start_refuses_nothing_of_pulsars(environment: dict[str, str], tmp_pat
 
 def test_a_start_refuses_nothing_of_bookkeepers(tmp_path: Path) -> None:
     assert list(refusals(started_from(BOOKKEEPER, NAMED, tmp_path))) == []
+
+
+def test_every_key_of_bookkeepers_is_known() -> None:
+    """Those that its files leave in comments, too."""
+    names = [line for line in BOOKKEEPER_KEYS.read_text().splitlines() if not line.startswith("#")]
+    assert [name for name in names if name not in all_keys() and not is_ignored(name)] == []
 
 
 def test_certificates_where_the_chart_has_them(tmp_path: Path) -> None:
