@@ -85,6 +85,8 @@ class Bookies:
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines()) | _OURS
         # A test that suspends a bookie suspends its requests only: its session lives on.
         settings.setdefault("zkTimeout", "60000")
+        # Apache's default is not ours, and a test may open the disks of a bookie that it has stopped with one of Java.
+        settings.setdefault("ledgerStorageClass", "org.apache.bookkeeper.bookie.SortedLedgerStorage")
         # Only a start of the whole server checks that these two go together, which Apache's tests do not do.
         settings.setdefault(
             "fileInfoFormatVersionToWrite", "01"[int(settings.get("journalFormatVersionToWrite", 6)) > 5]

@@ -159,13 +159,21 @@ public final class Peer {
         }
     }
 
+    /** A whole pass of its collection. */
+    public void collect() throws IOException, InterruptedException {
+        admin("PUT", "gc", "");
+        while (admin("GET", "gc", "").contains("true")) {
+            Thread.sleep(20);
+        }
+    }
+
     private Object storageCall(String method) throws Exception {
         switch (method) {
             case "shutdown":
             case "start":
                 return null;
             case "forceGC":
-                admin("PUT", "gc", "");
+                collect();
                 return null;
             default:
                 throw inside("LedgerStorage." + method);

@@ -23,7 +23,7 @@ import org.opentest4j.MultipleFailuresError;
 /**
  * Runs one class of tests: a line for each test that has ended, with what went wrong.
  *
- * <p>Arguments: kind of bookie (ours, java), the class, then methods that are left out.
+ * <p>Arguments: kind of bookie (ours, java), the class, then methods, and tests with their parameters, that are left out.
  */
 public final class RunClass {
 
@@ -34,7 +34,8 @@ public final class RunClass {
             Seams.install(ByteBuddyAgent.install());
         }
         Set<String> left = new HashSet<>(Arrays.asList(arguments).subList(2, arguments.length));
-        PostDiscoveryFilter filter = test -> FilterResult.includedIf(!left.contains(method(test.getDisplayName())));
+        PostDiscoveryFilter filter = test -> FilterResult.includedIf(
+            !left.contains(test.getDisplayName()) && !left.contains(method(test.getDisplayName())));
         LauncherDiscoveryRequest request =
             LauncherDiscoveryRequestBuilder.request().selectors(selectClass(arguments[1])).filters(filter).build();
         PrintStream out = System.out;

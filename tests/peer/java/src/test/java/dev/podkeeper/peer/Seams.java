@@ -54,6 +54,7 @@ final class Seams {
         agent = seam(agent, "bookie.BookieImpl", isPublic().and(not(isConstructor())).and(not(namedOneOf(
             "getLedgerStorage", "getStateManager", "getLedgerDirsManager", "getJournals", "getAllocator"))).and(not(isStatic())),
             OfAnotherProcess.class);
+        agent = seam(agent, "client.TestFencing", named("triggerGC"), Collected.class);
         agent.installOn(instrumentation);
     }
 
@@ -107,6 +108,17 @@ final class Seams {
         @Advice.OnMethodExit
         static void exit(@Advice.This Object server) {
             Peer.made(server);
+        }
+    }
+
+    /** A pass of a collector that the test knows by its class. */
+    static final class Collected {
+        @Advice.OnMethodEnter
+        static void enter(@Advice.Argument(0) Object bookie) throws Exception {
+            Peer peer = Peer.behind(bookie);
+            if (peer != null) {
+                peer.collect();
+            }
         }
     }
 
