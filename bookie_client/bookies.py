@@ -17,10 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieRegistry, BookieSet
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+
+FOLLOW_PAUSE: Final = 5.0
+"""Seconds until a set that could not be followed is followed again."""
 
 
 class FollowedGroup:
@@ -58,15 +62,18 @@ class FollowedGroup:
         return self.known
 
     async def _follow(self) -> None:
-        # Once this ends, `members` asks the service itself, and its caller sees the error.
-        try:
-            with suppress(MetadataError):
-                async with self._registry.watch(self._group) as snapshots:
-                    async for snapshot in snapshots:
-                        self.is_following = True
-                        self._take(snapshot)
-        finally:
-            self.is_following = False
+        # While this tells nothing, `members` asks the service itself, and its caller sees the error: there may be no
+        # cluster, and another one later.
+        while True:
+            try:
+                with suppress(MetadataError):
+                    async with self._registry.watch(self._group) as snapshots:
+                        async for snapshot in snapshots:
+                            self.is_following = True
+                            self._take(snapshot)
+            finally:
+                self.is_following = False
+            await asyncio.sleep(FOLLOW_PAUSE)
 
     def _take(self, snapshot: BookieSet) -> None:
         if self._seen is None or snapshot.version > self._seen.version:

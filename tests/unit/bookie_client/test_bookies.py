@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bookie_client.bookies import Bookies
+from bookie_client.bookies import Bookies, FollowedGroup
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.support.memory_metadata import MemoryBookies
@@ -91,6 +91,26 @@ async def test_nothing_is_kept_of_a_bookie_that_is_not_registered(registry):
     await bookies.info("b1")  # no set was seen yet, so nobody would tell when it leaves
     await bookies.info("b1")
     assert registry.info_reads == 3
+
+
+async def test_whoever_saw_no_cluster_follows_the_next_one(registry, monkeypatch):
+    follow, looks = registry.watch, iter([MetadataNotFound("there is no cluster")])
+
+    @asynccontextmanager
+    async def watch(group):
+        for error in looks:
+            raise error
+        async with follow(group) as snapshots:
+            yield snapshots
+
+    bookies = FollowedGroup(registry, BookieGroup.WRITABLE, lambda before, after: None)
+    monkeypatch.setattr("bookie_client.bookies.FOLLOW_PAUSE", 0)
+    monkeypatch.setattr(registry, "watch", watch)
+    bookies.start()
+    for name in ("b2", "b3"):
+        registry.register_address(name, "127.0.0.1", 2)
+        await until(lambda name=name: name in bookies.known)
+    await bookies.close()
 
 
 async def test_whoever_is_cancelled_while_he_closes_ends(registry, monkeypatch):
