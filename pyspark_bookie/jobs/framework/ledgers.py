@@ -96,8 +96,10 @@ class LedgerRow:
 
     @property
     def life(self) -> str:
-        """The same as a text."""
-        return self.uuid or f"{self.entries}:{self.nbytes}:{self.created_ms or 0}:{self.token}"
+        """The same as a text; empty where nothing but its size tells it from another one."""
+        if self.uuid or not (self.token or self.created_ms):
+            return self.uuid
+        return f"{self.entries}:{self.nbytes}:{self.created_ms or 0}:{self.token}"
 
     @property
     def is_closed(self) -> bool:

@@ -106,7 +106,7 @@ class Transferrer:
         stored = self._records.find(record_key(self._settings.name, source_id))
         if stored is not None and (made := self._made(stored.value)) is not None:
             self._check_stream(made)
-            if stored.value.life != life:
+            if not life or stored.value.life != life:
                 stored = self._recognised(stored, self._source.ledger(source_id, uuid), life)
             return TransferFate.ALREADY, stored.value
         if stored is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,3 +25,9 @@ def test_every_ledger_once_and_bounded(sizes: list[int], max_ledgers: int, at_le
     assert largest == sorted(largest, reverse=True)
     if len(rows) >= at_least * at_least:
         assert len(made) >= at_least
+
+
+def test_a_ledger_has_a_life_of_its_own_only_where_more_than_its_size_tells_it() -> None:
+    assert row(7, 10).life == ""
+    known = [replace(row(7, 10), **told) for told in ({"token": 1}, {"token": 2}, {"created_ms": 1}, {"uuid": "a"})]
+    assert len({"", *(each.life for each in known)}) == 5
