@@ -33,6 +33,7 @@ _ABANDON = """\
 import json, os, sys
 from bookie_client import BlockingClient
 client = BlockingClient(sys.argv[1])
+client.start()
 ledger = client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=b"pw")
 for number in range(3):
     ledger.append(b"%d" % number)
