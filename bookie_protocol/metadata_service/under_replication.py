@@ -114,10 +114,11 @@ class UnderReplication(Protocol):
 
     # --- locks ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, *, timeout: float | None = None) -> LedgerLock:
+    async def acquire(self, *, skip: Collection[int] = (), timeout: float | None = None) -> LedgerLock:
         """Lock a marked ledger; waits, without limit, for one and for auto-recovery to be enabled.
 
-        Every mark has its turn: the tree is walked in random order. `timeout` is for each request.
+        Every mark has its turn: the tree is walked in random order, and passes over ledgers that are in `skip`, which
+        may change meanwhile. `timeout` is for each request.
         """
         ...
 

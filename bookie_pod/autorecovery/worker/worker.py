@@ -5,7 +5,8 @@ Invariants
   because they failed) take no such place. At most `MAX_LOCKS` locks are held altogether.
 - A lock is held from the first look at a ledger until its mark is gone, or until its time of waiting is over; however
   its round ends, the lock is given back (`locks`).
-- A ledger that failed keeps its lock for as long as its back-off says, so that no worker tries it in vain meanwhile.
+- A ledger that failed keeps its lock for as long as its back-off says, so that no worker tries it in vain meanwhile;
+  but not while a bookie is being drained: who drains it needs the lock, be it to find that there is nothing to move.
 - Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
   error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
 - While auto-recovery is disabled no ledger is taken, and no writer is fenced.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -45,6 +46,8 @@ SHORTEST_S: Final = 0.1
 _FIRST: Final = 32
 """What part of the full delay the first one is."""
 MAX_LOCKS: Final = 10_000
+LOOK_S: Final = 5.0
+"""Between two looks whether a bookie is being drained, while ledgers back off."""
 STOP_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -145,8 +148,16 @@ class ReplicationWorker:
         options: WorkerOptions,
         progress: WorkerProgress,
         metrics: ReplicationWorkerMetrics,
+        drained: Callable[[], Awaitable[Collection[str]]],
     ) -> None:
+        """`drained`: which bookies are being drained by anybody."""
         self._marks = service.under_replication
+        self._drained = drained
+        self._drains = asyncio.Event()
+        """Some bookie is being drained, as far as was known lately."""
+        self._backing_off = 0
+        self._without_lock: set[int] = set()
+        """Ledgers that back off, but for a lock: not to be taken meanwhile."""
         self._repair = repair
         self._options = options
         self.progress = progress
@@ -171,6 +182,7 @@ class ReplicationWorker:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_enabled())
+                group.create_task(self._follow_drains())
                 while True:
                     await self._locks.acquire()
                     async with self._at_work:  # not kept: ledgers whose waiting is over need it, and none may be marked
@@ -196,7 +208,7 @@ class ReplicationWorker:
 
     async def _acquire(self) -> LedgerLock:
         """As the store's own; one that is taken at the very moment of the cancellation is given back."""
-        taking = asyncio.ensure_future(self._marks.acquire())
+        taking = asyncio.ensure_future(self._marks.acquire(skip=self._without_lock))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -227,6 +239,15 @@ class ReplicationWorker:
                 _log.warning("whether auto-recovery is enabled cannot be seen", reason=str(error))
             await asyncio.sleep(max(self._options.pause_after_error, 1.0))
 
+    async def _follow_drains(self) -> None:
+        while True:
+            if self._backing_off:
+                try:
+                    (self._drains.set if await self._drained() else self._drains.clear)()
+                except MetadataError as error:
+                    _log.warning("whether a bookie is being drained cannot be seen", reason=str(error))
+            await asyncio.sleep(LOOK_S)
+
     # --- one ledger -------------------------------------------------------------------------------------------
 
     async def _see_through(self, lock: LedgerLock) -> None:
@@ -243,7 +264,7 @@ class ReplicationWorker:
                 result = await self._after_the_grace(lock, note, place, result)
             place.leave()
             if result is not None and result.outcome is Outcome.FAILED:
-                await self._back_off(note, result)
+                await self._wait_out(lock, self._back_off(note, result))
         finally:
             place.leave()
             self.progress.end(ledger_id)
@@ -301,7 +322,8 @@ class ReplicationWorker:
             case Outcome.FAILED:
                 self.progress.ledgers_failed += 1
 
-    async def _back_off(self, note: LedgerNote, result: RoundResult) -> None:
+    def _back_off(self, note: LedgerNote, result: RoundResult) -> float:
+        """Seconds until the next try."""
         delay = self._backoff.failed(note.ledger_id, result.reason, result.lost_entries)
         note.attempts += 1
         note.lost_entries = result.lost_entries
@@ -316,7 +338,23 @@ class ReplicationWorker:
             retry_in=round(delay, 1),
             **({"lost_entries": list(result.lost_entries)} if result.lost_entries else {}),
         )
-        await asyncio.sleep(delay)
+        return delay
+
+    async def _wait_out(self, lock: LedgerLock, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + delay
+        self._backing_off += 1
+        try:
+            async with asyncio.timeout_at(end):
+                await self._drains.wait()
+            self._without_lock.add(lock.ledger_id)
+            await self._keeper.give_back(lock)
+            await asyncio.sleep(end - loop.time())
+        except TimeoutError:
+            pass
+        finally:
+            self._without_lock.discard(lock.ledger_id)
+            self._backing_off -= 1
 
 
 class _Place:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -153,15 +153,15 @@ class Locks:
 
     # --- any ledger -------------------------------------------------------------------------------------------
 
-    async def find(self, timeout: float | None) -> tuple[LedgerLock | None, asyncio.Event]:
-        """Lock a marked ledger; None: there is none that is not locked.
+    async def find(self, timeout: float | None, skip: Collection[int] = ()) -> tuple[LedgerLock | None, asyncio.Event]:
+        """Lock a marked ledger; None: there is none that is not locked, but for those in `skip`.
 
         The event is set as soon as anything that this search saw changes.
         """
         await self._base.prepare(timeout)
         while True:
             changed = self._changed
-            lock = await self._walk("", 0, timeout)
+            lock = await self._walk("", 0, timeout, skip)
             stale = [path for path, known in self._directories.items() if known.is_stale]
             if lock is not None or not stale:
                 return lock, changed
@@ -172,15 +172,17 @@ class Locks:
         """The next search asks the service for all that it sees."""
         self._directories.clear()
 
-    async def _walk(self, directory: str, level: int, timeout: float | None) -> LedgerLock | None:
+    async def _walk(
+        self, directory: str, level: int, timeout: float | None, skip: Collection[int]
+    ) -> LedgerLock | None:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
-            return None if ledger_id is None else await self._try_lock(ledger_id, timeout)
+            return None if ledger_id is None or ledger_id in skip else await self._try_lock(ledger_id, timeout)
         listed = await self._list(self._base.ledgers + directory, timeout)
         count = len(listed.groups)
         start = self._random.randrange(count) if count else 0
         for place in range(start, start + count):
-            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, timeout)
+            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, timeout, skip)
             if lock is not None:
                 return lock
             listed.misses += 1

@@ -62,10 +62,10 @@ class TreeUnderReplication:
 
     # --- locks ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, *, timeout: float | None = None) -> LedgerLock:
+    async def acquire(self, *, skip: Collection[int] = (), timeout: float | None = None) -> LedgerLock:
         while True:
             await self._until_enabled(timeout)
-            lock, changed = await self._locks.find(timeout)
+            lock, changed = await self._locks.find(timeout, skip)
             if lock is not None:
                 return lock
             try:

@@ -6,7 +6,7 @@ How long a failing ledger is left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -80,11 +80,19 @@ class Repairs:
 
 @asynccontextmanager
 async def working(
-    service: TreeMetadataService, repairs: Repairs, registry: Registry | None = None, **options: float
+    service: TreeMetadataService,
+    repairs: Repairs,
+    registry: Registry | None = None,
+    drained: Collection[str] = (),
+    **options: float,
 ) -> AsyncIterator[ReplicationWorker]:
     settings = {"open_ledger_grace": 0.05, "failed_ledger_backoff": 3.2, "pause_after_error": 0.05, **options}
     metrics = ReplicationWorkerMetrics(registry or Registry(), embedded=False)
-    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics)  # type: ignore[arg-type]
+
+    async def bookies() -> Collection[str]:
+        return drained
+
+    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics, bookies)  # type: ignore[arg-type]
     running = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -259,6 +267,30 @@ class TestFailing:
             await until(lambda: sum(note.phase is Phase.BACKING_OFF for note in worker.progress.notes.values()) == 5)
             assert not worker.progress.is_busy()
             assert {seen.reason for seen in worker.status().ledgers} == {"no answer"}
+
+    async def test_whoever_drains_a_bookie_gets_its_lock(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
+        repairs, drained = Repairs(), set[str]()
+
+        async def fail(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
+
+        repairs.how = fail
+        await mark(service, 1)
+        async with working(service, repairs, drained=drained, failed_ledger_backoff=1000) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
+            drained.add("gone:1")
+            async with asyncio.timeout(5):
+                while await service.under_replication.locked_by(1) is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            mine = await service.under_replication.lock(1)
+            await service.under_replication.release(mine)
+            await mark(service, 2)
+            await until(lambda: 2 in repairs.begun)
+            assert repairs.begun == [1, 2], "it backs off all the same"
+            assert worker.progress.notes[1].phase is Phase.BACKING_OFF
 
     async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
         repairs, registry = Repairs(), Registry()
