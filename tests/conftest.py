@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,9 @@ from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_timeout_set_timer,
 )
 from tests.support.zookeeper import ZooKeeperServer
+
+if TYPE_CHECKING:
+    from tests.support.spark import SparkSessions
 
 # examples are not timed: the machine may be busy with other things
 settings.register_profile("podkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,6 +83,16 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         pytest.fail(str(error), pytrace=False)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
+    """One Java for the whole run; a session for everybody who does not ask for a new one."""
+    from tests.support.spark import SparkSessions
+
+    sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
+    yield sessions
+    sessions.stop()
 
 
 @pytest.fixture(autouse=True)

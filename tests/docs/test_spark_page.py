@@ -12,7 +12,6 @@ from pyspark_bookie.source.options import SourceOptions, Table
 from tests.docs.examples import blocks, matches, run_python
 from tests.support.chart_files import ROOT
 from tests.support.markdown_links import broken_links
-from tests.support.spark import SparkSessions
 
 PAGE = ROOT / "docs" / "spark.md"
 BLOCKS = blocks(PAGE)
@@ -20,11 +19,9 @@ URI = "embedded://127.0.0.1:3180/ledgers"
 
 
 @pytest.fixture(scope="module")
-def namespace(tmp_path_factory):
-    sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
-    # Of its own: another module's session may be alive in this process, and what its workers logged is in its table.
-    yield {"__name__": "docs", "spark": sessions.get().newSession()}
-    sessions.stop()
+def namespace(spark_sessions):
+    """With a session of its own: what workers logged for others is in the table of theirs."""
+    return {"__name__": "docs", "spark": spark_sessions.get().newSession()}
 
 
 @pytest.mark.parametrize(

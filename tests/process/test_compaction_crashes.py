@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from tests.support import dying_bookie
+from tests.support import dying_bookie, warm
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE
 from tests.support.collected_bookie import (
     ENTRY,
@@ -24,7 +24,6 @@ from tests.support.collected_bookie import (
     write,
 )
 from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_process import PROGRAM
 from tests.support.until import until_true
 
 pytestmark = pytest.mark.slow
@@ -104,7 +103,7 @@ def test_killed_at(disk: Disk, step: str) -> None:
         bookie.force(major=True)
         assert bookie.ended() == -9
     finally:
-        bookie.program = [PROGRAM]
+        bookie.program = [warm.BOOKIE]
     reader.end()
 
     bookie.start()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tests.support.frames import entry, v2_add, v2_read, v3_add, v3_fence, v3_po
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_process import ServeProcess, SyncClient
 from tests.support.until import until_true
+from tests.support.warm import WarmProcess
 
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 NOT_IN_A_BOOKIE = {
@@ -94,7 +94,7 @@ class Killed(ServeProcess):
                 **settings,
             },
         )
-        self.program = [*killing_parts.PROGRAM, self.orders]
+        self.program = [killing_parts.PROGRAM, self.orders]
 
     def order(self, line: str) -> list[str]:
         return killing_parts.order(self.orders, line) or []
@@ -164,22 +164,26 @@ def test_a_bookie_ends_when_a_thread_ends(bookie: Killed, row: str) -> None:
         waiting.ask(v2_add(entry(LEDGER + 3, 0)))
         for name in found:
             bookie.order(f"thread {name}")
-        stirring = threading.Thread(target=_stir_until_it_ends, args=(bookie,))
+        over = threading.Event()
+        stirring = threading.Thread(target=_stir_until, args=(bookie, over))
         stirring.start()
-        with pytest.raises((EOFError, ConnectionError)):
-            for entry_id in range(1, 1 << 30):
-                waiting.ask(v2_add(entry(LEDGER + 3, entry_id)))
-        assert bookie.ask("/readyz") != 200
-        assert bookie.ask("/healthz") != 200
-        assert bookie.ended() == ExitCode.BOOKIE_EXCEPTION
-        stirring.join()
+        try:
+            with pytest.raises((EOFError, ConnectionError)):
+                for entry_id in range(1, 1 << 30):
+                    waiting.ask(v2_add(entry(LEDGER + 3, entry_id)))
+            assert bookie.ask("/readyz") != 200
+            assert bookie.ask("/healthz") != 200
+            assert bookie.ended() == ExitCode.BOOKIE_EXCEPTION
+        finally:
+            over.set()
+            stirring.join()
     (line,) = bookie.lines()[-1:]
     handed_on = re.search(WAITS_FOR_IT.get(row, wanted.pattern), line)
     assert wanted.search(line) or handed_on or row.startswith(("journal", "metadata")), line
 
 
-def _stir_until_it_ends(bookie: Killed) -> None:
-    while bookie.process is not None and bookie.process.poll() is None:
+def _stir_until(bookie: Killed, over: threading.Event) -> None:
+    while not over.is_set():
         bookie.stir()
 
 
@@ -227,12 +231,7 @@ def test_other_processes_end_likewise(tmp_path: Path, metadata: MetadataProcess,
         process, "metadata session"
     )
     with (tmp_path / "output").open("wb") as output:
-        started = subprocess.Popen(
-            [*killing_parts.PROGRAM, orders, process, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+        started = WarmProcess(killing_parts.PROGRAM, [orders, process, *arguments], stdout=output, stderr=output)
     try:
         until_true(lambda: listens_to_orders(orders) and task in killing_parts.order(orders, "tasks"), SECONDS)
         killing_parts.order(orders, f"task {task}")

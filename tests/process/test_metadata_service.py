@@ -19,9 +19,11 @@ import pytest
 from bookie_protocol.errors import ExitCode, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support import warm
 from tests.support.bookie_process import free_port
-from tests.support.serve_process import PROGRAM
+from tests.support.serve_process import PROGRAM, ServeProcess
 from tests.support.until import until_true
+from tests.support.warm import WarmProcess
 
 _END_S = 40.0
 
@@ -34,21 +36,15 @@ class Served:
         self.port, self.http_port = free_port(), free_port()
         self.uri = f"embedded://127.0.0.1:{self.port}/bk/ledgers"
         self.errors = work / "stderr"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WarmProcess | None = None
 
     def arguments(self, port: int, http_port: int) -> list[str]:
         ports = ["--port", str(port), "--http-port", str(http_port)]
-        return [PROGRAM, "metadata-service", "--data", str(self.data), "--host", "127.0.0.1", *ports]
+        return ["metadata-service", "--data", str(self.data), "--host", "127.0.0.1", *ports]
 
     def launch(self) -> None:
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                self.arguments(self.port, self.http_port),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+            self.process = WarmProcess(warm.BOOKIE, self.arguments(self.port, self.http_port), stderr=errors)
 
     def start(self) -> None:
         self.launch()
@@ -81,8 +77,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def init(uri: str) -> subprocess.CompletedProcess[str]:
-    arguments = [PROGRAM, "cluster", "init", uri, "--if-absent", "--wait", str(_END_S), "--timeout", "2", "--json"]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=2 * _END_S, check=False)
+    return ServeProcess.command("cluster", "init", uri, "--if-absent", "--wait", "30", "--timeout", "2", "--json")
 
 
 async def cookie_of(uri: str, bookie_id: str, written: bytes | None = None) -> bytes:
@@ -189,12 +184,19 @@ def test_children_of_a_program_with_an_open_client_start(served: Served) -> None
 
 
 def test_who_comes_first_waits(served: Served) -> None:
-    """The Job that makes the cluster may start before the service."""
+    """The Job that makes the cluster may start before the service. Both are the installed command here."""
     arguments = [PROGRAM, "cluster", "init", served.uri, "--if-absent", "--wait", str(_END_S), "--timeout", "1"]
     waiting = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with waiting:
-        served.start()
-        out, err = waiting.communicate(timeout=2 * _END_S)
+    serving = subprocess.Popen(
+        [PROGRAM, *served.arguments(served.port, served.http_port)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    with waiting, serving:
+        try:
+            out, err = waiting.communicate(timeout=2 * _END_S)
+        finally:
+            waiting.kill()
+            serving.terminate()
+    assert serving.returncode == 0
     assert waiting.returncode == 0
     assert err in ("", f"bookie: the metadata service {served.uri} does not answer yet; it is tried for {_END_S:g} s\n")
     assert out.startswith("new cluster ")
@@ -203,18 +205,16 @@ def test_who_comes_first_waits(served: Served) -> None:
 @pytest.mark.parametrize("scheme", ["embedded", "zk+hierarchical"])
 def test_who_waits_in_vain_is_told_early_and_once(scheme: str) -> None:
     uri = f"{scheme}://127.0.0.1:{free_port()}/ledgers"
-    arguments = [PROGRAM, "cluster", "init", uri, "--wait", "6", "--timeout", "1"]
-    found = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * _END_S, check=False)
+    found = ServeProcess.command("cluster", "init", uri, "--wait", "2", "--timeout", "0.5")
     assert (found.returncode, found.stdout) == (2, "")
     early, last = found.stderr.splitlines()
-    assert early == f"bookie: the metadata service {uri} does not answer yet; it is tried for 6 s"
+    assert early == f"bookie: the metadata service {uri} does not answer yet; it is tried for 2 s"
     assert last.startswith("bookie: the metadata service does not answer: ")
 
 
 def test_a_directory_has_one_owner(served: Served) -> None:
     served.start()
-    other = served.arguments(0, 0)
-    found = subprocess.run(other, capture_output=True, text=True, timeout=_END_S, check=False)
+    found = ServeProcess.command(*served.arguments(0, 0))
     assert found.returncode == 2
     assert found.stderr.splitlines()[-1] == (
         f"bookie: another process owns the metadata store in {served.data}: stop that one, or use another directory"
@@ -226,8 +226,6 @@ def test_ports_that_are_taken_are_named(served: Served, tmp_path: Path) -> None:
     served.start()
     for port, http_port, named in ((served.port, 0, served.port), (0, served.http_port, served.http_port)):
         other = Served(tmp_path / "other")
-        found = subprocess.run(
-            other.arguments(port, http_port), capture_output=True, text=True, timeout=_END_S, check=False
-        )
+        found = ServeProcess.command(*other.arguments(port, http_port))
         assert found.returncode == 2
         assert str(named) in found.stderr.splitlines()[-1]

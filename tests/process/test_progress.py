@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 
 import pytest
 
-from tests.support.standalone_command import BOOKIE, StandaloneCommand
+from tests.support import warm
+from tests.support.metadata_process import MetadataProcess
+from tests.support.serve_cluster import ServeCluster
 from tests.support.terminal import run_on_terminal
 
 ESCAPE = b"\x1b["
@@ -17,14 +18,20 @@ LINES = b"".join(b"line %d\n" % number for number in range(20_000))
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("standalone") / "data") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def environment(cluster):
-    return {**os.environ, "BK_metadataServiceUri": cluster.uri}
+def environment(tmp_path_factory):
+    """Of a command that finds a cluster of three bookies."""
+    work = tmp_path_factory.mktemp("cluster")
+    metadata = MetadataProcess(work / "metadata")
+    metadata.start()
+    try:
+        cluster = ServeCluster(work / "bookies", metadata.uri())
+        try:
+            cluster.add(3)
+            yield {**os.environ, "BK_metadataServiceUri": metadata.uri()}
+        finally:
+            cluster.stop()
+    finally:
+        metadata.stop()
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +44,7 @@ def lines(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ledger(environment, lines):
     """A ledger to read: its id, as text."""
-    written = subprocess.run(
-        [BOOKIE, "ledger", "write", lines, "--json"], env=environment, capture_output=True, timeout=60, check=True
-    )
+    written = warm.run(warm.BOOKIE, ["ledger", "write", lines, "--json"], 60, env=environment)
     (found,) = re.findall(rb'"ledger_id": (\d+)', written.stdout)
     return found.decode()
 
@@ -48,9 +53,9 @@ def ledger(environment, lines):
 def command(request, lines, ledger):
     """A long command, what its bar says, and all of its standard output, as a pattern."""
     return {
-        "write": ([BOOKIE, "ledger", "write", lines], b"writing", rb"\d+\n"),
-        "read": ([BOOKIE, "ledger", "read", ledger], b"reading", LINES),
-        "count": ([BOOKIE, "cluster", "status", "--ledgers"], b"counting ledgers", rb"(?s).*\d closed.*"),
+        "write": (["ledger", "write", lines], b"writing", rb"\d+\n"),
+        "read": (["ledger", "read", ledger], b"reading", LINES),
+        "count": (["cluster", "status", "--ledgers"], b"counting ledgers", rb"(?s).*\d closed.*"),
     }[request.param]
 
 
@@ -68,14 +73,15 @@ def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(command, environment):
 
 def test_elsewhere_nothing_is_drawn(command, environment):
     arguments, _, expected = command
-    ran = subprocess.run(arguments, env=environment, capture_output=True, timeout=60, check=True)
+    ran = warm.run(warm.BOOKIE, arguments, 60, env=environment)
+    assert ran.returncode == 0
     assert ESCAPE not in ran.stdout
     assert ran.stderr == b""
     assert re.fullmatch(expected, ran.stdout)
 
 
 def test_an_error_on_a_terminal_leaves_one_plain_line_and_the_cursor(environment):
-    drawn = run_on_terminal([BOOKIE, "ledger", "read", "987654321"], environment)
+    drawn = run_on_terminal(["ledger", "read", "987654321"], environment)
     assert drawn.code != 0
     assert b"987654321" in drawn.terminal
     assert drawn.terminal.rfind(HIDE_CURSOR) <= drawn.terminal.rfind(SHOW_CURSOR)

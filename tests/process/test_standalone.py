@@ -51,7 +51,7 @@ async def test_a_cluster_serves_when_it_is_ready_and_leaves_nothing_behind(tmp_p
     assert not any(map(alive, pids))
 
 
-async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(tmp_path):
+async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(tmp_path, warm_bookies):
     written = [f"entry {i}".encode() for i in range(100)]
     async with StandaloneCluster(tmp_path, keys=KEYS) as cluster, Client(cluster.metadata) as client:
         async with client.create(write_quorum=3, ack_quorum=3) as ledger:
@@ -62,7 +62,7 @@ async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(
         assert [entry.payload async for entry in reader.entries()] == written
 
 
-async def test_a_killed_bookie_comes_back_under_its_name(tmp_path):
+async def test_a_killed_bookie_comes_back_under_its_name(tmp_path, warm_bookies):
     async with StandaloneCluster(tmp_path, keys=KEYS) as cluster, Client(cluster.metadata) as client:
         async with client.create(write_quorum=3, ack_quorum=2) as ledger:
             await ledger.append(b"before")
@@ -111,7 +111,7 @@ def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_pat
         assert cluster.ready["decommissioned"] == []
 
 
-async def test_where_all_were_decommissioned_nothing_starts(tmp_path):
+async def test_where_all_were_decommissioned_nothing_starts(tmp_path, warm_bookies):
     async with StandaloneCluster(tmp_path, 1, KEYS) as cluster:
         # What a decommission does last.
         found = await cluster.metadata.cookies.read("bookie-1")

@@ -47,7 +47,7 @@ class Recorder:
         self.events.append(text)
 
 
-async def test_every_byte_comes_back_although_a_bookie_was_killed(file):
+async def test_every_byte_comes_back_although_a_bookie_was_killed(file, warm_bookies):
     progress = Recorder()
     report = await run_trial(TrialOptions(file=file, entry_size=700), progress)
     assert report.problem is None
@@ -64,7 +64,7 @@ async def test_every_byte_comes_back_although_a_bookie_was_killed(file):
     assert len(progress.events) == 1
 
 
-async def test_with_a_fourth_bookie_the_ensemble_changes(file):
+async def test_with_a_fourth_bookie_the_ensemble_changes(file, warm_bookies):
     report = await run_trial(TrialOptions(file=file, bookies=4), Recorder())
     assert (report.problem, report.replicas_missing) == (None, ())
     assert report.killed in report.ensemble
@@ -73,7 +73,7 @@ async def test_with_a_fourth_bookie_the_ensemble_changes(file):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3000])
-async def test_files_that_are_smaller_than_the_window(tmp_path, size):
+async def test_files_that_are_smaller_than_the_window(tmp_path, size, warm_bookies):
     small = tmp_path / "small"
     small.write_bytes(bytes(size))
     report = await run_trial(TrialOptions(file=small), Recorder())
@@ -81,7 +81,7 @@ async def test_files_that_are_smaller_than_the_window(tmp_path, size):
     assert (report.killed is not None) == (size > 0)
 
 
-async def test_a_byte_that_did_not_come_back_is_found(file):
+async def test_a_byte_that_did_not_come_back_is_found(file, warm_bookies):
     def flip():
         with file.open("r+b") as changed:
             changed.seek(1_234_567)
@@ -94,7 +94,7 @@ async def test_a_byte_that_did_not_come_back_is_found(file):
     assert report.bytes_equal == 1205 * 1024
 
 
-async def test_a_ledger_shorter_than_the_file_is_found(file):
+async def test_a_ledger_shorter_than_the_file_is_found(file, warm_bookies):
     def grow():
         with file.open("ab") as longer:
             longer.write(bytes(5000))

@@ -20,13 +20,6 @@ from tests.support.spark import SparkSessions
 BOOKIES = 3
 
 
-@pytest.fixture(scope="session")
-def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
-    sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
-    yield sessions
-    sessions.stop()
-
-
 @pytest.fixture
 def spark(spark_sessions: SparkSessions) -> SparkSession:
     return spark_sessions.get()

@@ -28,7 +28,7 @@ PASSWORD = b"edit log"
 OPTIONS = ClientOptions(add_timeout=30.0, read_timeout=30.0, explicit_lac_interval=0.05)
 """Long time-outs, so that a node that was stopped for a while does not count its own sleep against bookies."""
 
-SESSION_SECONDS: Final = 5.0
+SESSION_SECONDS: Final = 3.0
 """How long a node that is dead or hangs counts as the active one."""
 
 

@@ -1,7 +1,7 @@
 """The `bookie` command, and somebody who ends one of its threads or tasks from within, as a fault would that nobody
 foresaw.
 
-    python killing_parts.py SOCKET serve --config FILE
+    WarmProcess(killing_parts.PROGRAM, [SOCKET, "serve", "--config", FILE])
 
 Lines on the socket: `threads`, `tasks` (names of those that live), `thread NAME`, `task NAME` (end it). A thread ends
 the next time that it runs; with what it was given then, and without a word.
@@ -12,16 +12,15 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
-import os
 import socket
-import sys
 import threading
 from contextlib import suppress
 from typing import Any
 
+from bookie_pod.cli.main import run
 from bookie_protocol import lasting
 
-PROGRAM = [sys.executable, os.path.abspath(__file__)]
+PROGRAM = f"{__name__}:main"
 
 _loop: list[asyncio.AbstractEventLoop] = []
 
@@ -99,9 +98,7 @@ def _note_loop() -> None:
     asyncio.Runner.run = noting  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
     _note_loop()
-    _listen(sys.argv[1])
-    from bookie_pod.cli.main import run
-
-    sys.exit(run(sys.argv[2:]))
+    _listen(arguments[0])
+    return run(arguments[1:])

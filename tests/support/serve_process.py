@@ -50,8 +50,8 @@ class ServeProcess:
             **SMALL_BOOKIE,
             **(settings or {}),
         }
-        self.program = [PROGRAM]
-        """What is started; another program takes the same arguments."""
+        self.program = [warm.BOOKIE]
+        """What is started, before its other arguments: a function in a warm process, or a command."""
         self.process: subprocess.Popen[bytes] | WarmProcess | None = None
         self._starts = 0
         self._make_cluster()
@@ -82,13 +82,13 @@ class ServeProcess:
         self._starts += 1
         file = self.work / "bookie.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
-        arguments = ["serve", "--config", str(file)]
+        program, *arguments = [*self.program, "serve", "--config", str(file)]
         with self.log.open("wb") as errors:
-            if self.program == [PROGRAM]:
-                self.process = WarmProcess(warm.BOOKIE, arguments, stderr=errors)
+            if ":" in program:
+                self.process = WarmProcess(program, arguments, stderr=errors)
             else:
                 self.process = subprocess.Popen(
-                    [*self.program, *arguments],
+                    [program, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,

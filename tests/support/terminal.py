@@ -1,13 +1,15 @@
-"""A command whose standard error is a terminal, and what it drew there."""
+"""A `bookie` command whose standard error is a terminal, and what it drew there."""
 
 from __future__ import annotations
 
 import os
 import pty
-import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from tests.support.warm import BOOKIE, WarmProcess
 
 
 class Drawn(NamedTuple):
@@ -18,30 +20,26 @@ class Drawn(NamedTuple):
     terminal: bytes
 
 
-def run_on_terminal(command: Sequence[str], environment: Mapping[str, str], timeout: float = 60.0) -> Drawn:
-    """Run it to its end; `timeout` in seconds. Its standard output is a pipe, as when it feeds another command."""
+def run_on_terminal(arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 60.0) -> Drawn:
+    """Run `bookie` with them to its end; `timeout` in seconds. Its standard output is a file."""
     ours, theirs = pty.openpty()
     drawn: list[bytes] = []
     reader = threading.Thread(target=_read_all, args=(ours, drawn))
     try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm"},
-        ) as process:
+        with tempfile.TemporaryFile() as output:
+            process = WarmProcess(BOOKIE, arguments, stdout=output, stderr=theirs, env={**environment, "TERM": "xterm"})
             os.close(theirs)
             reader.start()
             try:
-                output, _ = process.communicate(timeout=timeout)
+                code = process.wait(timeout)
             except BaseException:
                 process.kill()
                 raise
-        reader.join(timeout)
+            output.seek(0)
+            reader.join(timeout)
+            return Drawn(code, output.read(), b"".join(drawn))
     finally:
         os.close(ours)
-    return Drawn(process.returncode, output, b"".join(drawn))
 
 
 def _read_all(terminal: int, drawn: list[bytes]) -> None:

@@ -9,6 +9,7 @@ async with fake_cluster() as fake:
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -266,6 +267,24 @@ class FakeCluster:
             return self.condition("Ready") == "True" and self.status["observedGeneration"] == generation
 
         return await self.until(ready, limit)
+
+    def kept(self) -> bytes:
+        """All of it but what its operators have in memory, for others to begin with."""
+        return pickle.dumps([self.time, *({name: vars(one)[name] for name in these} for one, these in self._parts())])
+
+    def take(self, kept: bytes) -> None:
+        """Begin with what another one was when it was `kept`; the operators find it as after a restart."""
+        self.time, *parts = pickle.loads(kept)
+        for (one, _), values in zip(self._parts(), parts, strict=True):
+            vars(one).update(values)
+
+    def _parts(self) -> list[tuple[object, list[str]]]:
+        keeper = [name for name in vars(self.bookkeeper) if name != "clock"]
+        return [
+            (self.store, ["objects", "changes", "version", "_versions", "_uids", "_managers", "_updates"]),
+            (self.bookkeeper, keeper),
+            (self.controllers, ["_addresses", "_numbers"]),
+        ]
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -26,22 +26,22 @@ def killed_everywhere(
     *,
     most: int = 600,
 ) -> int:
-    """`end` of every run is that of the undisturbed one, and no run has accidents; how many runs there were.
+    """`end` of every run is that of the undisturbed one, and no run has accidents; in how many passes it died.
 
     What comes before a death is what came then in the undisturbed run, so it is not run again: each run goes on from
-    what was kept there.
+    what was kept there. A death before the effect is a pass that comes later, so that one in four of these is enough.
     """
     kept: list[bytes] = []
     whole = _undisturbed(start, change, lambda sim: kept.append(_frozen(sim)), most)
     assert not whole.accidents, whole.accidents
     wanted = end(whole)
     for number, before in enumerate(kept):
-        for crash in ("before", "between"):
+        for crash in ("before", "between") if number % 4 == 0 else ("between",):
             sim = pickle.loads(before)
             sim.run_until_rest(most=most, crash_at=0, crash=crash)
             assert not sim.accidents, (number, crash, sim.accidents)
             assert end(sim) == wanted, (number, crash, whole.passes[number].plan)
-    return 2 * len(kept)
+    return len(kept)
 
 
 def _undisturbed(

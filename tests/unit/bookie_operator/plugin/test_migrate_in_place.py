@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,10 +28,29 @@ STORAGE = {"journal": {"size": "10Gi"}, "ledger": {"size": "10Gi"}}
 BOOTSTRAP = {"mode": "Adopt", "instanceId": "of-the-chart", "inPlace": LAYOUT}
 
 
+class Waits:
+    """Stands for the `asyncio` of a command, which only sleeps: each sleep lasts until `done` has had its turn."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.turns: asyncio.Queue[concurrent.futures.Future[None]] | None = None
+        """None: nobody takes turns."""
+
+    async def sleep(self, _seconds: float) -> None:
+        if self.turns is None:
+            await asyncio.sleep(0.05)
+            return
+        over = concurrent.futures.Future[None]()
+        self.loop.call_soon_threadsafe(self.turns.put_nowait, over)
+        await asyncio.wrap_future(over)
+
+
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_place, "_EVERY_S", 0.1)
+async def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    made = Waits()
+    monkeypatch.setattr(in_place, "asyncio", made)
     monkeypatch.setattr(in_place, "_FAILURES", 0)
+    return made
 
 
 @pytest.fixture
@@ -76,22 +96,33 @@ def ours(rig: KubectlRig) -> list[str]:
 async def done(
     rig: KubectlRig, watch: Watch, *arguments: str, enough: Callable[[], bool] = lambda: False
 ) -> int | None:
-    """The command's exit code, while operator and controllers go on; None: it was enough before."""
+    """The command's exit code; whenever it waits, operator and controllers do all that they can. None: it was enough
+    before."""
+    waits = in_place.asyncio
+    waits.turns = turns = asyncio.Queue()
     running = asyncio.create_task(rig.run("migrate", *arguments, NAME, "--in-place"))
-    for _ in range(2000):
-        seen = rig.requests
-        await asyncio.wait([running], timeout=0.02)
-        if running.done():
-            return running.result()
-        if rig.requests != seen:
-            continue  # it is at work
-        await rig.fake.one_pass()
-        watch.look()
-        if enough():
-            rig.writes_left = -1
-            await running
-            rig.writes_left = None
-            return None
+    turn = None
+    try:
+        for _ in range(500):
+            turn = asyncio.create_task(turns.get())
+            await asyncio.wait([running, turn], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            version = 0
+            while rig.fake.store.version != version and not enough():
+                version = rig.fake.store.version
+                await rig.fake.one_pass()
+                watch.look()
+            if enough():
+                rig.writes_left = -1
+                turn.result().set_result(None)
+                await running
+                rig.writes_left = None
+                return None
+            turn.result().set_result(None)
+    finally:
+        waits.turns = None
+        turn.cancel()
     raise AssertionError(f"not done: {rig.fake.status}")
 
 

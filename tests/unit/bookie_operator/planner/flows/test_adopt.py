@@ -39,7 +39,7 @@ def end(sim: Simulation) -> object:
 def test_everything_is_there_again_whoever_dies() -> None:
     sim = deleted()
     data, ledgers = dict(sim.bookkeeper.cookies), sorted(sim.bookkeeper.ledgers)
-    assert killed_everywhere(sim, lambda _: None, end) > 10
+    assert killed_everywhere(sim, lambda _: None, end) > 5
     sim.run_until_rest()
     assert sim.bookkeeper.running == data
     assert set(ledgers) <= set(sim.bookkeeper.ledgers)

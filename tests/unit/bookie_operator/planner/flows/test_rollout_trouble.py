@@ -77,7 +77,7 @@ def test_what_is_put_back_survives_the_operator(four: Simulation) -> None:
     break_it(four)
     four.bookkeeper.writes = False
     four.run_until_stalled("CanaryFailed")
-    assert killed_everywhere(four, lambda sim: sim.change(version="1.0", image=""), end) > 10
+    assert killed_everywhere(four, lambda sim: sim.change(version="1.0", image=""), end) > 5
 
 
 @pytest.mark.parametrize("step", ["RaiseDelay", "Stage", "Choose", "Audit", "Stop", "Await", "Autorecovery"])

@@ -80,7 +80,7 @@ def test_no_operation_waits_for_the_driver(four: Simulation) -> None:
 
 def test_whenever_the_operator_dies_it_ends_alike(four: Simulation) -> None:
     four.bookkeeper.writes = False
-    assert killed_everywhere(four, name_class, end) > 10
+    assert killed_everywhere(four, name_class, end) > 5
 
 
 def test_another_class_and_a_size_are_one_operation(four: Simulation) -> None:

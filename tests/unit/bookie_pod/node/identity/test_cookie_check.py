@@ -40,32 +40,28 @@ def states(have: tuple[bool, ...], data: tuple[bool, ...]) -> list[DirectoryStat
     ]
 
 
-@pytest.mark.parametrize("expansion", [False, True])
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("have", list(itertools.product([False, True], repeat=3)))
-@pytest.mark.parametrize("data", list(itertools.product([False, True], repeat=3)))
-def test_whole_table(stored: bool, expansion: bool, have: tuple[bool, ...], data: tuple[bool, ...]) -> None:
+def test_whole_table() -> None:
     """All directories were known before, so expansion can never excuse a missing cookie."""
-    outcome: CookieAction | str
-    try:
-        outcome = decide(EXPECTED, STORED if stored else [], states(have, data), allow_storage_expansion=expansion)
-    except InvalidCookie as error:
-        outcome = str(error)
-    assert "\n" not in str(outcome)
-    first_missing = next((path for path, has in zip(FOLDERS, have, strict=True) if not has), "")
-    if stored and all(have):
-        assert outcome is CookieAction.START
-    elif stored:
-        assert isinstance(outcome, str)
-        assert outcome.startswith(f"{first_missing} has no cookie")
-    elif all(have) and any(data):
-        assert isinstance(outcome, str)
-        assert "the metadata service has none" in outcome
-    elif not any(data):
-        assert outcome is CookieAction.STAMP_NEW
-    else:
-        assert isinstance(outcome, str)
-        assert "is not empty, so this is no new bookie" in outcome
+    each = list(itertools.product([False, True], repeat=3))
+    for stored, expansion, have, data in itertools.product([False, True], [False, True], each, each):
+        outcome: CookieAction | str
+        try:
+            outcome = decide(EXPECTED, STORED if stored else [], states(have, data), allow_storage_expansion=expansion)
+        except InvalidCookie as error:
+            outcome = str(error)
+        case = (stored, expansion, have, data, outcome)
+        assert "\n" not in str(outcome), case
+        first_missing = next((path for path, has in zip(FOLDERS, have, strict=True) if not has), "")
+        if stored and all(have):
+            assert outcome is CookieAction.START, case
+        elif stored:
+            assert str(outcome).startswith(f"{first_missing} has no cookie"), case
+        elif all(have) and any(data):
+            assert "the metadata service has none" in str(outcome), case
+        elif not any(data):
+            assert outcome is CookieAction.STAMP_NEW, case
+        else:
+            assert "is not empty, so this is no new bookie" in str(outcome), case
 
 
 def test_expansion_by_an_empty_directory() -> None:
