@@ -271,7 +271,7 @@ BUGS = (
     Bug("count a ledger in limbo as negative", _limbo_is_negative, ("S14", "S3", "S5"), 250, first=40),
     Bug("send again before the metadata is written", _send_before_metadata, ("S11", "S5", "S10", "S3"), 60),
     Bug("close at the LAC without reading forward", _close_at_the_lac, ("S14", "S3"), 20),
-    Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F", "S3", "S14"), 200),
+    Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F", "S3", "S14"), 200, first=50),
     Bug(
         "keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5", "S4"), 250, first=40
     ),

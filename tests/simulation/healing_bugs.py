@@ -308,7 +308,7 @@ HEALING_BUGS = (
     HealingBug("leave out an entry of each piece", _leave_out_an_entry_of_each_piece, DATA, 40),
     HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, silent_bookies),
     HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
-    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains),
+    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains, first=10),
     HealingBug(
         "go on after the session of the lock",
         _go_on_after_the_session_of_the_lock,
@@ -317,7 +317,12 @@ HEALING_BUGS = (
         locks_end_under_drains,
     ),
     HealingBug(
-        "prove without waiting for locks", _prove_without_waiting_for_locks, ("H6", "H10"), 60, exchanges_are_late
+        "prove without waiting for locks",
+        _prove_without_waiting_for_locks,
+        ("H6", "H10"),
+        60,
+        exchanges_are_late,
+        first=5,
     ),
     HealingBug(
         "take a finished decommission for that of the next bookie",
@@ -335,6 +340,7 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
+        first=20,
     ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),
