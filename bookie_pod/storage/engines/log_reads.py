@@ -140,11 +140,12 @@ class LogReads:
 
     def _current(self, ledger_id: int, rows: list[Row], known: dict[int, int | None]) -> list[Row]:
         """The first, which was looked up, and of the others those that lie where the index says: behind an entry may
-        lie a copy that was replaced since, by one that lies elsewhere. `known`: locations of some of them."""
+        lie a copy that was replaced since, by one that lies elsewhere. `known`: locations of some of them; those of
+        the others are added."""
         unknown = [row[0] for row in rows[1:] if row[0] not in known]
         if unknown:
             try:
-                known = known | dict(zip(unknown, self._locate(ledger_id, unknown), strict=True))
+                known.update(zip(unknown, self._locate(ledger_id, unknown), strict=True))
             except StorageFault:
                 pass  # what was asked for is there
         return rows[:1] + [row for row in rows[1:] if row[2] == known.get(row[0])]
