@@ -11,29 +11,27 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Final
 
 _FEW: Final = 16
 """Removed waiters that the heap may hold whatever their share."""
 
 
-class LacWaiter:
+class LacWaiter(ABC):
     """A one-shot wait for `lac > previous_lac`, or for anything else that makes waiting pointless."""
 
-    __slots__ = ("previous_lac", "timer", "waits", "wake")
+    __slots__ = ("previous_lac", "waits")
 
-    def __init__(self, previous_lac: int, wake: Callable[[bool], None]) -> None:
+    def __init__(self, previous_lac: int) -> None:
         self.previous_lac = previous_lac
-        self.wake = wake
-        """Called once, with True if a newer LAC was the reason."""
-        self.timer: asyncio.TimerHandle | None = None
         self.waits = False
         """Whether it is among those of its ledger."""
+
+    @abstractmethod
+    def wake(self, newer: bool) -> None:
+        """Called once, with True if a newer LAC was the reason."""
 
 
 class LacWaiters:
@@ -90,6 +88,4 @@ class LacWaiters:
             waiter.waits = False
         self._count -= len(waiting)
         for waiter in waiting:
-            if waiter.timer is not None:
-                waiter.timer.cancel()
             waiter.wake(newer)

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.client_memory import SMALL, Waiter
-from bookie_pod.server.tcp.connection_stalls import LARGE_FRAME_BYTES, Stall
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.hot_runs import take_handed_adds
@@ -54,8 +54,6 @@ READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _HEADER_TAG: Final = b"\x0a"
 """What every request of version 3 begins with."""
 _EXPECTED_READ_BYTES: Final = 16 * 1024
-COLD_PER_TURN: Final = 256
-"""Requests that are dealt with one by one, some 50 microseconds each, before others have their turn."""
 LOST_PER_TURN: Final = 1000
 """Of `on_lost`, how many are called in one turn of the loop."""
 POSTPONED_MAX: Final = 1024
@@ -116,7 +114,9 @@ class Connection(asyncio.Protocol):
         """Of the first of them."""
         self.reads_at_once = AT_ONCE
         """So many are looked up together: see `hot_reads`."""
-        self._cold = 0
+        self._cold_bytes = 0
+        """As `COLD_BYTES` has them, since others had their turn."""
+        self._requests = 0
         self._reads = 0
         self._read_bytes = 0
         self._expected_read = _EXPECTED_READ_BYTES
@@ -316,15 +316,14 @@ class Connection(asyncio.Protocol):
 
     def took_cold(self) -> None:
         """A request was dealt with by itself."""
-        self._cold += 1
-        if self._cold >= COLD_PER_TURN:
-            self._cold = 0
+        self._cold_bytes += COLD_BYTES
+        if not self.context.turns.came(COLD_BYTES, self._others_had_their_turn, self._cold_bytes):
+            self._cold_bytes = 0
             self.stall(Stall.TURN)
-            self.context.loop.call_soon(self.unstall, Stall.TURN)
 
     def _took_large(self, nbytes: int) -> None:
         """A part of a large frame came. Whoever stalls already waits for something else, and takes nothing more."""
-        if not (self._stalls or self.closed or self.context.large_frames.came(nbytes, self._others_had_their_turn)):
+        if not (self._stalls or self.closed or self.context.turns.came(nbytes, self._others_had_their_turn)):
             self.stall(Stall.TURN)
 
     def _others_had_their_turn(self) -> None:
@@ -348,6 +347,20 @@ class Connection(asyncio.Protocol):
                 return
         if not self._stalls and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def request_began(self) -> None:
+        """One is under way that is answered later; neither an add nor one of many plain reads."""
+        self._requests += 1
+        self.context.requests.count += 1
+        if self._requests >= self.context.requests.most_of_one:
+            self.stall(Stall.REQUESTS)
+
+    def request_ended(self) -> None:
+        """It is answered, or waits for what may never come (a long poll)."""
+        self._requests -= 1
+        self.context.requests.count -= 1
+        if self._stalls & Stall.REQUESTS and self._requests <= self.context.requests.most_of_one // 2:
+            self.unstall(Stall.REQUESTS)
 
     def read_started(self, most: int = 0) -> int:
         """Reserve memory for one answer, `most` bytes if that is known; the value goes back to `read_finished`."""

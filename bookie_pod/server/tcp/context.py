@@ -19,7 +19,7 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp.admission import WriteAdmission
-from bookie_pod.server.tcp.connection_stalls import LargeFrames, Stall
+from bookie_pod.server.tcp.connection_stalls import LoopTurns, Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
@@ -32,6 +32,12 @@ ASLEEP_S: Final = 5.0
 """Between two looks at the connections, at which the time counts for no client: see `look_at_connections`."""
 TOLD_AFTER_S: Final = 0.02
 """After so long the metrics know of a read that memory answered."""
+REQUEST_BYTES: Final = 3 * 1024
+"""What a request costs that is under way, about: itself, its reply, its place in a queue."""
+REQUESTS_SHARE: Final = 8
+"""They may take such a part of what clients may hold."""
+FEW_REQUESTS: Final = 16
+"""So many may be under way of each connection in any case."""
 LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
@@ -118,6 +124,7 @@ class ServerContext:
         self.older: OlderLedgers | None = None
         """Of a bookie that may have the id of one that is gone."""
         self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
+        self.requests = RequestsUnderWay(self.memory.limit // REQUESTS_SHARE // REQUEST_BYTES)
         self.specials_in_progress = 0
         """Explicit LACs and forces that wait for their journal."""
         self.accepting = False
@@ -126,7 +133,7 @@ class ServerContext:
         """Plain reads that memory answered, of which the metrics do not know yet."""
         self.connections: set[Connection] = set()
         self.strangers = Strangers()
-        self.large_frames = LargeFrames(loop)
+        self.turns = LoopTurns(loop)
         self.connection_errors = 0
         self._looked_at = time.perf_counter()
         self.complaints = FewLines(_log)
@@ -182,6 +189,20 @@ class ServerContext:
                 self.admission.started(entries - lane.counted)
                 nbytes = self.operations.submit(lane, entries, acknowledge, sync=sync) - entries * LENGTH_BYTES
                 self.metrics.adds_admitted(entries, nbytes, (time.perf_counter() - conn.received_at) * 1000)
+
+
+class RequestsUnderWay:
+    """Requests over all connections that are answered later, but for adds and many plain reads at once, which have
+    bounds of their own. A connection that has as many as are left for the others sends no more for now."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.count = 0
+
+    @property
+    def most_of_one(self) -> int:
+        """So many one connection may have at present."""
+        return max(FEW_REQUESTS, self._most - self.count)
 
 
 class ReadsInProgress:

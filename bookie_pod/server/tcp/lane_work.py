@@ -39,55 +39,77 @@ def run(
 ) -> None:
     """Run `work` on the ledger's lane, then `done(result, error)` on the event loop. `most`: bytes that the result may
     have, if that is known before. Raises TooManyRequests."""
-    wanted = most if most >= WORTH_BYTES else 0
-    counted = 0
+    _LaneWork(lanes, ledger_id, work, done, reply, most if most >= WORTH_BYTES else 0).give()
 
-    def on_lane() -> Any:
+
+class _LaneWork:
+    """Holds nothing that holds it: what is done is gone at once, without the collector of cycles."""
+
+    __slots__ = ("_counted", "_done", "_lanes", "_ledger_id", "_reply", "_wanted", "_work")
+
+    def __init__(
+        self,
+        lanes: ReadLanes,
+        ledger_id: int,
+        work: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+        reply: Reply,
+        wanted: int,
+    ) -> None:
+        self._lanes = lanes
+        self._ledger_id = ledger_id
+        self._work = work
+        self._done = done
+        self._reply = reply
+        self._wanted = wanted
+        self._counted = 0
+
+    def give(self) -> None:
+        """Give it to its lane. Raises TooManyRequests."""
+        self._lanes.run(self._ledger_id, self._on_lane, self._on_loop)
+
+    def _on_lane(self) -> Any:
         """If the work raises, what was taken for it goes back on the loop."""
-        nonlocal wanted, counted
+        reply = self._reply
         if reply.gone:
             raise BookieUnavailable("the connection that asked is closed")
-        if not counted:
-            if reply.must_wait or not reply.take(wanted):
+        if not self._counted:
+            if reply.must_wait or not reply.take(self._wanted):
                 return _LATER
-            counted = wanted
-        result = work()
+            self._counted = self._wanted
+        result = self._work()
         nbytes = _size(result)
         if nbytes < WORTH_BYTES:
             nbytes = 0
-        if nbytes > counted and not reply.take(nbytes - counted):
-            wanted = nbytes
+        if nbytes > self._counted and not reply.take(nbytes - self._counted):
+            self._wanted = nbytes
             return _LATER
-        if nbytes < counted:
-            reply.making(nbytes - counted)
-        counted = nbytes
+        if nbytes < self._counted:
+            reply.making(nbytes - self._counted)
+        self._counted = nbytes
         return result
 
-    def on_loop(result: Any, error: BaseException | None) -> None:
+    def _on_loop(self, result: Any, error: BaseException | None) -> None:
         if result is _LATER:
-            give_back()
-            reply.postpone(again, wanted)
+            self._give_back()
+            self._reply.postpone(self._again, self._wanted)
             return
         try:
-            done(result, error)
+            self._done(result, error)
         finally:
-            give_back()
+            self._give_back()
 
-    def again() -> None:
-        nonlocal counted
-        counted = wanted
+    def _again(self) -> None:
+        self._counted = self._wanted
         try:
-            lanes.run(ledger_id, on_lane, on_loop)
+            self.give()
         except TooManyRequests as refused:
-            on_loop(None, refused)
+            self._on_loop(None, refused)
 
-    def give_back() -> None:
-        nonlocal counted
-        if counted:
-            counted, given = 0, counted
-            reply.made(given)
-
-    lanes.run(ledger_id, on_lane, on_loop)
+    def _give_back(self) -> None:
+        if self._counted:
+            counted, self._counted = self._counted, 0
+            self._reply.made(counted)
 
 
 def _size(result: Any) -> int:

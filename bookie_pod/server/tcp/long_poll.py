@@ -98,7 +98,7 @@ class LongPolls:
         previous = request.previous_lac
         assert previous is not None
         if request.timeout_ms is None or request.timeout_ms <= 0 or state.lac > previous:
-            self._answer(state, request, reply, by_lac=False)
+            self.answer(state, request, reply, by_lac=False)
             return
         if len(asker.on_lost) >= self._waiting_max - self.waiting:
             raise TooManyRequests(
@@ -106,30 +106,10 @@ class LongPolls:
                 f" {len(asker.on_lost)} of them of this connection"
             )
 
-        def wake(newer: bool) -> None:
-            self.waiting -= 1
-            asker.on_lost.pop(lost, None)
-            reply.go_on(newer=newer)
-            self._answer(state, request, reply, by_lac=newer)
+        _Poll(self, state, request, reply, asker).begin(self._loop, request.timeout_ms / 1000)
 
-        def time_is_up() -> None:
-            state.remove_waiter(waiter)
-            wake(newer=False)
-
-        def lost() -> None:
-            assert waiter.timer is not None
-            waiter.timer.cancel()
-            state.remove_waiter(waiter)
-            self.waiting -= 1
-
-        waiter = LacWaiter(previous, wake)
-        waiter.timer = self._loop.call_later(request.timeout_ms / 1000, time_is_up)
-        self.waiting += 1
-        asker.on_lost[lost] = None
-        reply.wait()
-        state.add_waiter(waiter)
-
-    def _answer(self, state: LedgerState, request: ReadRequest, reply: Reply, *, by_lac: bool) -> None:
+    def answer(self, state: LedgerState, request: ReadRequest, reply: Reply, *, by_lac: bool) -> None:
+        """The wait is over, or there was none. `by_lac`: it ended by a newer one."""
         previous = request.previous_lac
         assert previous is not None
         if not request.piggyback:
@@ -158,3 +138,47 @@ class LongPolls:
             lane_work.run(self._lanes, ledger_id, lambda: self._reads.on_lane_read(ledger_id, entry_id), answer, reply)
         except PodkeeperError as error:
             reply.error(error)
+
+
+class _Poll(LacWaiter):
+    """One that waits. Nothing of it holds it when it is over: it is gone without the collector of cycles."""
+
+    __slots__ = ("_asker", "_polls", "_reply", "_request", "_state", "_timer")
+
+    def __init__(self, polls: LongPolls, state: LedgerState, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+        assert request.previous_lac is not None
+        super().__init__(request.previous_lac)
+        self._polls = polls
+        self._state = state
+        self._request = request
+        self._reply = reply
+        self._asker = asker
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        """Wait for so long at most."""
+        self._timer = loop.call_later(timeout_s, self._time_is_up)
+        self._polls.waiting += 1
+        self._asker.on_lost[self._lost] = None
+        self._reply.wait()
+        self._state.add_waiter(self)
+
+    def wake(self, newer: bool) -> None:
+        self._asker.on_lost.pop(self._lost, None)
+        self._end()
+        self._reply.go_on(newer=newer)
+        self._polls.answer(self._state, self._request, self._reply, by_lac=newer)
+
+    def _time_is_up(self) -> None:
+        self._state.remove_waiter(self)
+        self.wake(newer=False)
+
+    def _lost(self) -> None:
+        self._state.remove_waiter(self)
+        self._end()
+
+    def _end(self) -> None:
+        self._polls.waiting -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -145,6 +145,8 @@ class ReadLanes:
             self._since[index] = None
             if results:
                 self._hand_over(index, results)
+                # While it waits for work a lane keeps nothing of what it did last, which may be megabytes.
+                del results, item, work, done, result, error
 
     def _hand_over(self, index: int, results: list[_Result]) -> None:
         try:

@@ -272,7 +272,10 @@ def _up_to_a_fault(found: Iterator[bytes | Exception], max_bytes: int) -> list[b
     for entry in found:
         if not isinstance(entry, bytes):
             if not entries:
-                raise entry
+                try:
+                    raise entry
+                finally:
+                    del entry  # else it would hold this frame, which holds it, until the collector of cycles comes
             break
         entries.append(entry)
         max_bytes -= len(entry)

@@ -60,14 +60,17 @@ class ReadBudget:
         self._last_entry = last_entry
         self._since = self._phase_since = time.perf_counter()
         self._reserved = conn.read_started(most)
+        conn.request_began()
 
     def pause(self) -> None:
         self._phase("long_poll_pre_wait")
+        self._conn.request_ended()
         self._conn.read_paused(self._reserved)
 
     def go_on(self, *, newer: bool) -> None:
         self._phase("long_poll_wait", success=newer)
         self._reserved = self._conn.read_started()
+        self._conn.request_began()
 
     def entry_read(self, *, success: bool) -> None:
         self._phase("fence_read", success=success)
@@ -85,6 +88,7 @@ class ReadBudget:
     ) -> None:
         """Answered with `nbytes`, headers included, and with these entries."""
         self._conn.read_finished(self._reserved, nbytes)
+        self._conn.request_ended()
         metrics = self._conn.context.metrics
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         metrics.read_done(self._kind, elapsed_ms, success)

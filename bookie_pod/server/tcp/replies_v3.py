@@ -65,10 +65,12 @@ class _TimedReply(_Reply):
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         super().__init__(conn, request)
         self._since = time.perf_counter()
+        conn.request_began()
 
     def _send(self, response: pb.Response) -> None:
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         self._conn.context.metrics.read_done(self.kind, elapsed_ms, response.status == pb.EOK)
+        self._conn.request_ended()
         super()._send(response)
 
 

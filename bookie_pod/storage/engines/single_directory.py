@@ -281,7 +281,10 @@ class SingleDirectoryStorage:
         found = next(self.read_each(ledger_id, (entry_id,)))
         if isinstance(found, bytes):
             return found
-        raise found
+        try:
+            raise found
+        finally:
+            del found  # else it would hold this frame, which holds it, until the collector of cycles comes
 
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False

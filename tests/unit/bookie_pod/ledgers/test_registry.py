@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN
-from bookie_pod.ledgers.waiters import LacWaiter, LacWaiters
+from bookie_pod.ledgers.waiters import LacWaiters
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.gc.fenced_deleted import REMEMBERED_S, FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord
@@ -20,6 +20,7 @@ from bookie_protocol.keys import is_unknown_key
 from tests.support.clock import Clock
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie
+from tests.unit.bookie_pod.ledgers.test_state import Waiter
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_what_keeps_a_state_cold(storage: DbLedgerStorage) -> None:
     ledgers = Ledgers(storage, 1)
     state = ledgers.for_write(1, KEY)
     someone = LacWaiters()
-    someone.add(LacWaiter(0, lambda newer: None))
+    someone.add(Waiter(0))
     for attribute, value, good in [
         ("fenced", True, False),
         ("limbo", True, False),
@@ -151,7 +152,7 @@ def test_deletion_cools_wakes_and_forgets(storage: DbLedgerStorage) -> None:
     hot(ledgers, 5)
     hot(ledgers, 6)
     woken: list[bool] = []
-    ledgers.states[5].add_waiter(LacWaiter(10, woken.append))
+    ledgers.states[5].add_waiter(Waiter(10, woken.append))
     state = ledgers.states[5]
     storage.delete_ledger(5)
     assert woken == [False]
@@ -212,7 +213,7 @@ def test_states_in_use_are_never_evicted(kinds: list[str]) -> None:
             if kind == "hot":
                 hot(ledgers, ledger_id)
             elif kind == "waited for":
-                state.add_waiter(LacWaiter(3, lambda newer: None))
+                state.add_waiter(Waiter(3))
             elif kind in ("being fenced", "fenced"):
                 state.fenced, state.fence_durable = True, loop.create_future()
                 ledgers.record(state)

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_pod.server.tcp import lane_reads
-from bookie_pod.server.tcp.connection import COLD_PER_TURN, READS_IN_FLIGHT_MAX, Connection
+from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX, Connection
+from bookie_pod.server.tcp.connection_stalls import COLD_PER_TURN
 from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_protocol.errors import EntryDamaged
 from bookie_protocol.wire.v2_layout import Flag
@@ -322,10 +324,10 @@ async def test_reads_that_are_looked_at_one_by_one_give_others_their_turn(
     started = Connection.read_started
     monkeypatch.setattr(Connection, "read_started", lambda self, most=0: begun.append(most) or started(self, most))
     conn.data_received(b"".join(read(each) for each in range(count)))
-    assert len(begun) == COLD_PER_TURN
+    assert len(begun) == COLD_PER_TURN + 1
     assert conn.stalled
     await rig.settle(lambda: len(transport.frames) == count)
-    assert sum(counts) <= 2 * count
+    assert sum(counts) <= 2 * count + AT_ONCE
     assert not conn.stalled
     assert rig.context.reads_in_progress.count == 0
     rig.close()

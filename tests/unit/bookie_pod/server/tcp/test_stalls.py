@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from bookie_pod.server.tcp import connection
-from bookie_pod.server.tcp.connection_stalls import LARGE_PER_TURN, Stall
-from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.server.tcp.connection_stalls import COLD_PER_TURN, LARGE_PER_TURN, Stall
+from bookie_pod.server.tcp.context import FEW_REQUESTS, REQUEST_BYTES, REQUESTS_SHARE, TcpOptions
 from tests.support.frames import (
     KEY,
     entry,
     v2_add,
+    v2_batch,
     v2_code,
     v2_read,
     v3_add,
     v3_fence,
     v3_force,
+    v3_list,
     v3_read,
     v3_read_lac,
+    v3_start_tls,
     v3_write_lac,
 )
 from tests.support.server_rig import ServerRig, answers
@@ -60,19 +63,49 @@ async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
 
 
 async def test_others_have_their_turn_beside_very_many_requests() -> None:
-    """All of one read of the socket, dealt with one by one."""
+    """Of some clients, in one read of each one's socket, dealt with one by one."""
     rig = ServerRig()
-    first, _ = rig.connect()
-    first.data_received(v3_add(entry(1, 0)))
-    rig.journal.acknowledge()
-    greedy, taken = rig.connect()
-    count, turns = 20 * connection.COLD_PER_TURN, 0
-    greedy.data_received(v3_read_lac(1) * count)
-    while len(taken.frames) < count:
+    clients, count = [rig.connect() for _ in range(12)], 200
+    for conn, _ in clients:
+        conn.data_received(v3_start_tls() * count)
+    answered = [0] * len(clients)
+    turns = []
+    while min(answered) < count:
+        before = sum(answered)
         await asyncio.sleep(0)
-        turns += 1
-    assert turns >= 20
-    assert not greedy.stalled
+        answered = [len(transport.frames) for _, transport in clients]
+        turns.append(sum(answered) - before)
+        assert max(answered) - min(answered) <= 2 * COLD_PER_TURN  # to each its part
+    assert max(turns) <= COLD_PER_TURN + len(clients)
+    assert not any(conn.stalled for conn, _ in clients)
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    "frame", [v2_batch(1, 0, 0, 9), v3_fence(1), v3_force(1), v3_list(1), v3_read_lac(1), v3_write_lac(1, 0)]
+)
+async def test_requests_under_way_are_bounded_over_all_connections(frame: bytes) -> None:
+    """Disks are slow, and some clients have sent very many requests whose answers need them."""
+    rig = ServerRig(memory_bytes=4 << 20, reads_pending_max=0)
+    disk = threading.Event()
+    writer, _ = rig.connect()
+    writer.data_received(v3_add(entry(1, 0)))
+    rig.journal.acknowledge()
+    rig.lanes.run(0, disk.wait, lambda result, error: None)
+    clients, count, requests = [rig.connect() for _ in range(10)], 150, rig.context.requests
+    for conn, _ in clients:
+        conn.data_received(frame * count)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert 10 * FEW_REQUESTS <= requests.count <= 2 * (4 << 20) // REQUESTS_SHARE // REQUEST_BYTES + 10 * FEW_REQUESTS
+    assert all(conn.stalled for conn, _ in clients)
+    disk.set()
+    while min(len(transport.frames) for _, transport in clients) < count:
+        rig.journal.acknowledge()
+        await asyncio.sleep(0.001)
+    await rig.settle()
+    assert requests.count == 0
+    assert not any(conn.stalled for conn, _ in clients)
     rig.close()
 
 
