@@ -12,6 +12,8 @@ Header, the first 1024 bytes, written whole and zero-padded (big-endian):
     12+L  4  state bits i32: 1 = fenced; 2 = limbo (ours: the reference keeps bits that it does not know)
     16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
     20+L     version 1 only: the packet
+    504   8  ours, where the fields leave room for it: "PKHC", and CRC32C of the 504 bytes before, u32. In the sector of
+             what it covers, so that a crash leaves both or neither. The reference writes zeros there, and never looks
 
 Slots: entry e at 1024 + 8 * e, i64 location, 0 = absent. Pages of slots are written whole, so a file ends at the end of
 a page; what lies behind its end reads as absent.
@@ -29,6 +31,8 @@ from __future__ import annotations
 
 import struct
 from typing import Final
+
+import google_crc32c
 
 from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
 from bookie_protocol.errors import StorageFault
@@ -51,6 +55,9 @@ assert _HEAD.size == 12
 assert _INT.size == 4
 assert _HEAD.size + MAX_KEY_BYTES + 2 * _INT.size + MAX_EXPLICIT_LAC_BYTES <= HEADER_BYTES
 _SECTOR: Final = 512
+_CHECK: Final = struct.Struct(">4sI")
+_CHECK_TAG: Final = b"PKHC"
+_CHECK_AT: Final = _SECTOR - _CHECK.size
 _UNSIGNED: Final = (1 << 64) - 1
 
 
@@ -63,7 +70,23 @@ def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes
     lac = record.explicit_lac
     if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
         data += _INT.pack(len(lac)) + lac
+    if len(data) <= _CHECK_AT:
+        data = data.ljust(_CHECK_AT, b"\0")
+        data += _CHECK.pack(_CHECK_TAG, google_crc32c.value(data))
     return data.ljust(HEADER_BYTES, b"\0")
+
+
+def is_newer(header: bytes) -> bool:
+    """Whether a release to come wrote it, of all that `decode_header` refuses."""
+    return _check_fits(header) and header.startswith(MAGIC) and _HEAD.unpack_from(header)[1] > CURRENT_VERSION
+
+
+def _check_fits(header: bytes) -> bool:
+    """True too if there is none."""
+    if len(header) < _SECTOR:
+        return True
+    tag, check = _CHECK.unpack_from(header, _CHECK_AT)
+    return bool(tag != _CHECK_TAG or check == google_crc32c.value(header[:_CHECK_AT]))
 
 
 def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
@@ -73,6 +96,8 @@ def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
     """
     if len(data) < _HEAD.size or not any(data[:_SECTOR]):
         return None
+    if not _check_fits(data):
+        raise StorageFault("has another checksum than its bytes have")
     magic, version, key_length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise StorageFault(f"begins with {magic.hex()}, not with {MAGIC.hex()}")

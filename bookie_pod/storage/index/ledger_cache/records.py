@@ -23,11 +23,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.index_file import (
-    CURRENT_VERSION,
-    HEADER_BYTES,
-    decode_header,
-)
+from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header, is_newer
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledger_records import LedgerRecords
@@ -37,7 +33,6 @@ from bookie_protocol.keys import is_unknown_key
 _log = structlog.get_logger(__name__)
 
 _THREADS: Final = 8
-_VERSION_AT: Final = slice(4, 8)
 _TOLD: Final = 20
 
 
@@ -74,19 +69,20 @@ class IndexRecords(LedgerRecords):
             )
 
     def _load(self, ledger_id: int, path: str, header: bytes) -> None:
-        record = LedgerRecord(b"", limbo=True)
         try:
             decoded = decode_header(header)
             if decoded is None:
                 self._headless.add(ledger_id)
+                record = LedgerRecord(b"", limbo=True)
             else:
                 version, record = decoded
                 if version == 0:
                     self.version_0.add(ledger_id)
         except StorageFault as error:
-            if header.startswith(b"BKLE") and int.from_bytes(header[_VERSION_AT], "big") > CURRENT_VERSION:
+            if is_newer(header):
                 raise StorageFault(f"index file {path} {error}: it was written by a newer release") from error
             _log.error("damaged header of an index file: its ledger is in limbo", path=path, error=str(error))
+            record = LedgerRecord(b"", fenced=True, limbo=True)  # nobody knows the fence either
         self._loaded(ledger_id, record)
 
     def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:

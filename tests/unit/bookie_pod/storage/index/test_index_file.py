@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
     decode_header,
     encode_header,
+    is_newer,
     parse_name,
     relative_path,
     slot_offset,
@@ -29,14 +32,16 @@ def test_there_are_golden_files() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parents[2].name}-{path.name}")
-def test_headers_of_the_reference_are_read_and_written_byte_for_byte(path: Path) -> None:
+def test_headers_of_the_reference_are_read_and_written_byte_for_byte_but_for_our_check(path: Path) -> None:
     header = path.read_bytes()[:HEADER_BYTES]
     decoded = decode_header(header)
     assert decoded is not None
     version, record = decoded
     assert version == 1
     assert len(record.key) == 20
-    assert encode_header(record, version) == header
+    ours = encode_header(record, version)
+    assert ours[504:508] == b"PKHC"
+    assert ours[:504] + bytes(8) + ours[512:] == header
     assert record.fenced == (path.stem in ("7", "1b"))
     assert (record.explicit_lac is not None) == (path.stem == "7")
     assert relative_path(parse_name(path.name)) == str(path.relative_to(path.parents[2]))
@@ -113,8 +118,34 @@ def test_a_header_that_was_never_finished_is_no_header() -> None:
 def test_damage_is_told(offset: int, data: bytes, message: str) -> None:
     header = bytearray(encode_header(LedgerRecord(KEY)))
     header[offset : offset + len(data)] = data
+    with pytest.raises(StorageFault, match="another checksum"):
+        decode_header(bytes(header))
+    header[504:512] = bytes(8)  # as the reference writes it
     with pytest.raises(StorageFault, match=message):
         decode_header(bytes(header))
+
+
+@pytest.mark.parametrize("record", [LedgerRecord(KEY, fenced=True), LedgerRecord(KEY, explicit_lac=bytes(40))])
+def test_no_bit_changes_what_a_header_says(record: LedgerRecord) -> None:
+    header = encode_header(record)
+    taken = set()
+    for bit in range(8 * 512):
+        changed = bytearray(header)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert not is_newer(bytes(changed))
+        with suppress(StorageFault):
+            assert decode_header(bytes(changed)) == (1, record)
+            taken.add(bit // 8)
+    assert taken == {504, 505, 506, 507}  # then there is no check, and nothing else is wrong
+
+
+def test_a_header_of_a_release_to_come_is_told_from_damage() -> None:
+    newer = bytearray(encode_header(LedgerRecord(KEY)))
+    newer[7] = 9
+    assert not is_newer(bytes(newer))
+    newer[508:512] = google_crc32c.value(bytes(newer[:504])).to_bytes(4)
+    assert is_newer(bytes(newer))
+    assert is_newer(bytes(newer[:504]) + bytes(520))
 
 
 def test_a_key_that_does_not_fit_is_refused_and_a_lac_that_does_not_is_left_out() -> None:

