@@ -19,7 +19,7 @@ from bookie_pod.node.identity.cookie_check import (
     read_directory,
     verify_cookies,
 )
-from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, encode_directories, format_cookie
+from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, encode_directories, format_cookie, parse_cookie
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import InvalidCookie
@@ -138,6 +138,23 @@ def test_what_is_no_difference() -> None:
     compare(anonymous, anonymous, "x")
     with pytest.raises(InvalidCookie, match="instance id cluster"):
         compare(EXPECTED, anonymous, "x")
+
+
+@pytest.mark.parametrize("expansion", [False, True])
+def test_a_cookie_with_a_changed_bit_is_refused_or_says_the_same(expansion: bool) -> None:
+    data = format_cookie(EXPECTED)
+    refused = 0
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            found = parse_cookie(bytes(changed), "here")
+            compare(found, EXPECTED, "here", allow_storage_expansion=expansion)
+        except InvalidCookie:
+            refused += 1
+        else:
+            assert replace(found, layout_version=EXPECTED.layout_version) == EXPECTED
+    assert refused > 7 * len(data)
 
 
 def test_every_id_the_bookie_had_counts() -> None:
