@@ -92,20 +92,27 @@ async def guard_memory(
 
     And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
     is above its budget, and has grown lately by a good part of what clients may have, and not by what they are known to
-    hold, end the calls into which messages may come, but for as many as there is room for. Runs until cancelled."""
+    hold, end the calls into which messages may come, but for as many as there is room for. Until they have ended, as
+    much may come as came since the look before: it is awaited. Runs until cancelled."""
     memory = callers.memory
-    begin = resident()
+    while (begin := _known(resident)) is None:
+        await asyncio.sleep(interval)
+        memory.relieve(time.perf_counter())
     most = max(int(budget * GUARD_SHARE), begin + memory.limit)
     worth = memory.limit // 4
     message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
     trims = _Trims(trim or trimmer() or (lambda: None), collect, begin, worth)
     lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
+    before = begin
     while True:
         await asyncio.sleep(interval)
         memory.relieve(time.perf_counter())
-        now = resident()
+        if (now := _known(resident)) is None:
+            continue
         unseen = now - memory.total
-        if now > most and unseen - min(lows) > worth and callers.receivers > (keep := (2 * budget - now) // message):
+        soon, before = now + max(0, now - before), now
+        is_growing = soon > most and soon - memory.total - min(lows) > worth
+        if now > budget and is_growing and callers.receivers > (keep := (2 * budget - soon) // message):
             # All at once: what comes in meanwhile comes as fast as the network is.
             _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(max(0, keep)))
         if time.monotonic() - second > 1:
@@ -113,6 +120,14 @@ async def guard_memory(
             second += 1
         lows[-1] = min(lows[-1], unseen)
         trims.look(now, wanted=now > budget, urgent=now > most)
+
+
+def _known(resident: Callable[[], int]) -> int | None:
+    """None where there is no `/proc`, or no descriptor to read it with: what is governed does not depend on it."""
+    try:
+        return resident()
+    except OSError:
+        return None
 
 
 class _Trims:

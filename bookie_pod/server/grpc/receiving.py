@@ -49,7 +49,7 @@ ONLY_REQUEST_BYTES: Final = 128 * 1024
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
-CALLS_PER_TURN: Final = 8
+CALLS_PER_TURN: Final = 4
 """Each takes some 300 microseconds until it is served or refused."""
 HANDSHAKE_MS: Final = 10_000
 UNASKED_BYTES: Final = 16 * 1024

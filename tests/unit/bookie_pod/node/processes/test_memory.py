@@ -90,20 +90,29 @@ class Receiving:
 
 
 @pytest.mark.parametrize(
-    ("at_rest", "growth", "held", "left"),
-    [(20, 4, 0, 8), (20, 10, 0, 1), (20, 16, 0, 0), (20, 10, 9, 8), (50, 0, 0, 8)],
-    ids=["within bounds", "as many as there is room for", "all of them", "it is known who holds it", "not of late"],
+    ("at_rest", "growth", "fast", "held", "left"),
+    [
+        pytest.param(20, 4, 1, 0, 8, id="within bounds"),
+        pytest.param(6, 10, 9, 0, 8, id="within its budget, however fast it grows"),
+        pytest.param(10, 10, 7, 0, 4, id="within bounds, but not when calls have ended"),
+        pytest.param(20, 8, 1, 0, 1, id="as many as there is room for"),
+        pytest.param(20, 16, 1, 0, 0, id="all of them"),
+        pytest.param(20, 10, 1, 9, 8, id="it is known who holds it"),
+        pytest.param(50, 0, 1, 0, 8, id="not of late"),
+    ],
 )
-async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, growth: int, held: int, left: int) -> None:
+async def test_when_memory_is_short_calls_that_receive_end(
+    at_rest: int, growth: int, fast: int, held: int, left: int
+) -> None:
     callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
 
     def resident() -> int:
         look = next(looks)
-        if look == 20:
+        if look == 30:
             over.set()
-        if look == 3:
-            callers.memory.held = held * MB
-        return (at_rest + (growth if look > 2 else 0)) * MB
+        grown = min(growth, fast * max(0, look - 2))
+        callers.memory.held = min(held, grown) * MB
+        return (at_rest + grown) * MB
 
     guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
     task = asyncio.create_task(guard)
@@ -112,6 +121,29 @@ async def test_when_memory_is_short_calls_that_receive_end(at_rest: int, growth:
     with suppress(asyncio.CancelledError):
         await task
     assert callers.receivers == left
+
+
+@pytest.mark.parametrize("known", [0, 3], ids=["never known", "known at first"])
+async def test_whoever_is_in_the_way_goes_though_nobody_knows_how_large_the_process_is(known: int) -> None:
+    """As without `/proc`, or without a descriptor to read it with."""
+    callers, gone, looks = Receiving(), asyncio.Event(), itertools.count()
+
+    def resident() -> int:
+        if next(looks) >= known:
+            raise FileNotFoundError("/proc/self/statm")
+        return 10 * MB
+
+    share = callers.memory.share(gone.set)
+    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.sleep(0.01)
+    share.hold(9 * MB)
+    share.stuck_since = 0.0
+    await asyncio.wait_for(gone.wait(), 10)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert callers.receivers == 8
 
 
 async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
