@@ -35,7 +35,7 @@ def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any
 
     @functools.wraps(command)
     def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Any:
-        from bookie_pod.node.processes.descriptors import raise_descriptor_limit
+        from bookie_pod.descriptors import raise_descriptor_limit
         from bookie_protocol.errors import PodkeeperError
 
         raise_descriptor_limit()

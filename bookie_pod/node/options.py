@@ -9,9 +9,9 @@ import os
 from dataclasses import replace
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.descriptors import bookie_connections
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
-from bookie_pod.node.processes.descriptors import connections_beside_files
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
@@ -172,7 +172,7 @@ def tcp_options(config: BookieConfig) -> TcpOptions:
         throttle_timeout_ms=config.db_storage.max_throttle_time_ms,
         response_backpressure_timeout_ms=network.response_backpressure_timeout_ms,
         close_on_response_timeout=network.close_channel_on_response_timeout,
-        max_connections=network.max_connections or connections_beside_files(),
+        max_connections=network.max_connections or bookie_connections(),
         tls_required=config.tls.required,
     )
 

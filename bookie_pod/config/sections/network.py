@@ -66,7 +66,8 @@ class NetworkConfig:
     """A connection's output buffer above which reading from that connection stops, in bytes."""
     max_connections: int = key("maxConnections", 0, at_least=0, at_most=INT_MAX, own=True)
     """Connections at the same time; more are closed at once. 0: half of the file descriptors that this process may have
-    (`ulimit -Hn`), or all but 32768 of them, so that files can be opened whatever clients do."""
+    (`ulimit -Hn`), or all but 32768 of them, less what the ports of gRPC and HTTP may take, so that files can be opened
+    whatever clients do."""
     max_adds_in_progress: int = key("maxAddsInProgressLimit", 0, at_least=0, at_most=INT_MAX)
     """Adds that may wait for their answer at the same time, all connections together. 0: no limit of this
     kind; the byte limits of the journal and of the caches still hold."""

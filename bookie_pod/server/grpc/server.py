@@ -6,7 +6,8 @@ Invariants
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
   RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
   there are at most `MAX_WATCHES`, who leave nothing behind, and for whom nobody waits.
-- At most `MAX_CONNECTIONS` connections are open, and one whose handshake has not ended after `HANDSHAKE_MS` is closed.
+- At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few, and one whose handshake has not ended
+  after `HANDSHAKE_MS` is closed.
 - What callers make the process hold is governed (`receiving`, `bookie_pod.callers`).
 - Every service is NOT_SERVING from the moment that `stop` begins.
 - With TLS nothing is served unencrypted. No call is served but those of health whose caller lacks the role that its
@@ -29,6 +30,7 @@ from bookie_pod.audit import Audit
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.descriptors import side_connections
 from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole
@@ -178,7 +180,7 @@ class GrpcServer:
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),
-                *bounds(calls, MAX_CONNECTIONS),
+                *bounds(calls, min(MAX_CONNECTIONS, side_connections())),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -1,11 +1,11 @@
 """The HTTP server's socket and its bounds.
 
 Invariants
-- At most `MAX_CONNECTIONS` connections are open. It is looked at what those beyond begin with. For one that has begun,
-  that makes way which has been silent, or idle after its answer, for longest; nobody who has not had `UNREAD_S` to
-  begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and whoever asks for
-  anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then, and go when more come: nobody's
-  connections or requests keep the probes out, however many they are.
+- At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few. It is looked at what those beyond
+  begin with. For one that has begun, that makes way which has been silent, or idle after its answer, for longest;
+  nobody who has not had `UNREAD_S` to begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the
+  probes alone, and whoever asks for anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then,
+  and go when more come: nobody's connections or requests keep the probes out, however many they are.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -33,6 +33,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
+from bookie_pod.descriptors import side_connections
 from bookie_pod.few_lines import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
@@ -102,7 +103,7 @@ class HttpServer:
         self._looked_at: OrderedDict[_LookedAt, None] = OrderedDict()
         """Connections beyond those that have not said yet what they want."""
         self._for_probes: set[_Connection] = set()
-        """Connections beyond `MAX_CONNECTIONS`; those that are gone stay until the next of them comes."""
+        """Connections beyond `_most`; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
         guarded = guarded_groups(config)
@@ -111,6 +112,11 @@ class HttpServer:
         )
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._server: asyncio.Server | None = None
+
+    @property
+    def _most(self) -> int:
+        """So many connections may be open; as many more may be looked at."""
+        return min(MAX_CONNECTIONS, side_connections() // 2)
 
     @property
     def port(self) -> int:
@@ -173,13 +179,13 @@ class HttpServer:
         finally:
             connection.dealt_with()
             self._idle[connection] = None
-            if len(self._idle) > 2 * MAX_CONNECTIONS:
+            if len(self._idle) > 2 * self._most:
                 self._idle = OrderedDict.fromkeys(each for each in self._idle if each.transport is not None)
 
     def _make_way(self) -> bool:
         """Close the connection that has done nothing for longest; False if all are being served, or have just come."""
         came_before = asyncio.get_running_loop().time() - UNREAD_S
-        for _ in range(min(len(self._silent), MAX_CONNECTIONS)):
+        for _ in range(min(len(self._silent), self._most)):
             connection, timer = next(iter(self._silent.items()))
             if timer.when() - FIRST_REQUEST_S > came_before:
                 break
@@ -202,9 +208,9 @@ class HttpServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
-        if len(server.connections) < MAX_CONNECTIONS:
+        if len(server.connections) < self._most:
             return self._new_connection()
-        return _LookedAt(self._looked_at, self._take)
+        return _LookedAt(self._looked_at, self._take, min(MOST_LOOKED_AT, side_connections() // 2))
 
     def _new_connection(self) -> _Connection:
         assert self._runner.server is not None
@@ -216,7 +222,7 @@ class HttpServer:
     def _take(self, transport: asyncio.Transport, begin: bytes, is_probe: bool) -> bool:
         """Serve a connection that has begun with this; False: there is no room for it."""
         assert self._runner.server is not None
-        has_room = len(self._runner.server.connections) < MAX_CONNECTIONS or self._make_way()
+        has_room = len(self._runner.server.connections) < self._most or self._make_way()
         if not has_room:
             self._for_probes = {each for each in self._for_probes if each.transport is not None}
             if not is_probe or len(self._for_probes) >= PROBE_CONNECTIONS:
@@ -323,19 +329,20 @@ class _LookedAt(asyncio.Protocol):
     """One connection too many, until it is known whether it is a probe's."""
 
     def __init__(
-        self, others: OrderedDict[_LookedAt, None], take: Callable[[asyncio.Transport, bytes, bool], bool]
+        self, others: OrderedDict[_LookedAt, None], take: Callable[[asyncio.Transport, bytes, bool], bool], most: int
     ) -> None:
-        """`others`: that are looked at. `take` is given one with what it began with, and whether that is a probe, and
-        says whether there is room for it."""
+        """`others`: that are looked at, `most` of them at a time. `take` is given one with what it began with, and
+        whether that is a probe, and says whether there is room for it."""
         self._others = others
         self._take = take
+        self._most = most
         self._transport: asyncio.Transport
         self._begin = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
         self._others[self] = None
-        if len(self._others) > MOST_LOOKED_AT:
+        if len(self._others) > self._most:
             next(iter(self._others)).turn_away()
 
     def data_received(self, data: bytes) -> None:

@@ -88,9 +88,12 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     await call.done_writing()
 
 
-async def test_connections_are_bounded_whatever_they_say(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bound", "value"), [("MAX_CONNECTIONS", 3), ("side_connections", lambda: 3)])
+async def test_connections_are_bounded_whatever_they_say(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, bound: str, value: object
+) -> None:
     """Those that say nothing count too, as one whose TLS handshake never ends does."""
-    monkeypatch.setattr("bookie_pod.server.grpc.server.MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(f"bookie_pod.server.grpc.server.{bound}", value)
     server = await start_grpc(LOCAL, node)
     assert server is not None
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]

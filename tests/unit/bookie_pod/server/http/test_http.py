@@ -183,10 +183,11 @@ HEARTBEAT = b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", HEARTBEAT], ids=["silent", "idle"])
+@pytest.mark.parametrize(("bound", "value"), [("MAX_CONNECTIONS", 3), ("side_connections", lambda: 6)])
 async def test_who_does_nothing_for_longest_makes_way(
-    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes, bound: str, value: object
 ) -> None:
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module, bound, value)
     monkeypatch.setattr(server_module, "UNREAD_S", -1.0)
     server = await start_http(LOCAL, node, registry)
     assert server is not None

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie_pod.node.processes.descriptors import FILES, MOST, connections_beside_files, raise_descriptor_limit
+from bookie_pod.descriptors import (
+    FILES,
+    MOST,
+    SIDE_PORTS,
+    bookie_connections,
+    raise_descriptor_limit,
+    side_connections,
+)
 
 
 @pytest.fixture
@@ -26,8 +33,12 @@ def test_it_becomes_the_hard_one(hard: int) -> None:
 
 
 def test_files_keep_half_of_few_descriptors_and_enough_of_many(hard: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    assert connections_beside_files() == 512
+    """All ports together leave them."""
+    for few in (256, 1024):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        assert few // 2 == bookie_connections() + SIDE_PORTS * side_connections()
+        assert bookie_connections() > 4 * side_connections() > 0
     raise_descriptor_limit()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert limit - connections_beside_files() == min(limit // 2, FILES)
+    connections = bookie_connections() + SIDE_PORTS * side_connections()
+    assert limit - connections == min(limit // 2, FILES)

@@ -20,8 +20,24 @@ FILES: Final = 32_768
 """Descriptors that are kept for files, at most: entry logs, journals, index files, databases."""
 
 
-def connections_beside_files() -> int:
-    """How many connections leave enough descriptors for files."""
+SIDE_PORTS: Final = 3
+"""gRPC, HTTP, and HTTP of administrators."""
+SIDE_MOST: Final = 1024
+SIDE_SHARE: Final = 8
+
+
+def side_connections() -> int:
+    """How many connections each of `SIDE_PORTS` may have: an eighth of all, if those are few."""
+    return min(SIDE_MOST, _connections() // SIDE_SHARE)
+
+
+def bookie_connections() -> int:
+    """How many connections the bookie's own port may have: what files and the other ports leave."""
+    return _connections() - SIDE_PORTS * side_connections()
+
+
+def _connections() -> int:
+    """How many of all ports leave enough descriptors for files."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     limit = MOST if soft == resource.RLIM_INFINITY else soft
     return limit - min(limit // 2, FILES)
