@@ -118,9 +118,13 @@ def fail(told: Told, operations: tuple[str, ...], number: int = errno.EIO) -> No
     raise AssertionError("it is tried for ever")
 
 
-@pytest.mark.parametrize("operations", [WRITES, SYNCS, ALL], ids=["writes", "syncs", "all changes"])
-def test_it_is_given_up_and_the_other_goes_on(told: Told, operations: tuple[str, ...]) -> None:
-    fail(told, operations)
+@pytest.mark.parametrize(
+    ("operations", "number"),
+    [(WRITES, errno.EIO), (SYNCS, errno.EIO), (ALL, errno.EROFS)],
+    ids=["writes", "syncs", "mounted read-only"],
+)
+def test_it_is_given_up_and_the_other_goes_on(told: Told, operations: tuple[str, ...], number: int) -> None:
+    fail(told, operations, number)
     assert told.failures == [1]
     told.give_up()
     assert not told.flush()
@@ -155,11 +159,13 @@ def test_a_disk_that_cannot_be_read_either_is_no_reason_to_deny_anything(told: T
     assert told.readable() == set(LEDGERS)
 
 
-@pytest.mark.parametrize("operations", [WRITES, ALL], ids=["writes", "all changes"])
-def test_all_of_them_at_once_cost_nothing_that_was_told(told: Told, operations: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("operations", "number"), [(WRITES, errno.EIO), (ALL, errno.EROFS)], ids=["writes", "mounted read-only"]
+)
+def test_all_of_them_at_once_cost_nothing_that_was_told(told: Told, operations: tuple[str, ...], number: int) -> None:
     """Two disks behind one controller, say: no mark moves, nothing is denied, and a start brings everything back."""
     for folder in (SOUND, FAILED):
-        told.bookie.faults.fail(*operations, path=f"{folder}/")
+        told.bookie.faults.fail(*operations, path=f"{folder}/", errno=number)
     for _ in range(2 * FLUSH_TRIES):
         told.put()
         assert not told.flush()
