@@ -34,6 +34,7 @@ from typing import Final
 PEM: Final = "PEM"
 LARGEST: Final = 16 * 1024 * 1024
 """Bytes of a store that is read."""
+_OPEN_FILES: Final = "/proc/self/fd"
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _SALT: Final = 20
 _PRIVATE, _TRUSTED = 1, 2
@@ -122,9 +123,9 @@ class _file_of:  # noqa: N801 - used like a function
         self._descriptor, self._path = -1, ""
 
     def __enter__(self) -> str:
-        if hasattr(os, "memfd_create"):
+        if hasattr(os, "memfd_create") and os.path.isdir(_OPEN_FILES):
             self._descriptor = os.memfd_create("podkeeper-tls")
-            path = f"/proc/self/fd/{self._descriptor}"
+            path = f"{_OPEN_FILES}/{self._descriptor}"
         else:
             self._descriptor, self._path = tempfile.mkstemp()
             path = self._path

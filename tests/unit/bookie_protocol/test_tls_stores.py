@@ -77,6 +77,15 @@ def test_both_sides_by_stores(kind: str, password: str) -> None:
     assert [dict(part[0] for part in each["subject"])["commonName"] for each in seen] == ["bookie", "client"]
 
 
+def test_without_proc_a_key_is_in_a_file_for_a_moment(
+    password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_protocol.tls_stores._OPEN_FILES", str(tmp_path / "none"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    handshake(bookie("JKS", password), client("JKS", password))
+    assert [path.name for path in tmp_path.iterdir()] == ["password"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_certificate_of_a_key_is_trusted(kind: str, password: str) -> None:
     """As by Java, whoever has signed it. Configurations exist whose trust store is the other side's key store."""
