@@ -6,12 +6,14 @@ import time
 
 import pytest
 
+from bookie_client import BlockingClient
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerFenced
 from pyspark_bookie.source.batch import BatchReader
 from pyspark_bookie.source.tables.reader import TableReader
 from tests.spark.ledgers import FULL, STRIPED, load, numbered, write_ledger
 from tests.support.bookie_process import free_port
+from tests.support.serve_cluster import ServeCluster
 
 
 def entry_ids(frame):
@@ -94,14 +96,23 @@ def test_ledgers_by_their_custom_metadata_and_by_ranges_of_ids(spark, uri, clien
     assert sorted(row.ledger_id for row in found) == ours, "an id in a range need not exist"
 
 
-def test_everything_that_there_is(spark, uri, client, tmp_path):
-    ledger_id = write_ledger(client, numbered(2), password=b"another")
-    # Of all ledgers: others' tests leave some with passwords of their own.
-    with pytest.raises(Exception, match=r"\[BOOKIE_UNAUTHORIZED\] ledger \d+ has another password"):
-        load(spark, uri, scope="all").count()
-    frame = load(spark, uri, scope="all", recordedPasswords="true", openLedgers="skip")
-    assert ledger_id in {row.ledger_id for row in frame.select("ledger_id").distinct().collect()}
-    client.delete(ledger_id)
+def test_everything_that_there_is(spark, uri, tmp_path):
+    """In a root of its own: what other tests leave in theirs, with or without copies and passwords, is chance."""
+    cluster = ServeCluster(tmp_path / "bookies", f"{uri.rsplit('/', 1)[0]}/everything")
+    alone = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+    try:
+        cluster.add(1)
+        with BlockingClient(cluster.uri) as client:
+            locked = write_ledger(client, numbered(2), password=b"another", **alone)
+            plain = write_ledger(client, numbered(2), **alone)
+            with client.create(**alone) as opened:
+                opened.append(b"x")
+                with pytest.raises(Exception, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {locked} has another password"):
+                    load(spark, cluster.uri, scope="all").count()
+                frame = load(spark, cluster.uri, scope="all", recordedPasswords="true", openLedgers="skip")
+                assert {row.ledger_id for row in frame.select("ledger_id").distinct().collect()} == {locked, plain}
+    finally:
+        cluster.stop()
 
 
 # --- passwords ---------------------------------------------------------------------------------------------------
