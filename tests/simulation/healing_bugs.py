@@ -322,7 +322,7 @@ HEALING_BUGS = (
         ("H6", "H10"),
         60,
         exchanges_are_late,
-        first=5,
+        first=7,
     ),
     HealingBug(
         "take a finished decommission for that of the next bookie",
@@ -340,7 +340,7 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
-        first=20,
+        first=22,
     ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),
