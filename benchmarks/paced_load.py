@@ -235,9 +235,9 @@ class PacedLoad:
         connection.read(*place, lambda _: self.reads.append(Timed(due, time.perf_counter() - due)))
 
 
-def quantile_ms(found: Iterable[Timed], share: float, since: float = 0.0, until: float = float("inf")) -> float | None:
-    """A quantile of the latencies of what was due in that time, in ms; None: nothing was."""
-    ordered = sorted(each.latency for each in found if since <= each.due < until)
+def quantile_ms(found: Iterable[Timed], share: float, since: float = 0.0) -> float | None:
+    """A quantile of the latencies of what was due since then, in ms; None: nothing was."""
+    ordered = sorted(each.latency for each in found if since <= each.due)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000 if ordered else None
 
 

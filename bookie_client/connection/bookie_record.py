@@ -19,11 +19,8 @@ from typing import Final, Protocol
 
 from bookie_client.connection.latency import LatencyEstimate
 from bookie_client.options import ClientOptions
-from bookie_protocol.errors import BookieReadOnly, LedgerFenced, NotThere, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import BookieReadOnly, LedgerFenced, NotThere, PodkeeperError
 
-BUSY_SECONDS: Final = 0.05
-"""First hint to a client whose request was one too many, in seconds; doubles while that goes on."""
-BUSY_MAX_SECONDS: Final = 2.0
 _INNOCENT: Final = (NotThere, LedgerFenced, BookieReadOnly)
 
 
@@ -38,7 +35,6 @@ class BookieRecord:
     """Times are seconds of the event loop's clock."""
 
     __slots__ = (
-        "_busy_delay",
         "_clock",
         "_errors",
         "_interval_end",
@@ -46,7 +42,6 @@ class BookieRecord:
         "_options",
         "_random",
         "adds",
-        "busy_until",
         "connections",
         "down_until",
         "quarantined_until",
@@ -62,11 +57,10 @@ class BookieRecord:
         self._clock = clock
         self._random = random
         self.connections: set[Counting] = set()
-        self.down_until = self.quarantined_until = self.slow_until = self.busy_until = 0.0
+        self.down_until = self.quarantined_until = self.slow_until = 0.0
         self.reads = LatencyEstimate()
         self.adds = LatencyEstimate()
         """With adaptive time-outs only."""
-        self._busy_delay = 0.0
         self._errors = 0
         self._interval_end = 0.0
 
@@ -91,8 +85,6 @@ class BookieRecord:
             return
         if was_read:
             self.mark_slow()
-        if issubclass(error, TooManyRequests):
-            self._busy()
         self._count_error()
 
     def connection_failed(self, seconds: float) -> None:
@@ -110,14 +102,6 @@ class BookieRecord:
     def release(self) -> None:
         self.quarantined_until = 0.0
         self._errors = 0
-
-    def _busy(self) -> None:
-        now = self._clock()
-        if now < self.busy_until:
-            return
-        again = now < self.busy_until + BUSY_MAX_SECONDS
-        self._busy_delay = min(self._busy_delay * 2, BUSY_MAX_SECONDS) if again else BUSY_SECONDS
-        self.busy_until = now + self._busy_delay
 
     def _count_error(self) -> None:
         options, now = self._options, self._clock()

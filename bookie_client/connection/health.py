@@ -127,12 +127,6 @@ class BookieHealth:
         record = self._records.get(bookie)
         return 0 if record is None else sum(connection.outstanding for connection in record.connections)
 
-    def back_off_seconds(self, bookie: str) -> float:
-        """How long to wait before asking this bookie again, since it answered "too many requests"; 0: do not
-        wait."""
-        record = self._records.get(bookie)
-        return 0.0 if record is None else max(0.0, record.busy_until - self._clock())
-
     def _peers(self, now: float) -> _Usual:
         """Read off all records, which are as many as the cluster has bookies: so not anew for each read."""
         if now >= self._usual_until:

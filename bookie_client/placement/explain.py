@@ -13,14 +13,7 @@ from enum import Enum
 from random import Random
 
 from bookie_client.distribution import Quorums
-from bookie_client.placement.policy import (
-    AdherenceReport,
-    ClusterView,
-    EnsembleRequest,
-    Placement,
-    PlacementPolicy,
-    ReplacementRequest,
-)
+from bookie_client.placement.policy import AdherenceReport, ClusterView, EnsembleRequest, PlacementPolicy
 from bookie_client.placement.topology import Location, format_location
 from bookie_protocol.errors import Refused
 
@@ -29,8 +22,6 @@ class Fate(Enum):
     """What became of a bookie."""
 
     TAKEN = "taken"
-    KEPT = "kept"
-    REPLACED = "replaced"
     NOT_DRAWN = "not drawn"
     REFUSED = "refused"
 
@@ -79,49 +70,22 @@ class Explanation:
 
 def explain(policy: PlacementPolicy, request: EnsembleRequest) -> Explanation:
     """What `policy.new_ensemble(request)` does, and why. Draws from `request.random` as it does."""
+    placement, error = None, None
     try:
         placement = policy.new_ensemble(request)
-    except Refused as error:
-        return _explanation(policy, request.quorums, request.cluster, (), None, str(error))
-    return _explanation(policy, request.quorums, request.cluster, (), placement, None)
-
-
-def explain_replacement(policy: PlacementPolicy, request: ReplacementRequest) -> Explanation:
-    """What `policy.replacement(request)` does, and why."""
-    return _explanation(policy, request.quorums, request.cluster, request.ensemble, policy.replacement(request), None)
-
-
-def explain_cluster(policy: PlacementPolicy, quorums: Quorums, cluster: ClusterView, seed: int = 0) -> Explanation:
-    """What a client would do for a new ledger with this seed."""
-    return explain(policy, EnsembleRequest(quorums=quorums, cluster=cluster, random=Random(seed)))
-
-
-def _explanation(
-    policy: PlacementPolicy,
-    quorums: Quorums,
-    cluster: ClusterView,
-    before: tuple[str, ...],
-    placement: Placement | None,
-    error: str | None,
-) -> Explanation:
+    except Refused as refused:
+        error = str(refused)
     ensemble = placement.ensemble if placement is not None else ()
+    quorums, cluster = request.quorums, request.cluster
     refusals = policy.refusals(cluster)
-    everybody = cluster.writable | cluster.read_only | cluster.excluded.keys() | set(before) | set(ensemble)
     fates = []
-    for bookie in everybody:
-        fate, reason = _member(bookie, before, ensemble)
-        if fate is None:
-            fate, reason = _outsider(bookie, before, ensemble, refusals, policy, quorums, cluster)
-        fates.append(
-            CandidateFate(
-                bookie,
-                cluster.topology.location(bookie),
-                fate,
-                reason,
-                ensemble.index(bookie) if bookie in ensemble else None,
-                cluster.free_bytes.get(bookie),
-            )
-        )
+    for bookie in cluster.writable | cluster.read_only | cluster.excluded.keys() | set(ensemble):
+        position = ensemble.index(bookie) if bookie in ensemble else None
+        fate, reason = Fate.TAKEN, "chosen"
+        if position is None:
+            fate, reason = _outsider(bookie, ensemble, refusals, policy, quorums, cluster)
+        location, free = cluster.topology.location(bookie), cluster.free_bytes.get(bookie)
+        fates.append(CandidateFate(bookie, location, fate, reason, position, free))
     order = list(Fate)
     fates.sort(key=lambda one: (order.index(one.fate), one.position or 0, one.bookie))
     known = Explanation(policy.name, policy.rule, quorums, ensemble, tuple(fates), error=error)
@@ -130,15 +94,13 @@ def _explanation(
     return replace(known, report=placement.report, relaxed=placement.relaxed, unfilled=placement.unfilled)
 
 
-def _member(bookie: str, before: tuple[str, ...], ensemble: tuple[str, ...]) -> tuple[Fate | None, str]:
-    if bookie in ensemble:
-        return (Fate.KEPT, "a member already") if bookie in before else (Fate.TAKEN, "chosen")
-    return (Fate.REPLACED, "it failed") if bookie in before else (None, "")
+def explain_cluster(policy: PlacementPolicy, quorums: Quorums, cluster: ClusterView, seed: int = 0) -> Explanation:
+    """What a client would do for a new ledger with this seed."""
+    return explain(policy, EnsembleRequest(quorums=quorums, cluster=cluster, random=Random(seed)))
 
 
 def _outsider(
     bookie: str,
-    before: tuple[str, ...],
     ensemble: tuple[str, ...],
     refusals: Mapping[str, str],
     policy: PlacementPolicy,
@@ -148,16 +110,14 @@ def _outsider(
     if bookie in refusals:
         return Fate.REFUSED, refusals[bookie]
     objections = []
-    for position, member in enumerate(ensemble):
-        if member in before:
-            continue
+    for position in range(len(ensemble)):
         objection = policy.objection(ensemble, position, bookie, quorums, cluster)
         if objection is None:
             quarantined = bookie in cluster.quarantined
             return Fate.NOT_DRAWN, "quarantined, and the others suffice" if quarantined else "it could have been"
         objections.append(objection)
     if not objections:
-        return Fate.NOT_DRAWN, "nothing was to be filled" if ensemble else "a candidate"
+        return Fate.NOT_DRAWN, "a candidate"
     return Fate.REFUSED, f"next to the others: {objections[0]}"
 
 

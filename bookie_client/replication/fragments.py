@@ -148,8 +148,3 @@ def naming(metadata: LedgerMetadata, bookie: str) -> dict[int, Naming]:
         else:
             named[fragment.first_entry] = Naming.NOTHING
     return named
-
-
-def stores_entries(metadata: LedgerMetadata, bookie: str) -> bool:
-    """Whether the metadata say that the bookie stores entries of the ledger, or may at any time."""
-    return any(meaning is not Naming.NOTHING for meaning in naming(metadata, bookie).values())

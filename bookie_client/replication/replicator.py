@@ -174,7 +174,6 @@ class FragmentReplicator:
         fragment: Fragment,
         bad: Mapping[int, str] | None = None,
         *,
-        excluded: Mapping[str, str] | None = None,
         session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
@@ -189,7 +188,7 @@ class FragmentReplicator:
             return await choose_mending(self._client, self._leaving, fragment, bad or {}, left_out)
 
         job = _Job(stored, fragment, {}, frozenset(bad or {}), session_id, progress)
-        return await self._carry_out(job, choose, excluded or {})
+        return await self._carry_out(job, choose, {})
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
         """Which of these entries no replica gives at present: before a fragment is tried again as a whole.

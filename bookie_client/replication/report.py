@@ -89,11 +89,6 @@ class LedgerReport:
         return tuple(report for report in self.fragments if report.bad)
 
     @property
-    def bad_bookies(self) -> frozenset[str]:
-        """Whose copies are bad: what a mark names."""
-        return frozenset(bookie for report in self.fragments for bookie in report.bad.values())
-
-    @property
     def cannot_tell(self) -> bool:
         """Some replica, or the end of an open ledger, could not be looked at: the ledger may be worse than it seems."""
         return self.lac_error is not None or any(report.unknown for report in self.fragments)

@@ -33,6 +33,8 @@ from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, 
 
 MAX_SINGLES: Final = 256
 """Single reads of one piece that are under way at once."""
+_TOLD: Final = 3
+"""Entries of which a message says what each bookie answered."""
 BUSY_ROUNDS: Final = 8
 BUSY_SECONDS: Final = 0.05
 """The first pause after "too many requests"; doubles with each."""
@@ -295,13 +297,13 @@ class _SingleRead(Request):
         return f"the read of entry {self._entry_id} of ledger {self._ledger_id}"
 
 
-def explained(ledger_id: int, errors: Mapping[int, Mapping[str, PodkeeperError]], most: int = 3) -> str:
+def explained(ledger_id: int, errors: Mapping[int, Mapping[str, PodkeeperError]]) -> str:
     """The entries, and of the first ones what each bookie said, for messages."""
     parts = []
-    for entry_id, said in list(errors.items())[:most]:
+    for entry_id, said in list(errors.items())[:_TOLD]:
         who = "; ".join(f"{bookie}: {_brief(error)}" for bookie, error in said.items())
         parts.append(f"entry {entry_id} ({who})")
-    more = len(errors) - most
+    more = len(errors) - _TOLD
     return f"ledger {ledger_id}: {', '.join(parts)}" + (f" and {more} more" if more > 0 else "")
 
 

@@ -10,7 +10,7 @@ address). Pure functions but for the number of processors; any thread may call t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -31,17 +31,13 @@ ROOM_BESIDE_AN_ENTRY: Final = 64 * 1024
 KNOWN_FACTORIES: Final = tuple(_FACTORY_LAYOUTS)
 
 
-def derive(
-    config: BookieConfig,
-    ranks: Mapping[str, int],
-    memory_budget_mb: Callable[[], int] = default_memory_budget_mb,
-) -> BookieConfig:
+def derive(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     """`config` with every derived default filled in.
 
     `ranks` holds, for each key that was set, the priority of the source that set it.
     """
     if "memoryBudgetMb" not in ranks:
-        config = replace(config, memory=replace(config.memory, budget_mb=memory_budget_mb()))
+        config = replace(config, memory=replace(config.memory, budget_mb=default_memory_budget_mb()))
     for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata, _grpc, _gateway, _compaction):
         config = step(config, ranks)
     return config

@@ -72,10 +72,6 @@ class RecordStore(Protocol):
         """The record now (None: there is none), then each newer version. Faults are ridden out."""
         ...
 
-    def watch_names(self) -> Subscription[frozenset[str]]:
-        """The names now, then each other set of names. Faults are ridden out."""
-        ...
-
 
 def check_kind(kind: str) -> str:
     """The kind, if it may be one; `BadRequest` otherwise."""

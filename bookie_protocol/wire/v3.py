@@ -50,11 +50,6 @@ def parse_request(body: bytes | bytearray | memoryview) -> pb.Request | None:
     return request
 
 
-def looks_like_v3(body: bytes | bytearray | memoryview) -> bool:
-    """True when a connection that has not turned to v2 takes this body as v3."""
-    return parse_request(body) is not None
-
-
 def parse_response(body: bytes | bytearray | memoryview) -> pb.Response:
     """The response that a frame body holds; raises ProtocolViolation when it is none."""
     try:

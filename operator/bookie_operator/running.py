@@ -219,7 +219,6 @@ async def serving(
     not_watched: Callable[[], str],
     not_ready: Callable[[], str],
     limit_s: float,
-    host: str = "0.0.0.0",
 ) -> AsyncIterator[int]:
     """The port, which is another one for 0. `not_watched`: what is watched no more; `not_ready`: why the operator is
     not ready; empty: all is well."""
@@ -247,7 +246,7 @@ async def serving(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host_to_bind(host, port), port).start()
+        await web.TCPSite(runner, host_to_bind("0.0.0.0", port), port).start()
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -87,27 +87,22 @@ async def test_reading_creates_nothing(pair: Pair, driver: MetadataDriverUnderTe
     service, _ = pair
     before = set((await service.tree.children(driver.root)).names)
     assert await service.records(KIND).names() == frozenset()
-    async with service.records(KIND).watch("a:1") as states, service.records(KIND).watch_names() as names:
+    async with service.records(KIND).watch("a:1") as states:
         assert await anext(states) is None
-        assert await anext(names) == frozenset()
     assert set((await service.tree.children(driver.root)).names) == before
 
 
 async def test_watching(pair: Pair) -> None:
     records, others = (service.records(KIND) for service in pair)
-    async with asyncio.timeout(20), records.watch("a:1") as states, records.watch_names() as names:
+    async with asyncio.timeout(20), records.watch("a:1") as states:
         assert await anext(states) is None
-        assert await anext(names) == frozenset()
         await others.create("a:1", b"one")
         assert await anext(states) == Versioned(b"one", 0)
-        assert await anext(names) == {"a:1"}
         await others.update("a:1", b"two", 0)
         assert await anext(states) == Versioned(b"two", 1)
         await others.create("b:1", b"")
-        assert await anext(names) == {"a:1", "b:1"}
         await others.delete("a:1")
         assert await anext(states) is None
-        assert await anext(names) == {"b:1"}
         await others.create("a:1", b"one")  # the same bytes and version again
         assert await anext(states) == Versioned(b"one", 0)
 

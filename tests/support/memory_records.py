@@ -112,15 +112,6 @@ class _Kind:
 
         return Subscription(feed)
 
-    def watch_names(self) -> Subscription[frozenset[str]]:
-        async def feed(publish: Callable[[frozenset[str]], None]) -> None:
-            while True:
-                changed = self._records.changed
-                publish(await self.names())
-                await changed.wait()
-
-        return Subscription(feed)
-
     def _begin(self, verb: str, name: str) -> tuple[str, str]:
         key = self._kind, check_name(name)
         self._records.before(self._line(verb, name))

@@ -139,10 +139,6 @@ class Membership:
         """Everybody whose copies count as missing now."""
         return frozenset(bookie for bookie in self._absences if self.is_lost(bookie, now_ms))
 
-    def to_audit(self, now_ms: int) -> frozenset[str]:
-        """The lost ones whose ledgers have not been marked."""
-        return frozenset(bookie for bookie in self.lost(now_ms) if not self._absences[bookie].audited)
-
     def waiting(self, now_ms: int) -> frozenset[str]:
         """Absent, and still within the delay."""
         return frozenset(self._absences) - self.lost(now_ms)

@@ -266,14 +266,12 @@ def begin_life(files: Files, ledger_folders: Sequence[str]) -> None:
         ) from error
 
 
-async def read_stored_cookies(
-    store: CookieStore, candidate_ids: Sequence[str], *, timeout: float | None = None
-) -> list[StoredCookie]:
+async def read_stored_cookies(store: CookieStore, candidate_ids: Sequence[str]) -> list[StoredCookie]:
     """What the metadata service holds under each id. `MetadataUnavailable` if that cannot be told."""
     found: list[StoredCookie] = []
     for bookie_id in dict.fromkeys(candidate_ids):
         try:
-            item = await store.read(bookie_id, timeout=timeout)
+            item = await store.read(bookie_id)
         except MetadataNotFound:
             continue
         cookie = parse_cookie(item.value, f"the metadata service under {bookie_id}")
@@ -289,13 +287,12 @@ async def verify_cookies(
     directories: BookieDirectories,
     *,
     allow_storage_expansion: bool = False,
-    timeout: float | None = None,
 ) -> CookieAction:
     """Check every cookie and stamp what has to be stamped; returns what was done.
 
     Raises `InvalidCookie`, or `MetadataUnavailable` if the metadata service does not answer.
     """
-    stored = await read_stored_cookies(store, candidate_ids, timeout=timeout)
+    stored = await read_stored_cookies(store, candidate_ids)
     paths = directories.current_folders()
     states = [await asyncio.to_thread(read_directory, files, path) for path in paths]
     action = decide(expected, stored, states, allow_storage_expansion=allow_storage_expansion)
@@ -307,9 +304,9 @@ async def verify_cookies(
     data = format_cookie(expected)
     try:
         if action is CookieAction.STAMP_NEW:
-            await store.create(expected.bookie_id, data, timeout=timeout)
+            await store.create(expected.bookie_id, data)
         else:
-            await store.update(expected.bookie_id, data, stored[-1].version, timeout=timeout)
+            await store.update(expected.bookie_id, data, stored[-1].version)
     except (MetadataExists, MetadataVersionConflict, MetadataNotFound) as error:
         raise InvalidCookie(
             f"the stored cookie of bookie {expected.bookie_id} changed while this bookie started: another process uses "

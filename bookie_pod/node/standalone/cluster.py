@@ -100,11 +100,11 @@ class StandaloneCluster:
             await self.stop()
             raise
 
-    async def start_bookie(self, bookie_id: str, timeout: float = START_SECONDS) -> BookieProcess:
+    async def start_bookie(self, bookie_id: str) -> BookieProcess:
         """Start one bookie, new or with the directory of one that ended, and wait until it is ready."""
         bookie = await self._spawn(bookie_id)
         try:
-            await wait_ready(self.metadata, bookie, timeout)
+            await wait_ready(self.metadata, bookie, START_SECONDS)
         except BaseException:
             await bookie.kill()
             raise

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.config.sections.service import HttpConfig
@@ -20,7 +19,7 @@ from bookie_protocol.errors import InvalidConfiguration
 LOOK_S: Final = 5.0
 
 
-def server_context(config: HttpConfig, clock: Callable[[], float] = time.monotonic) -> ssl.SSLContext | None:
+def server_context(config: HttpConfig) -> ssl.SSLContext | None:
     """The context that the configuration describes, None without TLS. Each handshake has the files as they are then.
 
     `InvalidConfiguration` names a bad file.
@@ -28,7 +27,7 @@ def server_context(config: HttpConfig, clock: Callable[[], float] = time.monoton
     if not config.tls_enable:
         return None
     files = (config.certificate_path, config.key_store_path, config.trust_store_path)
-    renewed = RenewedTls("http", files, lambda: _load(config), LOOK_S, clock)
+    renewed = RenewedTls("http", files, lambda: _load(config), LOOK_S, time.monotonic)
 
     def use_newest(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
         connection.context = renewed.context()

@@ -155,10 +155,6 @@ class QuarantineRegister:
         with self._lock:
             return sorted(self._damages.values(), key=lambda each: (each.found_ms, each.key))
 
-    def holds_log(self, log_id: int) -> bool:
-        """Whether this entry log, or an entry in it, is damaged: then it is neither compacted nor removed."""
-        return log_id in self._logs
-
     def held_logs(self) -> Mapping[int, str]:
         """These logs, and what was found in each; as of now, read-only."""
         return self._logs

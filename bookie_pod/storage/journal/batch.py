@@ -38,7 +38,3 @@ class JournalBatch:
         """A batch of some records of `journal.format`; for everything that is not the hot path."""
         pieces = [piece for record in records for piece in record]
         return cls(pieces, len(records) or 1, sum(map(len, pieces)), sync, on_done)
-
-    @property
-    def is_force(self) -> bool:
-        return not self.pieces

@@ -11,7 +11,6 @@ from bookie_protocol.metadata_service.records import check_kind, check_name
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
-from bookie_protocol.metadata_service.tree.nodes import Watch
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.watching import changes
 
@@ -52,7 +51,11 @@ class TreeRecords:
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:
         await self._tree.sync(self._parent, timeout=timeout)
-        return await self._names(None, timeout)
+        try:
+            return frozenset((await self._tree.children(self._parent, timeout=timeout)).names)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            return frozenset()
 
     def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
         path = self._path(name)
@@ -61,20 +64,6 @@ class TreeRecords:
             lambda watch: self._cluster.watched(path, watch),
             lambda node: None if node is None else Versioned(node.data, node.stat.version),
         )
-
-    def watch_names(self) -> Subscription[frozenset[str]]:
-        return changes(lambda watch: self._names(watch, None), lambda names: names)
-
-    async def _names(self, watch: Watch | None, timeout: float | None) -> frozenset[str]:
-        """The names, with a watch on the lowest node that exists: one that is missing cannot be listed, but waited
-        for."""
-        while True:
-            try:
-                return frozenset((await self._tree.children(self._parent, watch=watch, timeout=timeout)).names)
-            except MetadataNotFound:
-                await self._cluster.require(timeout=timeout)
-            if await self._tree.exists(self._parent, watch=watch, timeout=timeout) is None:
-                return frozenset()
 
     def _path(self, name: str) -> str:
         return f"{self._parent}/{check_name(name)}"

@@ -53,7 +53,7 @@ class Request:
         return f"{self.method} {self.path}"
 
 
-def load_configuration(context: str | None = None) -> client.Configuration:
+def load_configuration() -> client.Configuration:
     """Load the configuration of the pod's service account, else that of KUBECONFIG.
 
     Raises KubernetesError when there is neither.
@@ -63,7 +63,7 @@ def load_configuration(context: str | None = None) -> client.Configuration:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
-            config.load_kube_config(context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+            config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as exc:
             raise KubernetesError(f"no service account of a pod, and no usable KUBECONFIG: {exc}") from exc
     return configuration

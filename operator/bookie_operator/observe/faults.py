@@ -46,6 +46,7 @@ _MOUNTED: Final = frozenset(
 _PASSES: Final = ("failed to sync secret cache", "failed to sync configmap cache", "multi-attach error")
 _NAMED: Final = ('secret "', 'configmap "', 'object "')
 _VOLUME: Final = re.compile(r'for volume "([^"]+)"')
+_PATIENCE_S: Final = 20.0
 _UNMOUNTED: Final = re.compile(r"unmounted volumes=\[([^\]]*)\]")
 
 
@@ -67,12 +68,12 @@ def elsewhere(pod: Mapping[str, Any]) -> bool:
     return fault is PodFault.UNSCHEDULABLE and _ELSEWHERE.search(message.lower()) is not None
 
 
-def starts_slowly(pod: Mapping[str, Any], now: float, patience_s: float = 20.0) -> bool:
+def starts_slowly(pod: Mapping[str, Any], now: float) -> bool:
     """Whether its events may tell more: it is on a node, and none of its containers has begun for a while."""
     if (pod.get("status") or {}).get("phase") != "Pending" or not pod["spec"].get("nodeName"):
         return False
     since = seconds(condition(pod, "PodScheduled").get("lastTransitionTime"))
-    return since is not None and now - since > patience_s
+    return since is not None and now - since > _PATIENCE_S
 
 
 def _container_statuses(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -74,14 +74,11 @@ def new(
     )
 
 
-def stepped(
-    world: World, operation: Operation, step: str, *, bookie: str | None = None, saved: Mapping[str, str] | None = None
-) -> Operation:
+def stepped(world: World, operation: Operation, step: str, *, saved: Mapping[str, str] | None = None) -> Operation:
     """At another step, which begins now; `saved` is added to what was saved."""
     return operation.model_copy(
         update={
             "step": step,
-            "bookie": operation.bookie if bookie is None else bookie,
             "last_progress_at": written(world.now),
             "saved": {**operation.saved, **(saved or {})},
             "attempts": 0,

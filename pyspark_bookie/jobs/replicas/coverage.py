@@ -56,11 +56,9 @@ def listed(stored: Availability, first: int, stop: int) -> Mask:
     return mask
 
 
-def missing_runs(
-    fragment: Fragment, position: int, stored: Availability, first: int, last: int, most: int = MAX_RUNS
-) -> list[Run]:
+def missing_runs(fragment: Fragment, position: int, stored: Availability, first: int, last: int) -> list[Run]:
     """The entries between `first` and `last` that should be at the position and are not listed."""
-    return bounded(_runs_of(_missing_pieces(fragment, position, stored, first, last)), most)
+    return bounded(_runs_of(_missing_pieces(fragment, position, stored, first, last)))
 
 
 def present_runs(fragment: Fragment, position: int, stored: Availability, first: int, last: int) -> Iterator[range]:
@@ -94,9 +92,9 @@ def surplus_count(fragments: Iterable[tuple[Fragment, int]], stored: Availabilit
     return stored.count - expected
 
 
-def runs_of_entries(fragment: Fragment, position: int, entry_ids: Iterable[int], most: int = MAX_RUNS) -> list[Run]:
+def runs_of_entries(fragment: Fragment, position: int, entry_ids: Iterable[int]) -> list[Run]:
     """Runs of these ascending ids; two that follow each other at this position are one run."""
-    return bounded(_joined(fragment, position, entry_ids), most)
+    return bounded(_joined(fragment, position, entry_ids))
 
 
 def bounded(runs: Iterable[Run], most: int = MAX_RUNS) -> list[Run]:

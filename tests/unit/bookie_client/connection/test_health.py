@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from bookie_client.connection.bookie_record import BUSY_MAX_SECONDS, BUSY_SECONDS
 from bookie_client.connection.health import UNKNOWN_READ_SECONDS, BookieHealth
 from bookie_client.connection.latency import LatencyEstimate
 from bookie_client.options import ClientOptions
@@ -195,26 +194,6 @@ def test_the_expectation_never_exceeds_the_time_out():
     rig.reads("a", 50.0)
     assert rig.health.expected_read_seconds("a") == 1.0
     assert rig.health.expected_read_seconds("b") == 1.0
-
-
-# --- overload ---------------------------------------------------------------------------------------------
-
-
-def test_the_hint_grows_while_a_bookie_stays_busy_and_forgets():
-    rig = Rig()
-    assert rig.health.back_off_seconds("a") == 0.0
-    seen = []
-    for _ in range(10):
-        rig.errors("a", 5, TooManyRequests)
-        seen.append(rig.health.back_off_seconds("a"))
-        rig.clock.now += seen[-1]
-        assert rig.health.back_off_seconds("a") == pytest.approx(0.0)
-    assert seen[0] == pytest.approx(BUSY_SECONDS)
-    assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(BUSY_MAX_SECONDS)
-    rig.clock.now += BUSY_MAX_SECONDS + 0.1
-    rig.errors("a", 1, TooManyRequests)
-    assert rig.health.back_off_seconds("a") == pytest.approx(BUSY_SECONDS)
 
 
 @pytest.mark.parametrize("many", [100, 1000])

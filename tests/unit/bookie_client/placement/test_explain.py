@@ -3,11 +3,11 @@
 from random import Random
 
 from bookie_client.distribution import Quorums
-from bookie_client.placement.explain import Fate, explain, explain_cluster, explain_replacement
+from bookie_client.placement.explain import Fate, explain, explain_cluster
 from bookie_client.placement.policy import Adherence, EnsembleRequest
 from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import RandomPlacement
-from tests.unit.bookie_client.placement.clusters import choose, cluster_of, racks, replacing
+from tests.unit.bookie_client.placement.clusters import choose, cluster_of, racks
 
 CLUSTER = cluster_of(
     racks(a=3, b=2) | {"gone": "/c"},
@@ -40,16 +40,6 @@ def test_everybody_is_accounted_for():
     assert account.error is None
 
 
-def test_a_bookie_that_would_break_the_rule_is_told_why():
-    cluster = cluster_of(racks(a=3, b=2))
-    account = explain_replacement(RackAwarePlacement(), replacing(cluster, ["a-0", "b-0"], [1], (2, 2, 2)))
-    told = fates(account)
-    assert account.ensemble == ("a-0", "b-1")
-    assert told["a-1"] == (Fate.REFUSED, "next to the others: write set [0 1] on /a only, 2 racks are needed")
-    assert told["a-0"] == (Fate.KEPT, "a member already")
-    assert told["b-0"][0] is Fate.REPLACED
-
-
 def test_quarantine_is_told():
     cluster = cluster_of(racks(a=3), quarantined=frozenset({"a-1"}))
     account = explain_cluster(RandomPlacement(), Quorums(2, 2, 2), cluster)
@@ -75,9 +65,3 @@ def test_the_account_prints():
     assert "relaxed  write sets may lie on 2 instead of 3 racks" in text
     assert "taken [2]  a-0  /a  5000 B free  chosen" in text
     assert any(line.startswith("refused    b-1  /b") and line.endswith("draining") for line in text)
-
-
-def test_positions_without_a_spare_are_told():
-    cluster = cluster_of(racks(a=2))
-    account = explain_replacement(RandomPlacement(), replacing(cluster, ["a-0", "a-1"], [0], (2, 2, 2)))
-    assert any("unfilled position 0: no spare bookie" in line for line in account.lines())

@@ -86,7 +86,6 @@ async def test_what_is_wrong_with_each_replica(models, version):
         assert [found.entry_id for found in report.fragments[0].findings] == [None, 0, 29, 0, None]
         assert report.fragments[0].bad == {0: gone, 2: missing, 3: damaged}
         assert report.fragments[0].unknown == {1: silent}
-        assert report.bad_bookies == {gone, missing, damaged}
         assert report.cannot_tell
         assert not report.is_healthy
 
@@ -223,7 +222,7 @@ async def test_an_open_ledger_whose_end_nobody_knows(models):
         assert report.lac == -1
         assert isinstance(report.lac_error, BookieUnavailable)
         assert report.cannot_tell
-        assert set(report.bad_bookies) == {"a", "b"}
+        assert set(report.fragments[0].bad.values()) == {"a", "b"}
 
 
 async def test_a_bookie_that_turns_read_only_is_there(models):

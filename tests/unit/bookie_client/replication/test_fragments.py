@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.replication.fragments import Naming, StripedEntries, fragments, naming, stores_entries
+from bookie_client.replication.fragments import Naming, StripedEntries, fragments, naming
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState, holds_entry
 
 BOOKIES = [f"b{i}" for i in range(8)]
@@ -78,12 +78,11 @@ def test_what_it_means_to_be_named(metadata, bookie):
             assert meaning is Naming.GROWING
         else:
             assert (meaning is Naming.ENTRIES) == (first in stored)
-    assert stores_entries(metadata, bookie) == (bool(stored) or Naming.GROWING in named.values())
 
 
 def test_an_empty_last_segment_of_a_closed_ledger_stores_nothing():
     closed = LedgerMetadata(7, 2, 2, 2, {0: ("a", "b"), 10: ("a", "c")}, LedgerState.CLOSED, last_entry_id=9, length=10)
-    assert [stores_entries(closed, bookie) for bookie in "abc"] == [True, True, False]
+    assert naming(closed, "a") == {0: Naming.ENTRIES, 10: Naming.NOTHING}
     assert naming(closed, "c") == {10: Naming.NOTHING}
 
 
@@ -92,9 +91,11 @@ def test_segments_behind_the_last_entry_store_nothing():
     segments = {0: ("a", "b"), 5: ("a", "c"), 10: ("a", "d")}
     closed = LedgerMetadata(7, 2, 2, 2, segments, LedgerState.CLOSED, last_entry_id=3, length=4)
     assert [(part.first_entry, part.count) for part in fragments(7, closed, -1)] == [(0, 4), (5, 0), (10, 0)]
-    assert [stores_entries(closed, bookie) for bookie in "abcd"] == [True, True, False, False]
+    assert naming(closed, "a") == {0: Naming.ENTRIES, 5: Naming.NOTHING, 10: Naming.NOTHING}
+    assert (naming(closed, "c"), naming(closed, "d")) == ({5: Naming.NOTHING}, {10: Naming.NOTHING})
 
 
 def test_few_entries_of_a_striped_segment_leave_bookies_without_any():
     closed = LedgerMetadata(7, 4, 2, 2, {0: ("a", "b", "c", "d")}, LedgerState.CLOSED, last_entry_id=0, length=1)
-    assert [stores_entries(closed, bookie) for bookie in "abcd"] == [True, True, False, False]
+    entries, nothing = {0: Naming.ENTRIES}, {0: Naming.NOTHING}
+    assert [naming(closed, bookie) for bookie in "abcd"] == [entries, entries, nothing, nothing]

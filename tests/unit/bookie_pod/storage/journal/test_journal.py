@@ -138,7 +138,7 @@ def test_a_force_marker_waits_for_the_sync_of_what_came_before() -> None:
     with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
         rig.add(an_add(7, 0, sync=False))
         force = JournalBatch.of()
-        assert force.is_force
+        assert not force.pieces
         rig.journal.append(force)
         gate.reached()
         assert force not in rig.acknowledged.batches
