@@ -1,7 +1,7 @@
 """Logs: one structured line per event, as JSON or for people.
 
 Everything goes to standard error, the records of libraries that use `logging` too (kazoo, aiohttp, grpc).
-Nothing is logged per entry or per request; a condition that repeats is logged through `Repeated`.
+Nothing is logged per entry or per request.
 
 Invariants
 - `configure` is called once, before threads start; afterwards any thread may log.
@@ -14,10 +14,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
@@ -29,7 +25,6 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-_MAX_CONDITIONS: Final = 1024
 
 
 def configure(log_format: str = "json", level: str = "info", stream: TextIO | None = None) -> None:
@@ -89,48 +84,6 @@ class _Writer(structlog.WriteLogger):
 def logger(name: str, **fields: Any) -> structlog.typing.FilteringBoundLogger:
     """A logger for one part; `fields` go with every line."""
     return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(part=name, **fields))
-
-
-class Repeated:
-    """Logs a condition that repeats at most once per interval, with the number of times it was met.
-
-    Conditions are told apart by `event` and `key`. Any thread may call.
-    """
-
-    def __init__(
-        self,
-        log: structlog.typing.FilteringBoundLogger,
-        interval_s: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._interval_s = interval_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._conditions: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
-
-    def warning(self, event: str, key: str = "", **fields: Any) -> None:
-        """Log at warning now, or count for the next line of this condition. The first is logged at once."""
-        with self._lock:
-            now = self._clock()
-            logged_at, held_back = self._conditions.get((event, key), (-float("inf"), 0))
-            due = now - logged_at >= self._interval_s
-            self._conditions[event, key] = (now, 0) if due else (logged_at, held_back + 1)
-            self._conditions.move_to_end((event, key))
-            if len(self._conditions) > _MAX_CONDITIONS:
-                self._conditions.popitem(last=False)
-        if due:
-            if held_back:
-                fields["times"] = held_back + 1
-            self._log.warning(event, **fields)
-
-    def over(self, event: str, key: str = "", **fields: Any) -> None:
-        """The condition is gone: log at info how often it was met since its last line, if it was met at
-        all."""
-        with self._lock:
-            found = self._conditions.pop((event, key), None)
-        if found is not None:
-            self._log.info(f"{event}: over", times=found[1], **fields)
 
 
 class _ToStructlog(logging.Handler):

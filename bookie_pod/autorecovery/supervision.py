@@ -80,11 +80,10 @@ class SessionWatch:
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """`restarts`: since the process started, those after an expired session too. `down_for`: seconds, None: it runs."""
+    """`down_for`: seconds; None: it runs."""
 
     name: str
     is_running: bool
-    restarts: int
     down_for: float | None
     last_error: str
 
@@ -99,12 +98,11 @@ class SupervisedPart:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._down_since: float | None = self._loop.time()
-        self._starts = 0
         self._last_error = ""
 
     def status(self) -> PartStatus:
         down_for = None if self._down_since is None else self._loop.time() - self._down_since
-        return PartStatus(self.name, self._task is not None, max(0, self._starts - 1), down_for, self._last_error)
+        return PartStatus(self.name, self._task is not None, down_for, self._last_error)
 
     def complaint(self) -> str | None:
         """Why somebody should look at this part; None: it runs, or has not been away for long."""
@@ -130,7 +128,6 @@ class SupervisedPart:
     async def _run_once(self) -> bool:
         """Whether it ended only because its session did."""
         expired = self._session.expired
-        self._starts += 1
         running = self._loop.create_task(self._until_it_ends(), name=self.name)
         session_end = self._loop.create_task(expired.wait())
         self._task = running

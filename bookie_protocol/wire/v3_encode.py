@@ -13,10 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 from bookie_protocol.errors import V3Status
-from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
+from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.traffic_class import BATCH_CONTEXT
-from bookie_protocol.wire.v3 import encode_frame, status_code
 from bookie_protocol.wire.varint import encode_varint
 
 FENCE: Final = 0x1
@@ -59,14 +57,6 @@ def add_response_parts(txn_width: int, ledger_width: int, entry_width: int) -> t
     size = 2 + header + 2 + 3 + inner
     part1 = LENGTH.pack(size) + bytes((0x0A, header)) + b"\x08\x03\x10\x02\x18"
     return part1, b"\x10\x00\xaa\x06" + bytes((inner,)) + b"\x08\x00\x10"
-
-
-def add_error(response: bytes, status: V3Status) -> bytes:
-    """The refusal that answers the same request as the success frame `response`."""
-    message = pb.Response.FromString(response[LENGTH_SIZE:])
-    message.status = status_code(status)
-    message.addResponse.status = status_code(status)
-    return encode_frame(message)
 
 
 def read_response(txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None) -> list[bytes]:

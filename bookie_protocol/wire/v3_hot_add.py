@@ -99,8 +99,8 @@ _run_shapes: dict[tuple[_Layout, int], RunShape] = {}
 def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
     """The add whose frame body is `buffer[start:end]`, or None.
 
-    The first field of the answer is the whole frame to send on success; `v3_encode.add_error` turns it into a
-    refusal. Master keys of other than 20 bytes and entries below 24 bytes give None.
+    The first field of the answer is the whole frame to send on success. Master keys of other than 20 bytes and entries
+    below 24 bytes give None.
     """
     shape = _add_shapes.get(end - start)
     if shape is not None and end <= len(buffer):

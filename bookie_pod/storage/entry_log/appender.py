@@ -12,7 +12,7 @@ Threads: see `interface`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 
 from bookie_pod.storage.entry_log.active import ActiveLogs
 from bookie_pod.storage.entry_log.allocator import LogAllocator
@@ -41,7 +41,6 @@ class LogAppender:
         writers: dict[int, LogWriter],
         options: EntryLogOptions,
         stats: EntryLogStats,
-        clock: Callable[[], float],
     ) -> None:
         self._files = files
         self._allocator = allocator
@@ -49,7 +48,6 @@ class LogAppender:
         self._writers = writers
         self._options = options
         self._stats = stats
-        self._clock = clock
         self._rotated = RotatedLogs(catalog, writers, stats)
         self._lost: list[LogWriter] = []
         """Logs on disks that failed: read as far as that goes, and never written again."""
@@ -83,12 +81,10 @@ class LogAppender:
         log = self._active.get(ledger_id)
         if log is None or self._must_leave(log):
             log = self._begin(ledger_id)
-        before = log.ledgers.get(ledger_id, 0)
         try:
             count = log.append(ledger_id, entries, start, limit, locations)
             if count == 0:
                 log = self._begin(ledger_id) if not log.is_empty else log
-                before = log.ledgers.get(ledger_id, 0)
                 count = log.append(ledger_id, entries, start, limit, locations) or log.append(
                     ledger_id, entries[start : start + 1], 0, HARD_LOG_SIZE, locations
                 )
@@ -100,7 +96,6 @@ class LogAppender:
                 f"a log has at most {HARD_LOG_SIZE} bytes"
             )
         self._stats.entries_appended += count
-        self._stats.bytes_appended += log.ledgers[ledger_id] - before
         self._force_if_due(log)
         return count
 
@@ -128,7 +123,6 @@ class LogAppender:
         if self._log_before_memtable_flush is None:
             # None was open: the flush begins in this one. (The reference opens the next log when it rotates one.)
             self._log_before_memtable_flush = new.log_id
-        self._stats.logs_created += 1
         if old is not None:
             self._rotated.add(old)
         for surplus in self._active.surplus():
@@ -212,7 +206,6 @@ class LogAppender:
                 self._rotated.settle(rotated)
 
     def _sync_log(self, log: LogWriter) -> None:
-        begin = self._clock()
         try:
             log.sync(self._files)
         except OSError as error:
@@ -227,7 +220,6 @@ class LogAppender:
                 self._fault = fault
             raise fault from error
         self._stats.syncs += 1
-        self._stats.sync_seconds += self._clock() - begin
 
     def abandon_unsynced(self) -> None:
         with self._sync_lock, self._append_lock:

@@ -52,13 +52,9 @@ class EntryLogStats:
     """Counters since the logger was opened; written under the logger's locks, read by anybody."""
 
     entries_appended: int = 0
-    bytes_appended: int = 0
-    """Framed bytes: 4 + size per entry."""
-    logs_created: int = 0
     logs_rotated: int = 0
     logs_deleted: int = 0
     syncs: int = 0
-    sync_seconds: float = 0.0
     damaged_reads: int = 0
     """Reads that failed because the bytes were not the entry asked for."""
 

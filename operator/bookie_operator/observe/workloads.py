@@ -112,7 +112,6 @@ def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
         ready_since=seconds(ready.get("lastTransitionTime")) if is_ready else None,
         unready_since=None if is_ready else seconds(ready.get("lastTransitionTime")),
         owner_uid=owner.get("uid", ""),
-        restarts=sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()),
         config_maps=config_maps(obj.get("spec") or {}),
     )
 

@@ -110,7 +110,6 @@ class PodView:
     """None: it is ready, or nobody says since when it is not."""
     owner_uid: str = ""
     """UID of its StatefulSet; empty: it is an orphan."""
-    restarts: int = 0
     config_maps: frozenset[str] = frozenset()
     """Names of the ConfigMaps that it uses; empty: could not be told."""
 

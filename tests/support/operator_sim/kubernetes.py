@@ -75,7 +75,6 @@ class SimPod:
     fault: PodFault = PodFault.NONE
     gone_at: float | None = None
     """It is being stopped."""
-    restarts: int = 0
     config: dict[str, str] = field(default_factory=dict)
 
 
@@ -300,7 +299,6 @@ class SimKubernetes:
         """Its container dies and starts again."""
         pod = self.pods[name]
         pod.running, pod.ready_since, pod.starts_at = False, None, self.now + START_SECONDS
-        pod.restarts += 1
 
     def lose_volume(self, bookie: str, volume: str = "ledger") -> None:
         """The disk is gone, and the pod with it."""

@@ -110,7 +110,6 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
         created_at=pod.created_at,
         ready_since=pod.ready_since,
         owner_uid=pod.owner_uid,
-        restarts=pod.restarts,
         config_maps=pod.config_maps,
     )
 

@@ -12,7 +12,6 @@ import pytest
 import structlog
 
 from bookie_pod import logs
-from tests.support.clock import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -75,35 +74,6 @@ def test_libraries_end_up_in_the_same_stream(stream: io.StringIO) -> None:
     logging.getLogger("kazoo.client").warning("connection lost to %s", "zk-1")
     (event,) = events(stream)
     assert (event["part"], event["event"], event["level"]) == ("kazoo.client", "connection lost to zk-1", "warning")
-
-
-def test_a_repeated_condition_is_logged_once_per_interval_with_a_count(stream: io.StringIO) -> None:
-    logs.configure("json", "info", stream)
-    clock = Clock(0.0)
-    repeated = logs.Repeated(logs.logger("x"), 60, clock)
-    for _ in range(5):
-        repeated.warning("disk full", "/a", path="/a")
-    repeated.warning("disk full", "/b", path="/b")
-    assert [(event["path"], event.get("times")) for event in events(stream)] == [("/a", None), ("/b", None)]
-    clock.now = 60
-    repeated.warning("disk full", "/a", path="/a")
-    assert events(stream)[-1]["times"] == 5
-    repeated.warning("disk full", "/a", path="/a")
-    repeated.over("disk full", "/a")
-    repeated.over("disk full", "/a")
-    assert (events(stream)[-1]["event"], events(stream)[-1]["times"]) == ("disk full: over", 1)
-    assert len(events(stream)) == 4
-
-
-def test_conditions_are_bounded(stream: io.StringIO) -> None:
-    logs.configure("json", "info", stream)
-    repeated = logs.Repeated(logs.logger("x"), 60, Clock(0.0))
-    for number in range(1025):
-        repeated.warning("odd", str(number))
-    repeated.warning("odd", "1024")
-    assert len(events(stream)) == 1025
-    repeated.warning("odd", "0")  # forgotten, so it is new
-    assert len(events(stream)) == 1026
 
 
 class Gone(io.StringIO):

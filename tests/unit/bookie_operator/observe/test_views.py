@@ -36,7 +36,7 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 
 def container(**state: Any) -> dict[str, Any]:
-    return {"containerStatuses": [{"name": "bookie", "restartCount": 2, **state}]}
+    return {"containerStatuses": [{"name": "bookie", **state}]}
 
 
 def test_a_pod() -> None:
@@ -44,7 +44,7 @@ def test_a_pod() -> None:
     view = workloads.pod_view(pod(**ready, **container(state={"running": {}})))
     assert view is not None
     assert (view.stateful_set, view.ordinal, view.zone, view.node) == ("demo-bookie", 10, "z", "n")
-    assert (view.ready, view.running, view.deleting, view.restarts) == (True, True, False, 2)
+    assert (view.ready, view.running, view.deleting) == (True, True, False)
     assert (view.ready_since, view.unready_since, view.created_at) == (SECONDS, None, SECONDS)
     assert (view.owner_uid, view.template_hash) == ("s", "h")
     assert view.config_maps == {"demo-config-1", "demo-settings", "mine"}
