@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.entry_log import EntryLogger, EntryLogOptions, LedgerDirStates
 from bookie_pod.storage.files_posix import PosixFiles
 
 SIZES = (128, 1024, 4096, 65536)
@@ -51,7 +51,7 @@ def _measure(folder: str, size: int, total: int, direct: bool) -> None:
     raw = _raw_write(os.path.join(folder, "raw"), total)
     _line(size, "raw write + fdatasync", count, raw, total, None)
 
-    logger = DefaultEntryLogger(PosixFiles(), LedgerDirStates([folder]), EntryLogOptions(direct_io=direct))
+    logger = EntryLogger(PosixFiles(), LedgerDirStates([folder]), EntryLogOptions(direct_io=direct))
     locations: list[int] = []
 
     def append() -> None:
@@ -104,7 +104,7 @@ def _raw_write(path: str, total: int) -> float:
     return seconds
 
 
-def _append_ones(logger: DefaultEntryLogger, entries: list[bytes]) -> None:
+def _append_ones(logger: EntryLogger, entries: list[bytes]) -> None:
     for i, body in enumerate(entries):
         logger.append_run(8, (i,), (body,))
 
@@ -116,7 +116,7 @@ def _raw_reads(path: str, offsets: list[int], size: int) -> None:
     os.close(fd)
 
 
-def _read_all(logger: DefaultEntryLogger, locations: list[int]) -> None:
+def _read_all(logger: EntryLogger, locations: list[int]) -> None:
     done = 0
     while done < len(locations):
         done += len(logger.read_run(locations[done], 7, done, 99, 8 << 20))

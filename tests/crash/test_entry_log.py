@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger
+from bookie_pod.storage.entry_log import EntryLogger
 from bookie_protocol.errors import StorageFault
 from tests.support.entry_logs import entry, open_logger, run
 from tests.support.memory_faults import quiet_death
@@ -31,7 +31,7 @@ class Story:
     synced: dict[Key, int] = field(default_factory=dict)
     appended: dict[Key, int] = field(default_factory=dict)
 
-    def append(self, logger: DefaultEntryLogger, ledger_id: int, first: int, count: int) -> None:
+    def append(self, logger: EntryLogger, ledger_id: int, first: int, count: int) -> None:
         ids, entries = run(ledger_id, count, size=150, first=first)
         locations = logger.append_run(ledger_id, ids, entries)
         self.appended.update({(ledger_id, i): loc for i, loc in zip(ids, locations, strict=True)})
@@ -39,7 +39,7 @@ class Story:
     def all_synced(self) -> None:
         self.synced = dict(self.appended)
 
-    def rotated_synced(self, logger: DefaultEntryLogger, before: dict[Key, int]) -> None:
+    def rotated_synced(self, logger: EntryLogger, before: dict[Key, int]) -> None:
         """After a checkpoint: entries in logs that count as flushed."""
         self.synced |= {key: loc for key, loc in before.items() if logger.is_flushed(loc >> 32)}
 
@@ -95,7 +95,7 @@ def _check(after: MemoryFiles, story: Story) -> None:
     logger.close()
 
 
-def _read_or_fault(logger: DefaultEntryLogger, location: int, key: Key) -> None:
+def _read_or_fault(logger: EntryLogger, location: int, key: Key) -> None:
     try:
         logger.read(location, *key)
     except StorageFault:

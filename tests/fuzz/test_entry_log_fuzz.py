@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger
+from bookie_pod.storage.entry_log import EntryLogger
 from bookie_pod.storage.entry_log.names import last_id_in_directory
 from bookie_protocol.errors import EntryDamaged, StorageFault
 from tests.support.entry_logs import FOLDER, entry, logger_with, open_logger
@@ -80,7 +80,7 @@ def _exercise(data: bytes, locations: dict[int, tuple[int, int]]) -> None:
         logger.close()
 
 
-def _read(logger: DefaultEntryLogger, location: int, ledger_id: int, entry_id: int) -> None:
+def _read(logger: EntryLogger, location: int, ledger_id: int, entry_id: int) -> None:
     try:
         run = logger.read_run(location, ledger_id, entry_id, 20, 100_000)
     except (EntryDamaged, StorageFault):

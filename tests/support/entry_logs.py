@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.entry_log import EntryLogger, EntryLogOptions, LedgerDirStates
 from bookie_pod.storage.files import Files
 from tests.support.memory_files import MemoryFiles
 
@@ -36,15 +36,15 @@ def make_folders(files: Files, *folders: str) -> None:
             files.makedirs(folder)
 
 
-def open_logger(files: Files, *folders: str, dirs: LedgerDirStates | None = None, **options: Any) -> DefaultEntryLogger:
+def open_logger(files: Files, *folders: str, dirs: LedgerDirStates | None = None, **options: Any) -> EntryLogger:
     """A logger without preallocation unless asked for, so that file names are predictable."""
     folders = folders or (FOLDER,)
     make_folders(files, *folders)
     options.setdefault("preallocate", False)
-    return DefaultEntryLogger(files, dirs or LedgerDirStates(folders), EntryLogOptions(**options))
+    return EntryLogger(files, dirs or LedgerDirStates(folders), EntryLogOptions(**options))
 
 
-def logger_with(data: bytes) -> DefaultEntryLogger:
+def logger_with(data: bytes) -> EntryLogger:
     """The only log that it finds has this content."""
     files = MemoryFiles()
     make_folders(files)

@@ -10,7 +10,7 @@ from itertools import islice
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files

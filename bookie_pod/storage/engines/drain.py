@@ -23,7 +23,7 @@ import structlog
 
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import SLICE_BYTES, SLICE_ENTRIES
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.locations import YIELD_SECONDS
 from bookie_protocol.errors import NoLedgerIndex, StorageFailed, StorageFault

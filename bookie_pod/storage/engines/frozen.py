@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.metrics import FlushStage, StorageMetrics
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationIndex

@@ -23,7 +23,8 @@ from typing import Final
 from bookie_pod.storage.cache.read_ahead import NEAR, ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.engines.metrics import ReadLevel, StorageMetrics
-from bookie_pod.storage.entry_log.interface import EntryLogger, Row
+from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import EntryDamaged, StorageFault
 

@@ -22,7 +22,7 @@ from itertools import groupby
 
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.metrics import MemTableMetrics
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NoSuchEntry, StorageFault

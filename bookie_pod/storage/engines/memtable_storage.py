@@ -39,7 +39,7 @@ from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, Cons
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark

@@ -26,7 +26,7 @@ from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.engines.sorted import SortedLedgerStorage
 from bookie_pod.storage.engines.storage_flags import StorageFlags
-from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogger, LedgerDirs, LedgerDirStates
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_cache import LedgerCache
@@ -119,7 +119,7 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
     ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in settings.ledger_directories}
     index_dirs = parts.index_dirs or (lambda directory: ledger_dirs.get(directory) or LedgerDirStates([directory]))
     metrics = parts.memtable_metrics()
-    logs = DefaultEntryLogger(parts.files, JoinedLedgerDirs(ledger_dirs.values()), entry_log)
+    logs = EntryLogger(parts.files, JoinedLedgerDirs(ledger_dirs.values()), entry_log)
     try:
         cache = LedgerCache(
             parts.files,
@@ -190,7 +190,7 @@ def _open_directory(
         if not seal.check(databases):
             _log.info("the index is not sealed yet: what it may have lost before is not known", index=index_directory)
         ledgers = LedgerIndex(databases[StoreKind.LEDGERS])
-        logs = DefaultEntryLogger(parts.files, parts.ledger_dirs(ledger_directory), options.entry_log)
+        logs = EntryLogger(parts.files, parts.ledger_dirs(ledger_directory), options.entry_log)
         opened.append(logs)
         _log.info("ledger directory opened", directory=ledger_directory, index=index_directory, ledgers=len(ledgers))
         return SingleDirectoryStorage(

@@ -34,7 +34,7 @@ from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import Consent, OnLoop, always
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex

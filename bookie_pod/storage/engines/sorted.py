@@ -22,7 +22,7 @@ from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage, covers
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.journal.marks import LogMark
 

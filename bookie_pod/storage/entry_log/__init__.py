@@ -1,6 +1,6 @@
 """Entry logs: the files that hold the entries (reference disk formats, 4 to 6).
 
-`EntryLogger` (`interface`): `append_run(ledger_id, entry_ids, entries) -> locations`, `flush()` (to the OS), `sync()`
+`EntryLogger` (`logger`): `append_run(ledger_id, entry_ids, entries) -> locations`, `flush()` (to the OS), `sync()`
 (everything), `checkpoint()` (rotated logs), `read(location, ledger_id, entry_id)`, `read_run(...)`, `scan(log_id)`
 with an explicit end, `ledgers_map(log_id)`, `is_flushed(log_id)`, `delete(log_id)`. A location is `(log id << 32) |
 offset of the entry's first byte`. A failed write may be repeated; after a failed sync every call fails until
@@ -9,13 +9,12 @@ offset of the entry's first byte`. A failed write may be repeated; after a faile
 
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.format import make_location, split_location
-from bookie_pod.storage.entry_log.interface import EntryLogger, EntryLogStats
-from bookie_pod.storage.entry_log.logger import DefaultEntryLogger
+from bookie_pod.storage.entry_log.interface import EntryLogStats
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.scanned import LedgersMap, ScanEnd, ScanOutcome
 
 __all__ = [
-    "DefaultEntryLogger",
     "DiskState",
     "EntryLogOptions",
     "EntryLogStats",

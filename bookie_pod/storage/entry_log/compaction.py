@@ -39,7 +39,9 @@ logger = structlog.get_logger(__name__)
 
 
 class CompactionLog:
-    """One compaction; `writer` is None if it was found complete at recovery."""
+    """The new log of one compaction. Steps in this order, each repeatable after a crash: `append_run` (live entries),
+    `mark_compacted`, `make_available`, index update by the caller, `finish`, then `EntryLogger.delete` of the source.
+    `abort` instead of `mark_compacted` gives up. `writer` is None if it was found complete at recovery."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class CompactionLog:
         self._final = posixpath.join(directory, log_file_name(log_id))
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
-        """See `interface.CompactionLog.append_run`."""
+        """Append; the locations that the entries will have. `StorageFault`."""
         writer = self._open_writer()
         locations: list[int] = []
         done = 0
@@ -81,7 +83,7 @@ class CompactionLog:
         return self._writer
 
     def mark_compacted(self) -> None:
-        """See `interface.CompactionLog.mark_compacted`."""
+        """Close the log with its map and make it durable under the name `<log>.log.<source>.compacted`."""
         writer = self._open_writer()
         try:
             writer.write_map()
@@ -95,7 +97,7 @@ class CompactionLog:
         self._writer = None
 
     def make_available(self) -> None:
-        """See `interface.CompactionLog.make_available`."""
+        """Give it its final name, durably: from now on its locations can be read."""
         try:
             self._link(self._compacted, self._final)
             self._files.sync_directory(self._directory)
@@ -104,7 +106,7 @@ class CompactionLog:
         self._catalog.add_flushed(self.log_id, self._directory)
 
     def finish(self) -> None:
-        """See `interface.CompactionLog.finish`."""
+        """The index is updated and durable: remove the second name."""
         try:
             self._remove(self._compacted)
             self._files.sync_directory(self._directory)
@@ -112,7 +114,7 @@ class CompactionLog:
             raise StorageFault(f"cannot remove {self._compacted}: {error}") from error
 
     def abort(self) -> None:
-        """See `interface.CompactionLog.abort`. A file that cannot be removed now is removed at recovery."""
+        """Remove the incomplete file. One that cannot be removed now is removed at recovery."""
         writer, self._writer = self._writer, None
         try:
             if writer is not None:

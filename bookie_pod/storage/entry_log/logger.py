@@ -1,6 +1,20 @@
-"""`DefaultEntryLogger`: the entry logs of one engine, put together from the parts of this package.
+"""`EntryLogger`: the entry logs of one engine, put together from the parts of this package.
 
-See `interface` for what each call promises and which thread may use it.
+Threads
+- `append_run`, `rotate`, `flush`, `sync`, `checkpoint`, `abandon_unsynced`: the flush thread, and later the
+  compaction thread; calls take turns on one lock. Syncing itself does not hold that lock, so that appends
+  go on meanwhile.
+- `read`, `read_ahead`: any number of reader threads at once.
+- `scan*`, `ledgers_map`, `delete`: the garbage collection thread, beside all others.
+
+What always holds
+- An entry is never split between two logs, and a location is handed out only after its bytes are buffered
+  whole.
+- After `sync` returned, everything appended before the call survives a crash. After a failed *write*
+  nothing is lost: the same call can be repeated. After a failed *sync* the kernel may have dropped the
+  bytes, so every later `append_run`, `sync` and `checkpoint` fails until `abandon_unsynced` is called by
+  someone who appends those entries again.
+- A log that is not yet rotated and synced is never deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +40,7 @@ from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_ma
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan
+from bookie_pod.storage.entry_log.scanned import LedgersMap
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault
@@ -38,8 +52,9 @@ PAY_BYTES: Final = 1 << 20
 """Entries, or bytes, of a counting scan between two calls of `pay`."""
 
 
-class DefaultEntryLogger:
-    """The `EntryLogger` of `dirs`. `StorageFault` at once if the directories cannot be listed."""
+class EntryLogger:
+    """Entry logs of one or more ledger directories (`dirs`) with one space of log ids. `StorageFault` at once if the
+    directories cannot be listed."""
 
     def __init__(
         self,
@@ -66,6 +81,7 @@ class DefaultEntryLogger:
 
     @property
     def log_size_limit(self) -> int:
+        """Bytes beyond which no log grows: `logSizeLimit`, or less on a small disk."""
         return self._options.log_size_limit
 
     # --- appending ------------------------------------------------------------------------------------------------
@@ -73,41 +89,73 @@ class DefaultEntryLogger:
     def append_run(
         self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
     ) -> list[int]:
+        """Append `entries` of one ledger; their locations, in order.
+
+        With `roll` a new log is begun where `logSizeLimit` would be exceeded; without, only at 2^31 - 1
+        bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
+        take a new log; then none of the entries counts as appended, though some may lie in the log
+        unreferenced.
+        """
         return self._appender.append_run(ledger_id, entry_ids, entries, roll=roll)
 
     def flush(self) -> None:
+        """Hand buffered bytes to the operating system. Makes nothing durable."""
         self._appender.flush()
 
     def sync(self) -> None:
+        """Make everything appended so far durable, rotated logs and the current ones. `StorageFault`."""
         self._appender.sync()
 
     def checkpoint(self) -> None:
+        """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
         self._appender.checkpoint()
 
     def rotate(self, log_ids: Container[int] | None = None) -> None:
+        """Close the current logs, or those of them that are named, with their ledgers map; the next append begins a new
+        one."""
         self._appender.rotate(log_ids)
 
     def abandon_unsynced(self) -> None:
+        """After a failed `sync`: take back what was appended since the last one that succeeded, and go on in new logs.
+        Where nothing failed, nothing is taken back.
+
+        The caller must throw away every location it got since the last successful `sync` and append again. One
+        owner only (the flush of the write cache) calls this; others look at `generation`.
+        """
         self._appender.abandon_unsynced()
 
     def give_up(self, directory: str) -> None:
+        """The disk of this directory failed: nothing is written there any more, and what its open logs hold will never
+        be durable, so whoever owns the journal's marks must not move them. Reads go on as far as the disk bears it."""
         self._appender.give_up(directory)
 
     @property
     def generation(self) -> int:
+        """Grows when `abandon_unsynced` gave up a log.
+
+        Whoever appends beside the owner (compaction) reads it before its first append and again after its
+        `sync` returned: if it differs, its locations may be void, although that `sync` succeeded.
+        """
         return self._appender.generation
 
     @property
     def sync_failed(self) -> bool:
+        """Whether a sync has failed and nothing was given up since: every append and sync fails until
+        `abandon_unsynced`."""
         return self._appender.sync_failed
 
     def prepare_memtable_flush(self) -> None:
+        """Before a memtable flush with `roll=False`: remember the current log."""
         self._appender.prepare_memtable_flush()
 
     def commit_memtable_flush(self) -> bool:
+        """After it: rotate if the log is full or another than before; whether that is so (checkpoint
+        wanted).
+        """
         return self._appender.commit_memtable_flush()
 
     def current_log_id(self, ledger_id: int = 0) -> int | None:
+        """The log that the next entry (of this ledger) goes to, if one is open."""
         return self._appender.current_log_id(ledger_id)
 
     def add_listener(self, listener: RotationListener) -> None:
@@ -116,18 +164,30 @@ class DefaultEntryLogger:
     # --- reading --------------------------------------------------------------------------------------------
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The entry. `EntryDamaged` if other bytes are there, `StorageFault` if the log is gone or too
+        short.
+        """
         return self._reader.read(location, ledger_id, entry_id)
 
     def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
+        """The entry, for somebody who serves it, and up to `more` that lie behind it, about `max_bytes` of them. Their
+        ids ascend, and may have gaps: of a striped ledger others hold what is between.
+
+        Raises what `read` does for the first, and `EntryDamaged` if the check of `check_with` refuses it. The others
+        end without an error at the first record that is no later entry of this ledger, or is refused.
+        """
         return self._reader.read_run(location, ledger_id, entry_id, more, max_bytes)
 
     def check_with(self, check: EntryCheck) -> None:
+        """Have `check` look at every entry that `read_run` returns from now on."""
         self._reader.check = check
 
-    def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:
+    def scan(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[bytes]:
+        """All entries of a log (of these ledgers only, if given)."""
         return self._scan(log_id, ledgers, bodies=True)
 
-    def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[int]:
+    def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[int]:
+        """As `scan`, without reading the entries' bodies."""
         return self._scan(log_id, ledgers, bodies=False)
 
     def _scan(self, log_id: int, ledgers: Container[int] | None, *, bodies: bool) -> LogScan[Any]:
@@ -145,6 +205,9 @@ class DefaultEntryLogger:
     def ledgers_map(
         self, log_id: int, pay: Callable[[int, int], None] | None = None, *, scan: bool = False
     ) -> LedgersMap:
+        """Bytes per ledger, from the tail of the log or else by a scan; with `scan` always by one. `StorageFault` if
+        the log is not there. `pay(entries, bytes)` is called now and then in a scan, with what was read since.
+        """
         handle = self._reader.handles.acquire(log_id)
         try:
             closed_at = map_offset(handle.file)
@@ -174,24 +237,34 @@ class DefaultEntryLogger:
     # --- logs as a whole ------------------------------------------------------------------------------------
 
     def log_ids(self) -> list[int]:
+        """Ids of all logs on disk, ascending, current and preallocated ones included."""
         return self._catalog.ids()
 
     def is_flushed(self, log_id: int) -> bool:
+        """Whether the log is from an earlier process, or rotated and synced: only then may it be
+        collected.
+        """
         return self._catalog.is_flushed(log_id)
 
     def least_unflushed_log_id(self) -> int:
+        """The oldest log of this process that is not rotated and synced; without any, the id that comes
+        next.
+        """
         return self._catalog.least_unflushed_id()
 
     def current_sizes(self) -> dict[int, dict[int, int]]:
+        """Bytes by ledger of each current log that is not empty."""
         return self._appender.current_sizes()
 
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)
 
     def path(self, log_id: int) -> str:
+        """The log's file. `StorageFault` if it is in none of the directories."""
         return self._catalog.path(log_id)
 
     def size(self, log_id: int) -> int:
+        """Bytes of the log's file."""
         path = self._catalog.path(log_id)
         try:
             return self._files.size(path)
@@ -199,6 +272,7 @@ class DefaultEntryLogger:
             raise storage_fault(f"cannot tell the size of entry log {path}", error) from error
 
     def written_ms(self, log_id: int) -> int:
+        """When the log's file was written last, in ms since the epoch."""
         path = self._catalog.path(log_id)
         try:
             return self._files.modified_ms(path)
@@ -206,6 +280,9 @@ class DefaultEntryLogger:
             raise storage_fault(f"cannot tell the age of entry log {path}", error) from error
 
     def delete(self, log_id: int) -> bool:
+        """Unlink the log, whose id is never given out again; False if it was gone already. `StorageFault` if it is not
+        flushed or cannot be unlinked.
+        """
         if not self._catalog.is_flushed(log_id):
             raise StorageFault(f"entry log {log_id:x}.log is not rotated and synced, so it cannot be deleted")
         if not self._catalog.exists(log_id):
@@ -227,20 +304,33 @@ class DefaultEntryLogger:
     # --- transactional compaction ---------------------------------------------------------------------------------
 
     def begin_compaction(self, source_id: int, live_bytes: int) -> CompactionLog:
+        """A separate log for transactional compaction of log `source_id`, of which so many bytes live at most.
+        Used by one thread. `NoWritableDirectory` if every directory is full and none has room for them.
+        """
         return self._compactions.begin(source_id, live_bytes)
 
     def recover_compactions(self) -> list[CompactionLog]:
+        """Compactions that a crash left complete but perhaps not indexed; incomplete ones are removed.
+
+        Call it when no compaction is running. For each: `make_available`, scan the log and update the index,
+        `finish`, delete the source.
+        """
         return self._compactions.recover()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Rotate and sync what is open, stop background work, close every file.
+
+        `StorageFault` if something could not be made durable; every file is closed all the same.
+        """
         try:
             self._appender.close()
         finally:
             self._reader.handles.close()
 
     def force_close(self) -> None:
+        """Close every file and stop background work without writing anything."""
         self._appender.force_close()
         self._reader.handles.close()
 

@@ -40,7 +40,8 @@ SANE_ENTRY_BYTES = 64 << 20
 
 
 class LogScan(Generic[T]):
-    """A `Scan` of one file up to `limit` bytes. Opens the file when iterated and closes it at the end."""
+    """One pass over a log up to `limit` bytes: iterate it, then look at `end`. Opens the file when iterated and closes
+    it at the end."""
 
     def __init__(
         self,
@@ -67,11 +68,15 @@ class LogScan(Generic[T]):
 
     @property
     def end(self) -> ScanEnd:
+        """How the pass ended; `RuntimeError` before it was exhausted."""
         if self._end is None:
             raise RuntimeError(f"the scan of {self._path} was not run to its end")
         return self._end
 
     def __iter__(self) -> Iterator[tuple[int, int, int, T]]:
+        """(location, ledger id, entry id, bytes or size) in file order. `StorageFault` if the file cannot
+        be read.
+        """
         self._end = None
         try:
             file = self._files.open(self._path)

@@ -5,15 +5,14 @@ Invariants
   is deleted.
 - The ledgers map of a log is its own, read from its tail, or counted by a scan; `LedgersMap.end` tells which.
 
-Threads: `ScanEnd` and `LedgersMap` are values, for any thread. A `Scan` belongs to the thread that iterates it.
+Threads: `ScanEnd` and `LedgersMap` are values, for any thread. A `LogScan` belongs to the thread that iterates it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 
@@ -46,21 +45,6 @@ class ScanEnd:
     @property
     def clean(self) -> bool:
         return self.outcome is ScanOutcome.CLEAN
-
-
-class Scan(Protocol[T_co]):
-    """One pass over a log: iterate it, then look at `end`."""
-
-    def __iter__(self) -> Iterator[tuple[int, int, int, T_co]]:
-        """(location, ledger id, entry id, bytes or size) in file order. `StorageFault` if the file cannot
-        be read.
-        """
-        ...
-
-    @property
-    def end(self) -> ScanEnd:
-        """How the pass ended; `RuntimeError` before it was exhausted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from typing import Protocol
 
 import structlog
 
+from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
-from bookie_pod.storage.entry_log.interface import CompactionLog
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there

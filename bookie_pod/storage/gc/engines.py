@@ -11,7 +11,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import Consent, LedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.location_rows import EntryMove
 from bookie_protocol.errors import NoLedgerIndex

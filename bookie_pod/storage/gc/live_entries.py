@@ -29,7 +29,7 @@ import structlog
 
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
-from bookie_pod.storage.entry_log.scanned import Scan
+from bookie_pod.storage.entry_log.scan import LogScan
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import IndexedEntry, IndexedRows, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -131,7 +131,7 @@ def live_runs(
         _check_rows(rows.unseen(source.log_id, seen, (indexed, indexed_sum)), source.log_id)
 
 
-def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
+def _runs(scan: LogScan[bytes], pay: Pay) -> Iterator[Run]:
     """Entries as they lie in the log, cut where the ledger changes or enough came together."""
     run: Run | None = None
     for location, ledger_id, entry_id, entry in scan:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from bookie_pod.storage.engines.interface import Consent
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.location_rows import EntryMove
 
 

@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.index_file import (
@@ -48,7 +49,7 @@ class ScannedLogs(Protocol):
 
     def log_ids(self) -> list[int]: ...
     def size(self, log_id: int) -> int: ...
-    def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> Scan[int]: ...
+    def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> LogScan[int]: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
-from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import LocationIndex
@@ -43,7 +44,7 @@ class RebuildLogs(Protocol):
     def log_ids(self) -> list[int]: ...
     def size(self, log_id: int) -> int: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-    def scan_sizes(self, log_id: int) -> Scan[int]: ...
+    def scan_sizes(self, log_id: int) -> LogScan[int]: ...
 
 
 class OldRows(Protocol):

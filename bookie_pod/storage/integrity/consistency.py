@@ -19,7 +19,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.scanned import Scan, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.entry_log.scanned import ScanOutcome
 from bookie_protocol.errors import EntryDamaged, NotThere, ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 256
@@ -34,7 +35,7 @@ class CheckedLogs(Protocol):
     def exists(self, log_id: int) -> bool: ...
     def size(self, log_id: int) -> int: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-    def scan_sizes(self, log_id: int) -> Scan[int]: ...
+    def scan_sizes(self, log_id: int) -> LogScan[int]: ...
 
 
 class CheckedStorage(Protocol):
@@ -207,7 +208,7 @@ class ConsistencyCheck:
                 self.report.torn_logs += 1
             yield True
 
-    def _check_log(self, storage: CheckedStorage, scan: Scan[int]) -> Iterator[bool]:
+    def _check_log(self, storage: CheckedStorage, scan: LogScan[int]) -> Iterator[bool]:
         report, last, known = self.report, -1, False
         for location, ledger_id, entry_id, _ in scan:
             report.entries += 1

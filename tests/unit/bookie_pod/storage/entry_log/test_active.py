@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.entry_log import EntryLogger, EntryLogOptions, LedgerDirStates
 from tests.support.clock import Clock
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
 from tests.support.memory_files import MemoryFiles
@@ -15,13 +15,13 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def _logger(files: MemoryFiles, clock: Clock, **options: int) -> DefaultEntryLogger:
+def _logger(files: MemoryFiles, clock: Clock, **options: int) -> EntryLogger:
     make_folders(files)
     settings = EntryLogOptions(preallocate=False, per_ledger=True, **options)  # type: ignore[arg-type]
-    return DefaultEntryLogger(files, LedgerDirStates([FOLDER]), settings, clock=clock)
+    return EntryLogger(files, LedgerDirStates([FOLDER]), settings, clock=clock)
 
 
-def _add(logger: DefaultEntryLogger, ledger_id: int, entry_id: int = 0) -> int:
+def _add(logger: EntryLogger, ledger_id: int, entry_id: int = 0) -> int:
     return logger.append_run(ledger_id, [entry_id], [entry(ledger_id, entry_id)])[0]
 
 

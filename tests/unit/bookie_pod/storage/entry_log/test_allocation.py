@@ -7,7 +7,7 @@ import errno
 import pytest
 from structlog.testing import capture_logs
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, DiskState, LedgerDirStates
+from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
 from tests.support.memory_files import MemoryFiles
@@ -26,7 +26,7 @@ def _touch(files: MemoryFiles, path: str, data: bytes = b"") -> None:
     file.close()
 
 
-def _next_log(logger: DefaultEntryLogger) -> int:
+def _next_log(logger: EntryLogger) -> int:
     logger.rotate()
     return logger.append_run(7, [0], [entry(7, 0)])[0] >> 32
 
@@ -118,7 +118,7 @@ def test_the_same_log_in_two_directories_is_refused(files: MemoryFiles) -> None:
 def test_a_directory_that_cannot_be_listed_is_a_fault(files: MemoryFiles) -> None:
     make_folders(files, A)
     with pytest.raises(StorageFault, match="cannot list the entry logs in /missing"):
-        DefaultEntryLogger(files, LedgerDirStates([A, "/missing"]))
+        EntryLogger(files, LedgerDirStates([A, "/missing"]))
 
 
 def test_other_files_are_no_logs(files: MemoryFiles) -> None:

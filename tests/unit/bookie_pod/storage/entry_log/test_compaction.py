@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger
+from bookie_pod.storage.entry_log import EntryLogger
 from bookie_protocol.errors import StorageFault
 from tests.support.entry_logs import FOLDER, entry, open_logger, run
 from tests.support.memory_faults import quiet_death
 from tests.support.memory_files import Died, MemoryFiles
 
 
-def _logger_with_source(files: MemoryFiles) -> DefaultEntryLogger:
+def _logger_with_source(files: MemoryFiles) -> EntryLogger:
     logger = open_logger(files)
     for ledger_id in (7, 8):
         ids, entries = run(ledger_id, 5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, make_location
+from bookie_pod.storage.entry_log import EntryLogger, make_location
 from bookie_pod.storage.entry_log.format import PAD_BYTE
 from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
@@ -24,7 +24,7 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def _with_entries(files: MemoryFiles, count: int = 5, size: int = 100) -> tuple[DefaultEntryLogger, list[int]]:
+def _with_entries(files: MemoryFiles, count: int = 5, size: int = 100) -> tuple[EntryLogger, list[int]]:
     logger = open_logger(files)
     ids, entries = run(7, count, size)
     locations = logger.append_run(7, ids, entries)

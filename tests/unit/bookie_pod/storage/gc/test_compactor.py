@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.entry_log.interface import CompactionLog, Row
+from bookie_pod.storage.entry_log.compaction import CompactionLog
+from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.gc.metrics import NoGcMetrics
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
