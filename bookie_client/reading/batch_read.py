@@ -17,18 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bookie_client.connection.batch_request import BatchRequest
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.context import BatchSupport
-from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.wire.packed_entries import PackedEntries
+
+if TYPE_CHECKING:
+    from bookie_client.reading.sources import EntrySources
 
 
 class BatchRefused(Exception):
@@ -64,7 +66,7 @@ class BatchParts(NamedTuple):
     operations: BookieOperations
     support: BatchSupport
     digest: DigestManager
-    observer: ReadObserver
+    observer: EntrySources
     policy: SpeculationPolicy
     fan_out: int
     clock: Callable[[], float]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
@@ -24,24 +24,8 @@ from bookie_client.reading.read_failure import read_failure
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError
 
-
-class ReadObserver(Protocol):
-    """Is told what came of each replica that was asked."""
-
-    def served(self, bookie: str, entry_id: int) -> None:
-        """The bookie gave the entry that is used."""
-
-    def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
-        """The bookie gave bytes that are not the entry."""
-
-    def failed(self, bookie: str, error: PodkeeperError) -> None:
-        """The bookie did not give the entry, or gave damaged bytes."""
-
-    def outrun(self, bookies: Sequence[str]) -> None:
-        """A replica that was asked later was faster than these."""
-
-    def heard_lac(self, lac: int) -> None:
-        """A bookie told the last add confirmed that it knows."""
+if TYPE_CHECKING:
+    from bookie_client.reading.sources import EntrySources
 
 
 Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
@@ -54,7 +38,7 @@ class ReadPath:
 
     channels: Mapping[str, Channel]
     digest: DigestManager
-    observer: ReadObserver
+    observer: EntrySources
     fan_out: int = 1
     """How many replicas are asked at once."""
 

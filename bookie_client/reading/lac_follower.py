@@ -31,10 +31,10 @@ from typing import Final
 from bookie_client.context import ClientContext
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import last_confirmed_of
 from bookie_client.reading.lac_vote import is_negative
+from bookie_client.reading.sources import EntrySources
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, read_header
 from bookie_protocol.errors import BadRequest, BadVersion, DigestMismatch, PodkeeperError, Unauthorized
@@ -80,7 +80,7 @@ class LacFollower:
     """Belongs to one reader's handle; any number of tails may wait."""
 
     def __init__(
-        self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: ReadObserver
+        self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: EntrySources
     ) -> None:
         """`observer` is told of the entries that come along: of each that a tail takes, and of each damaged one."""
         self._context = context

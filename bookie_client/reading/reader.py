@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from bookie_client.context import ClientContext
 from bookie_client.reading.batch_read import BatchAnswer
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
 from bookie_client.reading.range_read import RangeRead, read_one_batch
@@ -106,7 +105,7 @@ class EntryReader:
         return await self._sources.read_one(entry_id)
 
     @property
-    def observer(self) -> ReadObserver:
+    def observer(self) -> EntrySources:
         """Is to be told of entries of this ledger that come by another way than a read."""
         return self._sources
 

@@ -263,7 +263,7 @@ class EntrySources:
         except PodkeeperError as problem:
             return problem
 
-    # --- ReadObserver ---------------------------------------------------------------------------------------
+    # --- what came of it -------------------------------------------------------------------------------------
 
     def served(self, bookie: str, entry_id: int) -> None:
         """A replica served an entry."""

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.outbox import BULK_BYTES, Outbox
-from bookie_client.writing.pending_add import AddAnswers
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
+
+if TYPE_CHECKING:
+    from bookie_client.writing.pipeline import AddPipeline
 
 
 class AddBatch:
@@ -70,7 +73,7 @@ class AddIntake:
 
     def __init__(
         self,
-        answers: AddAnswers,
+        answers: AddPipeline,
         state: AddState,
         outbox: Outbox,
         window: Window,

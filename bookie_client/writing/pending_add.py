@@ -13,35 +13,13 @@ Source: reference client protocol, sections 5 and 6.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bookie_client.connection.request import Answer, BookieRequest, SplitAdd
 from bookie_protocol.errors import PodkeeperError
 
-
-class Acknowledgements(Protocol):
-    """Who counts acknowledgements: `AddState`."""
-
-    def acknowledged(self, add: PendingAdd, bookie: str) -> bool: ...
-
-
-class AddAnswers(Protocol):
-    """Who is told what bookies answered: the pipeline that sent the add."""
-
-    ledger_id: int
-
-    @property
-    def state(self) -> Acknowledgements: ...
-
-    def frame(self, add: PendingAdd) -> bytes: ...
-
-    def deliver_soon(self) -> None: ...
-
-    def adds_acknowledged(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int: ...
-
-    def add_answered(self, add: PendingAdd) -> None: ...
-
-    def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
+if TYPE_CHECKING:
+    from bookie_client.writing.pipeline import AddPipeline
 
 
 class PendingAdd(SplitAdd):
@@ -67,7 +45,7 @@ class PendingAdd(SplitAdd):
         "waiting",
     )
 
-    answers: AddAnswers
+    answers: AddPipeline
     nbytes: int
 
     def __init__(self, entry_id: int, length: int, ensemble: tuple[str, ...], waiter: Any = None) -> None:

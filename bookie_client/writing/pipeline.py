@@ -106,10 +106,10 @@ class AddPipeline:
             self._carry_out(self.state.wanted_change())
 
     def frame(self, add: PendingAdd) -> bytes:
-        """The bytes of an add that was sent before (`AddAnswers`)."""
+        """The bytes of an add that was sent before."""
         return self._outbox.frame(add)
 
-    # --- answers (AddAnswers) ---------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     def deliver_soon(self) -> None:
         """An add can be delivered: at the end of this turn."""

@@ -23,7 +23,8 @@ import structlog
 
 from bookie_protocol.errors import MetadataError, MetadataUnavailable, SessionEnded
 from bookie_protocol.metadata_service.interface import Session, SessionState
-from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderReplication
+from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
+from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0

@@ -12,10 +12,6 @@ from typing import Protocol
 from bookie_pod.metrics.registry import Registry
 
 
-class _Found(Protocol):
-    """What is counted of a damage: nothing but that it is one."""
-
-
 class ScrubInstruments:
     """Instruments of the scrubber of one bookie. Any thread may call every method."""
 
@@ -43,7 +39,7 @@ class ScrubInstruments:
         self._scope.gauge("LAST_PASS_TIMESTAMP_MS", last_pass_ms)
         self._scope.gauge("RUNNING", running)
 
-    def found(self, damage: _Found) -> None:
+    def found(self, damage: object) -> None:
         """New damage."""
         self._errors.add()
 

@@ -19,18 +19,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.metadata_service.under_replication import AuditorElection, UnderReplication
 from bookie_protocol.metadata_service.versioned import ANY_VERSION as ANY_VERSION
 from bookie_protocol.metadata_service.versioned import Identified as Identified
 from bookie_protocol.metadata_service.versioned import Identity as Identity
 from bookie_protocol.metadata_service.versioned import Versioned as Versioned
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
+    from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
 
 # --- cluster ----------------------------------------------------------------------------------------------
 

@@ -16,14 +16,15 @@ Source: reference auto-recovery, sections 4.1, 5 and 17.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import structlog
 
 from bookie_client.replication.report import LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
+from bookie_pod.autorecovery.auditor.lost_bookies import LostBookies
+from bookie_pod.autorecovery.auditor.marking import Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataUnavailable, NotThere, PodkeeperError
@@ -39,14 +40,6 @@ class Checker(Protocol):
     async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport: ...
 
 
-class Absent(Known, Protocol):
-    """What the check asks about bookies, and tells of those it met."""
-
-    def expect(self, bookies: Iterable[str]) -> None:
-        """Ledgers name these, and they are not registered."""
-        ...
-
-
 class LedgersCheck:
     """One pass; see `sweep`. `pace`: reads of metadata; the checker holds back those of entries."""
 
@@ -54,7 +47,7 @@ class LedgersCheck:
         self,
         checker: Checker,
         marker: Marker,
-        known: Absent,
+        known: LostBookies,
         metrics: AuditorInstruments,
         pace: ReplicationThrottle,
     ) -> None:

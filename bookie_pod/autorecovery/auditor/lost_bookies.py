@@ -36,7 +36,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -46,6 +46,9 @@ from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, F
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.auditor.term import TermMetrics
 
 _log = structlog.get_logger(__name__)
 
@@ -58,14 +61,6 @@ FOLLOW_PAUSE: Final = 30.0
 _LOOKS: Final = 5
 
 
-class AuditMetrics(Protocol):
-    """What the audit of bookies counts."""
-
-    def audit_delayed(self) -> None: ...
-    def audit_cancelled(self) -> None: ...
-    def audit_ran(self, milliseconds: float, result: AuditResult | None) -> None: ...
-
-
 class LostBookies:
     """`prepare`, then `run` until cancelled. Implements what checks ask about bookies."""
 
@@ -75,7 +70,7 @@ class LostBookies:
         records: AuditRecords,
         clock: Clock,
         enabled: asyncio.Event,
-        metrics: AuditMetrics,
+        metrics: TermMetrics,
         *,
         auditor_id: str,
         interval_s: int,

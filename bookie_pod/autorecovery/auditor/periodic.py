@@ -15,10 +15,10 @@ Source: reference auto-recovery, section 4.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -29,6 +29,9 @@ from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Sweep
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.auditor.term import TermMetrics
+
 _log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 60.0
@@ -36,14 +39,6 @@ POLL_SECONDS: Final = 60.0
 MAX_AGE_MS: Final = 7 * 86_400_000
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
-
-
-class CheckMetrics(Protocol):
-    """What a check counts."""
-
-    def check_ran(self, check: Check, milliseconds: float, success: bool) -> None: ...
-    def check_finished(self, check: Check, counts: Mapping[str, int]) -> None: ...
-    def check_skipped(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class CheckParts:
     clock: Clock
     enabled: asyncio.Event
     turn: asyncio.Lock
-    metrics: CheckMetrics
+    metrics: TermMetrics
     auditor_id: str
     second_look_s: float
 

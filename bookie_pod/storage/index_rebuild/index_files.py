@@ -36,6 +36,7 @@ from bookie_pod.storage.index.index_file import (
 from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, oldest_first
+from bookie_pod.storage.inspect.index import FileIndex
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OPEN_FILES: Final = 64
@@ -51,18 +52,6 @@ class ScannedLogs(Protocol):
     def size(self, log_id: int) -> int: ...
     def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> LogScan[int]: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-
-
-class OldIndexFiles(Protocol):
-    """The index files that are there."""
-
-    @property
-    def folders(self) -> Collection[str]: ...
-
-    def path(self, ledger_id: int) -> str | None: ...
-    def record(self, ledger_id: int) -> LedgerRecord | None: ...
-    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]: ...
-    def location_of(self, ledger_id: int, entry_id: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -90,7 +79,7 @@ class IndexFilesRebuild:
         self,
         files: Files,
         logs: ScannedLogs,
-        old: OldIndexFiles,
+        old: FileIndex,
         folder: str,
         ledger_ids: Collection[int],
         keys: Mapping[int, bytes],

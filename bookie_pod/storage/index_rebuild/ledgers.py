@@ -21,11 +21,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY
 from bookie_pod.storage.index.store import OrderedStore
+from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_protocol.errors import ResourcesShort, StorageFault
@@ -36,14 +37,6 @@ _STAMP: Final = b"\xff" * 16
 """Its deletion leaves no row, but the database counts as written (see `engines.detection`)."""
 BATCH_ROWS: Final = 4096
 STEP_RECORDS: Final = 1024
-
-
-class OldLedgers(Protocol):
-    """A ledger database that may be damaged."""
-
-    def records(self) -> Iterable[tuple[int, LedgerRecord | None]]: ...
-    def record(self, ledger_id: int) -> LedgerRecord | None: ...
-    def flags_row(self) -> bytes | None: ...
 
 
 @dataclass(slots=True)
@@ -80,7 +73,7 @@ class LedgerRebuild:
         self,
         target: OrderedStore,
         *,
-        old: OldLedgers | None,
+        old: LedgerRows | None,
         journal_records: Iterable[JournalRecord],
         ledgers_with_entries: Iterable[int],
         old_lost_end: bool = False,
@@ -134,7 +127,7 @@ class LedgerRebuild:
         except StorageFault as error:
             self.report.old_unreadable = str(error)
 
-    def _take_flags(self, old: OldLedgers) -> None:
+    def _take_flags(self, old: LedgerRows) -> None:
         flags = old.flags_row()
         if flags is not None:
             batch = self._target.batch()

@@ -31,8 +31,8 @@ from bookie_protocol.metadata_service.tree.nodes import NodeTree
 from bookie_protocol.metadata_service.tree.records import TreeRecords
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
-from bookie_protocol.metadata_service.tree.under_replication.manager import TreeUnderReplication
+from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
+from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
 
 
 class TreeManagedLedgers:
@@ -110,8 +110,8 @@ class TreeMetadataService:
         self.cookies = TreeCookies(self.tree, root, self.cluster)
         self.ledgers = TreeLedgers(self.tree, root, self.cluster, options.format_version)
         under_replication = UnderReplicationBase(self.tree, root, self.cluster)
-        self.under_replication = TreeUnderReplication(under_replication, random)
-        self.auditor_election = TreeAuditorElection(under_replication)
+        self.under_replication = UnderReplication(under_replication, random)
+        self.auditor_election = AuditorElection(under_replication)
 
     def records(self, kind: str) -> TreeRecords:
         return TreeRecords(self.tree, self.root, self.cluster, kind)

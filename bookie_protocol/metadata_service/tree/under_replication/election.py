@@ -26,8 +26,8 @@ from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
 
-class TreeAuditorElection:
-    """Implements `AuditorElection`."""
+class AuditorElection:
+    """One auditor in a cluster: the candidate with the oldest vote."""
 
     def __init__(self, base: UnderReplicationBase) -> None:
         self._base = base
@@ -35,7 +35,8 @@ class TreeAuditorElection:
         self._parent = f"{base.path}/{names.AUDITOR_ELECTION}"
         self._withdrawing: asyncio.Task[None] | None = None
 
-    async def elect(self, bookie_id: str, *, timeout: float | None = None) -> TreeAuditorship:
+    async def elect(self, bookie_id: str, *, timeout: float | None = None) -> Auditorship:
+        """Vote, and wait until it is our turn; cancelling takes the vote back. One candidacy at a time in a session."""
         data = formats.encode_vote(bookie_id)
         vote: str | None = None
         if self._withdrawing is not None:
@@ -51,7 +52,7 @@ class TreeAuditorElection:
                 if place == 0:
                     with suppress(MetadataNotFound):
                         await self._tree.set(self._parent, data, ANY_VERSION, timeout=timeout)
-                    return TreeAuditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
+                    return Auditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
                 await self._wait_for(votes[place - 1], session, timeout)
         except BaseException:
             self._withdraw_all(self._tree.session_id)
@@ -61,6 +62,7 @@ class TreeAuditorElection:
         self._withdrawing = self._tree.settle(lambda: self._withdraw(session), times=2)
 
     async def current_auditor(self, *, timeout: float | None = None) -> str | None:
+        """The bookie id of the oldest vote; None: there is no auditor."""
         while True:
             votes = await self._votes(timeout)
             if not votes:
@@ -117,8 +119,8 @@ class TreeAuditorElection:
             await self._tree.delete_own(f"{self._parent}/{vote}", session)
 
 
-class TreeAuditorship:
-    """Implements `Auditorship`."""
+class Auditorship:
+    """A won election; it ends with `resign`, or with the session that held the vote."""
 
     def __init__(self, tree: RetryingTree, path: str, session_id: int, bookie_id: str) -> None:
         self._tree = tree
@@ -127,6 +129,7 @@ class TreeAuditorship:
         self.bookie_id = bookie_id
 
     async def lost(self) -> None:
+        """Return when the vote is gone. While nobody can tell, it is not."""
         while True:
             changed = asyncio.Event()
             try:
@@ -139,6 +142,7 @@ class TreeAuditorship:
             await changed.wait()
 
     async def resign(self) -> None:
+        """Take the vote back, so that the next candidate wins. Calling it again is fine."""
         try:
             await self._tree.delete_own(self._path, self._session_id)
         except BaseException:

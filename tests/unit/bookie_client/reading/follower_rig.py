@@ -114,7 +114,7 @@ class FollowerRig:
         finally:
             self.under_way.discard(name)
 
-    # --- ReadObserver ---------------------------------------------------------------------------------------
+    # --- what came of it -------------------------------------------------------------------------------------
 
     def served(self, bookie, entry_id):
         self.served_by.append((bookie, entry_id))

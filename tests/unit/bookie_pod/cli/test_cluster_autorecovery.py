@@ -10,7 +10,7 @@ import pytest
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Running, Runs
 from bookie_pod.cli.main import run
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
+from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_access import with_service
 
@@ -73,7 +73,7 @@ def test_who_is_auditor(uri: str, capsys: Capture, monkeypatch: pytest.MonkeyPat
     async def current_auditor(_: object) -> str:
         return "bookie-1"
 
-    monkeypatch.setattr(TreeAuditorElection, "current_auditor", current_auditor)
+    monkeypatch.setattr(AuditorElection, "current_auditor", current_auditor)
     assert printed(capsys, "who-is-auditor") == "bookie-1\n"
     assert json.loads(printed(capsys, "who-is-auditor", "--json")) == {"auditor": "bookie-1"}
 
