@@ -6,25 +6,11 @@ import pytest
 
 from bookie_protocol.errors import ProtocolViolation, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import generate, v3
+from bookie_protocol.wire import v3
 from tests.support import golden_frames
 
 HEADER = bytes.fromhex("0a06080310011803")
 READ = bytes.fromhex("a2060508f5031000")
-
-
-def without_tool_version(text: str) -> list[str]:
-    """The generated text without the lines that name the version of the compiler."""
-    numbers = {f"    {n}," for n in range(100)}
-    return [line for line in text.splitlines() if "Protobuf Python Version" not in line and line not in numbers]
-
-
-@pytest.mark.parametrize("name", generate.GENERATED)
-def test_checked_in_messages_are_fresh(name):
-    checked_in = generate.PROTO.with_name(name).read_text()
-    assert without_tool_version(checked_in) == without_tool_version(generate.generate()[name]), (
-        "run python -m bookie_protocol.wire.generate"
-    )
 
 
 def test_status_numbers_agree_with_the_error_taxonomy():

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
-from bookie_protocol.ledger_metadata.generate import generate
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded import owner as owner_module
 from bookie_protocol.metadata_service.embedded import watches as watches_module
@@ -30,13 +29,6 @@ from tests.support.until import until
 
 REPOSITORY = Path(__file__).parents[5]
 INFO = BookieServiceInfo((Endpoint("bookie", "h", 3181, "bookie-rpc"),))
-
-
-def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
-    written = generate(str(REPOSITORY), str(tmp_path))
-    assert len(written) == 5
-    for path in written:
-        assert (tmp_path / path).read_bytes() == (REPOSITORY / path).read_bytes(), f"{path}: run generate"
 
 
 def test_drivers_are_imported_when_needed() -> None:
