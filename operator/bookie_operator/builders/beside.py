@@ -5,6 +5,8 @@ Invariants
   newest template waits (`planner.holding`) they keep theirs: their image may not know the keys of the newest file.
 - Two pods of one Deployment avoid the same node where they can: the loss of one node stops nothing.
 - Their pods differ from bookies, and from each other, by the label of their component.
+- Without `spec.gateway.enabled` nothing of gateways is there, and nothing else differs. They have no admin API: their
+  HTTP port serves probes and metrics. While they are rolled as many serve as before: clients are not told to wait.
 
 Threads: pure functions, any thread.
 """
@@ -15,16 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bookie_operator.builders import commands
-from bookie_operator.builders.common import common_pod_spec, manifest, pod_metadata, selector
+from bookie_operator.builders import commands, naming
+from bookie_operator.builders.common import common_pod_spec, environment, manifest, pod_metadata, selector
 from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.builders.inputs import autorecovery_inputs, gateway_inputs
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.pod_spec import LivenessProbe, Probe
 from bookie_operator.world.model import ClusterView
 
+_GRACE_SECONDS: Final = 30
+"""The process takes up to 20 s to close the ledgers that are written through it."""
 _STARTUP: Final = Probe(period_seconds=5, failure_threshold=60)
 
 
@@ -116,3 +121,58 @@ def _apart(cluster: ClusterView, component: str) -> dict[str, Any]:
         "labelSelector": {"matchLabels": selector(cluster, component)},
     }
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+
+
+def autorecovery(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest | None:
+    """None: `spec` wants none."""
+    wanted = cluster.spec.autorecovery
+    if not wanted.enabled:
+        return None
+    env = [environment("BK_advertisedAddress", "$(POD_NAME)")]  # its name among the auditors
+    if wanted.max_concurrent_ledgers is not None:
+        env.append(environment("BK_replicationLedgersAtOnce", str(wanted.max_concurrent_ledgers)))
+    of = Beside(
+        naming.autorecovery(cluster.name),
+        naming.AUTORECOVERY,
+        commands.AUTORECOVERY,
+        wanted.replicas,
+        wanted.resources,
+        autorecovery_inputs(cluster),
+        grace_seconds=60,
+        may_miss=1,
+        env=env,
+    )
+    return deployment(cluster, context, config_name, of)
+
+
+def gateway(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest | None:
+    """None: `spec` wants none."""
+    wanted = cluster.spec.gateway
+    if not wanted.enabled:
+        return None
+    of = Beside(
+        naming.gateway(cluster.name),
+        naming.GATEWAY,
+        commands.GATEWAY,
+        wanted.replicas,
+        wanted.resources,
+        gateway_inputs(cluster),
+        grace_seconds=_GRACE_SECONDS,
+        may_miss=0,
+        ports=[{"name": "grpc", "containerPort": naming.GRPC_PORT}],
+    )
+    return deployment(cluster, context, config_name, of)
+
+
+def gateway_budget(cluster: ClusterView) -> Manifest | None:
+    """One at a time is evicted, whatever the state of the data: they keep none. One that does not serve may always go.
+    None: `spec` wants none."""
+    if not (cluster.spec.gateway.enabled and cluster.spec.disruption.enabled):
+        return None
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": selector(cluster, naming.GATEWAY)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    name = naming.gateway(cluster.name)
+    return manifest(cluster, "policy/v1", "PodDisruptionBudget", name, naming.GATEWAY, {"spec": spec})

@@ -22,7 +22,7 @@ from typing import Any, Final
 from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.crds import names
-from bookie_operator.crds.beside_spec import Autorecovery, Gateway
+from bookie_operator.crds.cluster_spec import Autorecovery, Gateway
 from bookie_operator.crds.config_keys import RESERVED, static_part
 from bookie_operator.world.model import ClusterView
 

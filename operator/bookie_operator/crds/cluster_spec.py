@@ -1,7 +1,7 @@
 """`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
 
 Invariants
-- Every default stands here (pods: `pod_spec`, Deployments: `beside_spec`, metrics: `monitoring_spec`) and nowhere else;
+- Every default stands here (pods: `pod_spec`) and nowhere else;
   the operator never writes `spec`.
 - Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
 - Fields are only ever added.
@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bookie_operator.crds.beside_spec import Autorecovery, Gateway
 from bookie_operator.crds.model import (
     Annotations,
     ConfigValue,
@@ -28,8 +27,71 @@ from bookie_operator.crds.model import (
     Words,
     by_name,
 )
-from bookie_operator.crds.monitoring_spec import Monitoring
 from bookie_operator.crds.pod_spec import LivenessProbe, Pod, Probe, StartupProbe
+
+
+class Autorecovery(Model):
+    """Auditor and replication workers, in a Deployment of their own."""
+
+    enabled: bool = True
+    """Without it nobody restores lost copies, and no bookie can be taken out."""
+    replicas: Annotated[int, Field(ge=1, le=100)] = 2
+    """Pods; one of them is the auditor at a time."""
+    resources: Freeform = {}
+    """Requests and limits of their container."""
+    lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
+    """How long a bookie may be away before its copies are made anew elsewhere."""
+    max_concurrent_ledgers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ledgers that each pod checks and copies at the same time, instead of the key `replicationLedgersAtOnce` of
+    `config`; without: 8."""
+
+
+class Gateway(Model):
+    """Gateways in a Deployment of their own, which serve ledgers over gRPC at the Service `CLUSTER-gateway`, port 3182.
+    Every bookie serves them too, in its own process."""
+
+    enabled: bool = False
+    """For many entries a second: a process that it shares with no bookie does more of them."""
+    replicas: Annotated[int, Field(ge=1, le=100)] = 2
+    """Pods."""
+    resources: Freeform = {}
+    """Requests and limits of their container."""
+
+
+class PodMonitor(Model):
+    """A PodMonitor of the Prometheus operator."""
+
+    enabled: bool = False
+    """It is made if the cluster knows PodMonitors."""
+    labels: Labels = {}
+    """Its labels, as a Prometheus selects them."""
+    interval: Annotated[str, Field(max_length=16)] = "30s"
+    """Between two scrapes: a whole number and `ms`, `s`, `m` or `h`."""
+
+
+class PrometheusRule(Model):
+    """A PrometheusRule of the Prometheus operator with alerts about this cluster. The chart `podkeeper-cluster` has the
+    same ones: have one of them make it."""
+
+    enabled: bool = False
+    """It is made if the cluster knows PrometheusRules. It needs `podMonitor`, or another way for metrics to get the
+    labels `namespace` and `pod`."""
+    labels: Labels = {}
+    """Its labels, as a Prometheus selects them."""
+    alert_labels: Labels = {}
+    """More labels of every alert."""
+    disabled: Annotated[list[Name], Field(max_length=64)] = []
+    """Names of alerts that are left out."""
+    runbook_url: Annotated[str, Field(max_length=1024, pattern=r'^[^"\\\s]*$')] = "docs/runbooks"
+    """Where the pages of docs/runbooks are served; the name of the page is added."""
+
+
+class Monitoring(Model):
+    """Who reads the metrics, and who is told when they are bad."""
+
+    pod_monitor: PodMonitor = PodMonitor()
+    prometheus_rule: PrometheusRule = PrometheusRule()
+
 
 __all__ = ["Freeform", "Labels", "LivenessProbe", "Model", "Name", "Pod", "Probe", "Quantity", "StartupProbe", "Words"]
 

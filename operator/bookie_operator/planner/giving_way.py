@@ -18,6 +18,13 @@ that is about to put one right comes as early as that. The bookie of a decommiss
 Volumes that grow come before all of these, and are in nobody's hands once they were asked for: if they stall, whatever
 may begin does, and they are waited for again afterwards.
 
+Bookies that do not come up are replaced once `spec` was mended, else told with the remedy (`unstick`). A StatefulSet
+never replaces a broken pod of an old template by itself, and a rollout does not begin while a bookie is away. So:
+
+1. Pods that are broken and have another template than `spec` has now are replaced by a rollout that begins at once,
+   without its gates: they serve nobody. The bookies that work are restarted after them, through all gates.
+2. Every other broken pod is told, with what to do about it. Lost volumes and directories are another flow's.
+
 Threads: pure functions, any thread.
 """
 
@@ -28,7 +35,7 @@ from dataclasses import replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import gates, operations
+from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
@@ -40,16 +47,42 @@ from bookie_operator.planner.flows import (
     rollout_state,
     scale_up,
     tasks,
-    unstick,
 )
 from bookie_operator.planner.flows.decommission_state import MAKES_ROOM
-from bookie_operator.world.model import World
+from bookie_operator.planner.remedies import REASONS, remedy
+from bookie_operator.world.model import PodFault, PodView, World
 
 Rule = Callable[[World, Desired], Decision | None]
 
+_LOST = frozenset({PodFault.VOLUME, PodFault.COOKIE})
+
+
+def unstick(world: World, desired: Desired) -> Decision | None:
+    mended = rollout.mend(world, desired)
+    if mended is not None:
+        return mended
+    broken = _broken(world)
+    if not broken:
+        return None
+    others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    return Wait(REASONS[broken[0].fault], f"{broken[0].name}: {remedy(broken[0])}{others}", seconds=10.0, stalled=True)
+
+
+def _broken(world: World) -> list[PodView]:
+    expected = frozenset(view.expected_pods(world))
+    return sorted(
+        (
+            pod
+            for pod in world.pods
+            if pod.name in expected and not pod.ready and not pod.deleting and pod.fault and pod.fault not in _LOST
+        ),
+        key=lambda pod: (pod.stateful_set, pod.ordinal),
+    )
+
+
 ORDER: Final[tuple[Rule, ...]] = (
     decommission.withdrawal,
-    unstick.begin,
+    unstick,
     scale_up.begin,
     repair.begin,
     tasks.replacement,
@@ -73,7 +106,7 @@ _AT_ONCE: Final[Mapping[OperationType, frozenset[Rule]]] = {
             decommission.making_way,
         }
     ),
-    OperationType.REPLACE: frozenset({unstick.begin}),
+    OperationType.REPLACE: frozenset({unstick}),
 }
 """What an operation that waits gives way to before it stalls."""
 _LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
@@ -114,7 +147,7 @@ def _earlier(world: World, desired: Desired, operation: Operation, *, stalled: b
     own: Rule
     match operation.type:
         case OperationType.ROLLOUT if operation.step in rollout.STAGING and rollout.mend(world, desired) is not None:
-            own = unstick.begin
+            own = unstick
         case OperationType.ROLLOUT:
             own = rollout.begin
         case OperationType.REPLACE if operation.step in repair.CANCELLABLE:

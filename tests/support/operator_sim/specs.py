@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.crds import names
-from bookie_operator.crds.beside_spec import Autorecovery, Gateway
-from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_spec import Autorecovery, BookieClusterSpec, Gateway
 from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
 from bookie_operator.world.model import ClusterView
 

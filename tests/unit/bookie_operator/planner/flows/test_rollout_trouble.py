@@ -8,7 +8,8 @@ import pytest
 
 from bookie_operator.planner.actions import DeletePod, EvictPod
 from bookie_operator.planner.decision import Act, Record, Wait
-from bookie_operator.planner.flows import rollout, unstick
+from bookie_operator.planner.flows import rollout
+from bookie_operator.planner.giving_way import unstick
 from bookie_operator.world.model import NodeView, PodFault, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
@@ -195,7 +196,7 @@ def test_broken_pods_are_replaced_before_the_others_are_looked_at(four: Simulati
     four.run_until_stalled("CanaryFailed")
     four.status = four.status.model_copy(update={"operation": None})  # somebody removed it
     four.change(version="1.2", image="")
-    decision = unstick.begin(four.world(), four.desired())
+    decision = unstick(four.world(), four.desired())
     assert isinstance(decision, Record)
     assert decision.reason == "c-bookie-3 cannot work with the template that they have, and spec has another one"
     four.run_until_rest()
@@ -243,14 +244,14 @@ def faulty(world: World, fault: PodFault, message: str = "") -> World:
     ],
 )
 def test_each_fault_has_its_remedy(four: Simulation, fault: PodFault, said: str, reason: str, words: str) -> None:
-    decision = unstick.begin(faulty(four.world(), fault, said), four.desired())
+    decision = unstick(faulty(four.world(), fault, said), four.desired())
     assert isinstance(decision, Wait)
     assert (decision.reason, decision.message, decision.stalled) == (reason, words, True)
 
 
 @pytest.mark.parametrize("fault", [PodFault.VOLUME, PodFault.COOKIE, PodFault.NONE])
 def test_lost_bookies_are_another_flows(four: Simulation, fault: PodFault) -> None:
-    assert unstick.begin(faulty(four.world(), fault), four.desired()) is None
+    assert unstick(faulty(four.world(), fault), four.desired()) is None
 
 
 def test_pods_that_are_broken_with_the_desired_template_are_left_alone(four: Simulation) -> None:
