@@ -37,7 +37,7 @@ class BackgroundFlush:
     def __init__(self, name: str, work: Callable[[], None], pause: float = 0) -> None:
         """`pause` seconds pass between a request and the work, so that one flush does for many."""
         self._work = work
-        self.pause = pause
+        self._pause = pause
         self._thread = ThreadPoolExecutor(1, name)
         self._callbacks: list[Callable[[BaseException], None]] = []
         self._wanted = False
@@ -78,8 +78,8 @@ class BackgroundFlush:
         running.result()
 
     def _requested(self) -> None:
-        if self.pause:
-            self._hurry.wait(self.pause)
+        if self._pause:
+            self._hurry.wait(self._pause)
             self._hurry.clear()
         if not self._wanted or self._closed:
             return  # a checkpoint has done it

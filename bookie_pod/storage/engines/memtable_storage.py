@@ -1,5 +1,5 @@
-"""What InterleavedLedgerStorage and SortedLedgerStorage share: one memtable, one set of entry logs and one ledger
-cache over all directories.
+"""`InterleavedLedgerStorage` and `SortedLedgerStorage`: one memtable, one set of entry logs and one ledger cache over
+all directories.
 
 Stamps. A stamp is the marks of the journals at the moment when a map was frozen: everything below was put before, so
 it is in that map or in an older one. `_drained_stamp`: everything below is in entry logs and ledger cache.
@@ -18,7 +18,7 @@ Invariants
 Threads: see `LedgerStorage`; drains on the storage thread, checkpoints on the thread of their caller, one at a time.
 Readers may write index pages, when the ledger cache has no clean page left.
 
-Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk formats, section 13.
+Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk formats, sections 4.4 and 13.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
+from typing import ClassVar, Final
 
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
@@ -47,6 +48,8 @@ from bookie_protocol.errors import DirectoryFault, StorageFault
 
 Stamp = tuple[LogMark, ...]
 
+GATHER_SECONDS: Final = 0.05
+
 
 class MemTableStorage(ABC):
     """The part of `LedgerStorage` that does not depend on when the memtable is drained."""
@@ -55,17 +58,18 @@ class MemTableStorage(ABC):
         self,
         logs: EntryLogger,
         cache: LedgerCache,
-        memtable: EntryMemTable,
         on_loop: OnLoop,
         metrics: MemTableMetrics,
         *,
         flags: StorageFlags,
         folders: Sequence[str],
+        memtable_bytes: int,
         log_per_ledger: bool,
         flush_threads: int,
     ) -> None:
-        """`folders` are the ledger directories, in the order of the configuration. `flush_threads` > 1 drains ledgers
-        in parallel."""
+        """`folders` are the ledger directories, in the order of the configuration. `memtable_bytes`: what adds may be
+        ahead of the entry log, twice as much while a drain is running. `flush_threads` > 1 drains ledgers in parallel,
+        where each has its log."""
         self._folders = list(folders)
         self._failed_flushes: Counter[str] = Counter()
         """How many flushes have failed one after the other, by the directory that failed them."""
@@ -76,7 +80,7 @@ class MemTableStorage(ABC):
         self._flags = flags
         self.logs = logs
         self.cache = cache
-        self.memtable = memtable
+        self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
         self.checkpoints_by_interval = log_per_ledger
         """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
         self.max_entry_id = cache.max_entry_id
@@ -84,11 +88,11 @@ class MemTableStorage(ABC):
         self._on_loop = on_loop
         self._metrics = metrics
         self._log_per_ledger = log_per_ledger
-        self._reads = MemTableReads(memtable, cache, logs, metrics)
+        self._reads = MemTableReads(self.memtable, cache, logs, metrics)
         self._flusher: Executor | None = None
-        if flush_threads > 1:
+        if flush_threads > 1 and log_per_ledger and self._in_order:
             self._flusher = ThreadPoolExecutor(flush_threads, "memtable-flush")
-        self._background = BackgroundFlush("storage-0", self._drain_in_background)
+        self._background = BackgroundFlush("storage-0", self._drain_in_background, self._gather_seconds)
         self._checkpointer: Checkpointer | None = None
         self._checkpoint_lock = threading.Lock()
         self._drain: Drain | None = None
@@ -105,11 +109,12 @@ class MemTableStorage(ABC):
         self._deletion_callbacks: list[Callable[[int, bool], None]] = []
         logs.add_listener(self._log_rotated)
 
-    # --- what the two engines do differently ----------------------------------------------------------------
+    _in_order: ClassVar[bool]
+    """Whether a map is drained by ledger and entry, beyond the size of a log if need be, or as it came."""
+    _gather_seconds: ClassVar[float] = 0
+    """From the request for a drain until it begins."""
 
-    @abstractmethod
-    def _new_drain(self) -> Drain:
-        """The work for the frozen map. Event loop."""
+    # --- what the two engines do differently ----------------------------------------------------------------
 
     @abstractmethod
     def _run_drain(self, drain: Drain) -> None:
@@ -198,7 +203,15 @@ class MemTableStorage(ABC):
         if not self.memtable.freeze():
             self._drained_stamp = stamp
             return
-        self._drain = self._new_drain()
+        assert self.memtable.frozen is not None
+        self._drain = Drain(
+            self.memtable.frozen,
+            self.logs,
+            self.cache,
+            in_order=self._in_order,
+            roll=not self._in_order,
+            on_unindexable=lambda ledger_id: self._on_loop(lambda: self._set_limbo(ledger_id)),
+        )
         if self._full_since is not None:
             self._metrics.throttled(begin - self._full_since)
             self._full_since = None
@@ -365,3 +378,69 @@ class MemTableStorage(ABC):
 def covers(stamp: Stamp | None, marks: Sequence[LogMark]) -> bool:
     """Whether everything below `marks` is below `stamp`."""
     return stamp is not None and all(own >= mark for own, mark in zip(stamp, marks, strict=True))
+
+
+class InterleavedLedgerStorage(MemTableStorage):
+    """Entries go to the entry log as they come, their locations into index files.
+
+    The reference appends each add to the log at once. Here the event loop must not write, so adds go into a memtable
+    that the storage thread drains all the time (`GATHER_SECONDS` after the first add, in one go for all that came
+    meanwhile): entries lie in the log in the order in which they came, ledger by ledger within one drain.
+
+    A checkpoint is asked for when a log was rotated, with the stamp of what the rotated logs hold for certain.
+    """
+
+    _in_order = False
+    _gather_seconds = GATHER_SECONDS
+
+    def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
+        if self._checkpointer is not None:  # the replay puts from a thread of its own and flushes by itself
+            self._background.request()
+        return super().account(ledger_id, nbytes, count)
+
+    def _run_drain(self, drain: Drain) -> None:
+        drain.run()
+        self._drained()
+
+    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
+        if self._log_per_ledger or covers(self._rotated_stamp, marks):
+            self.logs.checkpoint()
+        else:
+            self.logs.sync()  # what the marks cover is partly in the current log
+
+
+class SortedLedgerStorage(MemTableStorage):
+    """A memtable of `skipListSizeLimit` bytes in front of what `InterleavedLedgerStorage` does.
+
+    A full memtable is frozen and drained in (ledger, entry) order. A drain may grow the current log beyond
+    `logSizeLimit`; the log is rotated behind it if it is full, or another than before, and a checkpoint is asked for
+    with the stamp of the map. A checkpoint that needs more than the rotated logs hold rotates the current one first.
+
+    With one log per ledger the frozen map is cut into ledgers, drained on `numOfMemtableFlushThreads` threads; a
+    checkpoint syncs all logs, every `flushInterval`.
+    """
+
+    _in_order = True
+    _prepared: Drain | None = None
+
+    def _run_drain(self, drain: Drain) -> None:
+        if self._prepared is not drain:  # a second try must not take the log of the first for the one before
+            self.logs.prepare_memtable_flush()
+            self._prepared = drain
+        drain.run(self._flusher)
+        self._prepared = None  # it would keep the entries of the map
+        self._drained()
+        self.logs.commit_memtable_flush()
+
+    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
+        self.logs.checkpoint()
+
+    def checkpoint(self, marks: Sequence[LogMark]) -> None:
+        with self._checkpoint_lock:
+            self._background.run(lambda: self._prepare_logs(marks))
+            self._make_durable(lambda: self._sync_logs(marks))
+
+    def _prepare_logs(self, marks: Sequence[LogMark]) -> None:
+        self._drain_up_to(marks)
+        if not self._log_per_ledger and not covers(self._rotated_stamp, marks):
+            self.logs.rotate()

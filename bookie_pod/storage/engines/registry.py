@@ -19,12 +19,11 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.detection import check_engine, check_not_lost, stamp_index
 from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.interleaved import InterleavedLedgerStorage
+from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage
 from bookie_pod.storage.engines.metrics import MemTableMetrics, NoMemTableMetrics, NoMetrics, StorageMetrics
 from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, check_name, is_db, short_name
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
-from bookie_pod.storage.engines.sorted import SortedLedgerStorage
 from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
@@ -133,18 +132,8 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
         raise
     _log.info("ledger storage opened", engine=short_name(settings.engine), ledgers=len(cache.records))
     flags = StorageFlags(parts.files, index_directories[0])
-    if settings.engine == INTERLEAVED_LEDGER_STORAGE:
-        return InterleavedLedgerStorage(
-            logs,
-            cache,
-            parts.on_loop,
-            metrics,
-            flags=flags,
-            folders=settings.ledger_directories,
-            memtable_bytes=options.memtable_bytes,
-            log_per_ledger=entry_log.per_ledger,
-        )
-    return SortedLedgerStorage(
+    engine = InterleavedLedgerStorage if settings.engine == INTERLEAVED_LEDGER_STORAGE else SortedLedgerStorage
+    return engine(
         logs,
         cache,
         parts.on_loop,

@@ -17,10 +17,10 @@ Source: reference bookie behaviour, section 6.5; reference on-disk formats, sect
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
@@ -51,21 +51,8 @@ class Recovered:
     """Compacted logs that are damaged, and how. Their sources stay, for what the index finds there."""
 
 
-class Compactor(Protocol):
+class Compactor(ABC):
     """Moves the live entries of one log away; the log may be deleted when it returns."""
-
-    def compact(self, source: Source) -> int:
-        """Bytes that were copied. Raises `LogDamaged`, `IndexNotMoved`, another `StorageFault`, `CollectionStopped`;
-        then the log stays."""
-        ...
-
-    def recover(self, leave: Container[int]) -> Recovered:
-        """Finish what a crash interrupted, but for these compacted logs. `StorageFault`."""
-        ...
-
-
-class TransactionalCompactor:
-    """Copies into a log of its own; what a crash leaves of it is either worthless or complete."""
 
     def __init__(
         self,
@@ -80,6 +67,19 @@ class TransactionalCompactor:
         self._max_outstanding = max_outstanding
         self._rows = rows
         self._may_be_earlier_life = may_be_earlier_life
+
+    @abstractmethod
+    def compact(self, source: Source) -> int:
+        """Bytes that were copied. Raises `LogDamaged`, `IndexNotMoved`, another `StorageFault`, `CollectionStopped`;
+        then the log stays."""
+
+    @abstractmethod
+    def recover(self, leave: Container[int]) -> Recovered:
+        """Finish what a crash interrupted, but for these compacted logs. `StorageFault`."""
+
+
+class TransactionalCompactor(Compactor):
+    """Copies into a log of its own; what a crash leaves of it is either worthless or complete."""
 
     def compact(self, source: Source) -> int:
         with _changing_the_index():
@@ -181,22 +181,8 @@ class TransactionalCompactor:
         return split_location(location)[0] == source_id or not is_there(self._storage, location, ledger_id, entry_id)
 
 
-class PlainCompactor:
+class PlainCompactor(Compactor):
     """Appends to the logs that everybody appends to: with one log per ledger the only way."""
-
-    def __init__(
-        self,
-        storage: CollectedStorage,
-        pay: Pay,
-        max_outstanding: int,
-        rows: IndexedRows,
-        may_be_earlier_life: MayBeEarlierLife,
-    ) -> None:
-        self._storage = storage
-        self._pay = pay
-        self._max_outstanding = max_outstanding
-        self._rows = rows
-        self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
         with _changing_the_index():

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.engines import background, interleaved
-from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.engines import background
+from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, MemTableStorage
 from bookie_pod.storage.engines.metrics import NoMemTableMetrics
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
@@ -273,7 +273,7 @@ def test_one_log_per_ledger_is_drained_in_parallel_and_checkpointed_by_interval(
 
 
 def test_interleaved_drains_by_itself_once_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interleaved, "GATHER_SECONDS", 0.001)
+    monkeypatch.setattr(InterleavedLedgerStorage, "_gather_seconds", 0.001)
     bookie = MemTableBookie("interleaved")
     loop = threading.RLock()
 
