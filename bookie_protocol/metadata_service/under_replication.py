@@ -12,6 +12,8 @@ Invariants
 Errors: those of `interface` (`MetadataUnavailable` where nothing can be told, `MetadataNotFound` without a cluster);
 `MetadataDamaged` for a node that cannot be read, or a tree of another layout.
 
+Only `lock` and `release` take a `timeout`, for those who cannot wait for that of the session.
+
 Threads: the event loop on which the service was opened.
 
 Sources: reference metadata layout, sections 10 and 11; reference auto-recovery, sections 2, 3.3, 4 and 6.

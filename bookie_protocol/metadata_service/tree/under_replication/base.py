@@ -54,32 +54,30 @@ class UnderReplicationBase:
         await self.tree.ensure(self.locks, timeout=timeout)
         self._prepared = True
 
-    async def write(
-        self, name: str, data: bytes, timeout: float | None, *, open_to_all: bool = False, replace: bool = True
-    ) -> bool:
+    async def write(self, name: str, data: bytes, *, open_to_all: bool = False, replace: bool = True) -> bool:
         """Create the child `name`, or (with `replace`) overwrite it. Whether something was written."""
-        await self.prepare(timeout)
+        await self.prepare()
         path = f"{self.path}/{name}"
         while True:
             try:
-                await self.tree.create(path, data, open_to_all=open_to_all, timeout=timeout)
+                await self.tree.create(path, data, open_to_all=open_to_all)
                 return True
             except MetadataExists:
                 if not replace:
                     return False
             except MetadataNotFound:
-                await self.prepare(timeout, again=True)  # formatted or nuked under our hands
+                await self.prepare(again=True)  # formatted or nuked under our hands
                 continue
             try:
-                await self.tree.set(path, data, ANY_VERSION, timeout=timeout)
+                await self.tree.set(path, data, ANY_VERSION)
                 return True
             except MetadataNotFound:
                 continue  # removed meanwhile
 
-    async def read(self, name: str, timeout: float | None) -> bytes | None:
+    async def read(self, name: str) -> bytes | None:
         """The data of the child `name`; None if it is not there."""
         try:
-            return (await self.tree.get(f"{self.path}/{name}", timeout=timeout)).data
+            return (await self.tree.get(f"{self.path}/{name}")).data
         except MetadataNotFound:
-            await self.cluster.require(timeout=timeout)
+            await self.cluster.require()
             return None

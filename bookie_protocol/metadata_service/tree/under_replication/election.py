@@ -35,7 +35,7 @@ class AuditorElection:
         self._parent = f"{base.path}/{names.AUDITOR_ELECTION}"
         self._withdrawing: asyncio.Task[None] | None = None
 
-    async def elect(self, bookie_id: str, *, timeout: float | None = None) -> Auditorship:
+    async def elect(self, bookie_id: str) -> Auditorship:
         """Vote, and wait until it is our turn; cancelling takes the vote back. One candidacy at a time in a session."""
         data = formats.encode_vote(bookie_id)
         vote: str | None = None
@@ -44,16 +44,16 @@ class AuditorElection:
         try:
             while True:
                 session = self._tree.session_id
-                votes = await self._votes(timeout)
+                votes = await self._votes()
                 if vote is None or vote not in votes:  # not yet cast, or gone with an expired session
-                    vote = await self._cast(data, timeout)
+                    vote = await self._cast(data)
                     continue
                 place = votes.index(vote)
                 if place == 0:
                     with suppress(MetadataNotFound):
-                        await self._tree.set(self._parent, data, ANY_VERSION, timeout=timeout)
+                        await self._tree.set(self._parent, data, ANY_VERSION)
                     return Auditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
-                await self._wait_for(votes[place - 1], session, timeout)
+                await self._wait_for(votes[place - 1], session)
         except BaseException:
             self._withdraw_all(self._tree.session_id)
             raise
@@ -61,55 +61,55 @@ class AuditorElection:
     def _withdraw_all(self, session: int) -> None:
         self._withdrawing = self._tree.settle(lambda: self._withdraw(session), times=2)
 
-    async def current_auditor(self, *, timeout: float | None = None) -> str | None:
+    async def current_auditor(self) -> str | None:
         """The bookie id of the oldest vote; None: there is no auditor."""
         while True:
-            votes = await self._votes(timeout)
+            votes = await self._votes()
             if not votes:
-                await self._base.cluster.require(timeout=timeout)
+                await self._base.cluster.require()
                 return None
             path = f"{self._parent}/{votes[0]}"
             with suppress(MetadataNotFound):  # gone just now: look again
-                return formats.decode_vote((await self._tree.get(path, timeout=timeout)).data, path)
+                return formats.decode_vote((await self._tree.get(path)).data, path)
 
-    async def _votes(self, timeout: float | None) -> list[str]:
+    async def _votes(self) -> list[str]:
         """Names of all votes, oldest first."""
         try:
-            listed = (await self._tree.children(self._parent, timeout=timeout)).names
+            listed = (await self._tree.children(self._parent)).names
         except MetadataNotFound:
             return []
         numbered = ((names.vote_number(name), name) for name in listed)
         return [name for _, name in sorted((number, name) for number, name in numbered if number is not None)]
 
-    async def _cast(self, data: bytes, timeout: float | None) -> str:
+    async def _cast(self, data: bytes) -> str:
         prefix = f"{self._parent}/{names.VOTE_PREFIX}"
-        await self._base.prepare(timeout)
-        await self._tree.ensure(self._parent, timeout=timeout)
-        path = await self._tree.create(prefix, data, ephemeral=True, sequential=True, timeout=timeout)
-        return await self._oldest_of_ours(path.rpartition("/")[2], timeout)
+        await self._base.prepare()
+        await self._tree.ensure(self._parent)
+        path = await self._tree.create(prefix, data, ephemeral=True, sequential=True)
+        return await self._oldest_of_ours(path.rpartition("/")[2])
 
-    async def _oldest_of_ours(self, newest: str, timeout: float | None) -> str:
+    async def _oldest_of_ours(self, newest: str) -> str:
         """Lost answers may have left older votes behind, for which others would wait for ever: keep only the oldest."""
         session = self._tree.session_id
-        ours = await self._ours(session, timeout)
+        ours = await self._ours(session)
         for vote in ours[1:]:
-            await self._tree.delete_own(f"{self._parent}/{vote}", session, timeout=timeout)
+            await self._tree.delete_own(f"{self._parent}/{vote}", session)
         return ours[0] if ours else newest
 
-    async def _ours(self, session: int, timeout: float | None = None) -> list[str]:
+    async def _ours(self, session: int) -> list[str]:
         """The votes of this session, oldest first."""
         ours = []
-        for vote in await self._votes(timeout):
-            stat = await self._tree.exists(f"{self._parent}/{vote}", timeout=timeout)
+        for vote in await self._votes():
+            stat = await self._tree.exists(f"{self._parent}/{vote}")
             if stat is not None and stat.owner == session:
                 ours.append(vote)
         return ours
 
-    async def _wait_for(self, vote: str, session: int, timeout: float | None) -> None:
+    async def _wait_for(self, vote: str, session: int) -> None:
         """Wait until this vote, the one before ours, changes. Not when `session` has ended meanwhile: our vote has gone
         with it, and only its next session watches."""
         changed = asyncio.Event()
-        stat = await self._tree.exists(f"{self._parent}/{vote}", watch=changed.set, timeout=timeout)
+        stat = await self._tree.exists(f"{self._parent}/{vote}", watch=changed.set)
         if stat is not None and self._tree.session_id == session:
             await changed.wait()
 

@@ -78,34 +78,34 @@ class Locks:
             raise
         self._unsettled.discard(lock.ledger_id)
 
-    async def locked_by(self, ledger_id: int, timeout: float | None) -> str | None:
+    async def locked_by(self, ledger_id: int) -> str | None:
         path = self._base.lock(ledger_id)
         try:
-            return formats.decode_lock((await self._tree.get(path, timeout=timeout)).data, path)
+            return formats.decode_lock((await self._tree.get(path)).data, path)
         except MetadataNotFound:
-            await self._base.cluster.require(timeout=timeout)
+            await self._base.cluster.require()
             return None
 
-    async def all(self, timeout: float | None) -> Mapping[int, LockHolder]:
+    async def all(self) -> Mapping[int, LockHolder]:
         async def read(ledger_id: int) -> tuple[int, LockHolder | None]:
             path = self._base.lock(ledger_id)
             try:
-                node = await self._tree.get(path, timeout=timeout)
+                node = await self._tree.get(path)
             except MetadataNotFound:
                 return ledger_id, None
             host = formats.decode_lock(node.data, path)
             return ledger_id, LockHolder(host, node.stat.owner, node.stat.ctime_ms)
 
-        await self._tree.sync(self._base.path, timeout=timeout)
+        await self._tree.sync(self._base.path)
         try:
-            listed = (await self._tree.children(self._base.locks, timeout=timeout)).names
+            listed = (await self._tree.children(self._base.locks)).names
         except MetadataNotFound:
-            await self._base.cluster.require(timeout=timeout)
+            await self._base.cluster.require()
             return {}
         ids = sorted(found for found in map(names.lock_ledger_id, listed) if found is not None)
         return {i: holder async for i, holder in read_ahead(_each(ids), read, _READ_AHEAD) if holder is not None}
 
-    async def _lock(self, ledger_id: int, mark: NodeStat | None, timeout: float | None) -> LedgerLock:
+    async def _lock(self, ledger_id: int, mark: NodeStat | None, timeout: float | None = None) -> LedgerLock:
         path = self._base.lock(ledger_id)
         self._refuse_own(ledger_id)
         self._unsettled.add(ledger_id)
@@ -153,15 +153,15 @@ class Locks:
 
     # --- any ledger -------------------------------------------------------------------------------------------
 
-    async def find(self, timeout: float | None, skip: Collection[int] = ()) -> tuple[LedgerLock | None, asyncio.Event]:
+    async def find(self, skip: Collection[int] = ()) -> tuple[LedgerLock | None, asyncio.Event]:
         """Lock a marked ledger; None: there is none that is not locked, but for those in `skip`.
 
         The event is set as soon as anything that this search saw changes.
         """
-        await self._base.prepare(timeout)
+        await self._base.prepare()
         while True:
             changed = self._changed
-            lock = await self._walk("", 0, timeout, skip)
+            lock = await self._walk("", 0, skip)
             stale = [path for path, known in self._directories.items() if known.is_stale]
             if lock is not None or not stale:
                 return lock, changed
@@ -172,39 +172,37 @@ class Locks:
         """The next search asks the service for all that it sees."""
         self._directories.clear()
 
-    async def _walk(
-        self, directory: str, level: int, timeout: float | None, skip: Collection[int]
-    ) -> LedgerLock | None:
+    async def _walk(self, directory: str, level: int, skip: Collection[int]) -> LedgerLock | None:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
-            return None if ledger_id is None or ledger_id in skip else await self._try_lock(ledger_id, timeout)
-        listed = await self._list(self._base.ledgers + directory, timeout)
+            return None if ledger_id is None or ledger_id in skip else await self._try_lock(ledger_id)
+        listed = await self._list(self._base.ledgers + directory)
         count = len(listed.groups)
         start = self._random.randrange(count) if count else 0
         for place in range(start, start + count):
-            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, timeout, skip)
+            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, skip)
             if lock is not None:
                 return lock
             listed.misses += 1
         return None
 
-    async def _try_lock(self, ledger_id: int, timeout: float | None) -> LedgerLock | None:
-        locks = await self._list(self._base.locks, timeout)
+    async def _try_lock(self, ledger_id: int) -> LedgerLock | None:
+        locks = await self._list(self._base.locks)
         if names.leaf_name(ledger_id) in locks.names:
             return None
         path = self._base.mark(ledger_id)
-        stat = await self._tree.exists(path, timeout=timeout)
+        stat = await self._tree.exists(path)
         if stat is None:  # on its way in or out: the watch wakes us if it comes
-            stat = await self._tree.exists(path, watch=self._tell, timeout=timeout)
+            stat = await self._tree.exists(path, watch=self._tell)
         if stat is None:
             return None
         try:
-            return await self._lock(ledger_id, stat, timeout)
+            return await self._lock(ledger_id, stat)
         except MetadataExists:
             locks.misses += 1
             return None
 
-    async def _list(self, path: str, timeout: float | None) -> _Directory:
+    async def _list(self, path: str) -> _Directory:
         now = asyncio.get_running_loop().time()
         known = self._directories.get(path)
         if known is not None and known.may_serve(now):
@@ -216,13 +214,13 @@ class Locks:
             self._tell()
 
         try:
-            children = await self._tree.children(path, watch=changed, timeout=timeout)
+            children = await self._tree.children(path, watch=changed)
         except MetadataNotFound:
             if path not in (self._base.ledgers, self._base.locks):
                 self._directories.pop(path, None)
                 return found  # gone since its parent was listed, whose watch tells
-            await self._base.prepare(timeout, again=True)  # formatted under our hands
-            children = await self._tree.children(path, watch=changed, timeout=timeout)
+            await self._base.prepare(again=True)  # formatted under our hands
+            children = await self._tree.children(path, watch=changed)
         found.names = frozenset(children.names)
         if path != self._base.locks:
             found.groups = sorted(filter(names.is_group, children.names))

@@ -1,6 +1,8 @@
-"""All parts of the tree behind the interface.
+"""The tree `underreplication`: marks, locks, and what all auditors and workers of a cluster agree on.
 
 Threads: event loop only.
+
+Sources: reference metadata layout, sections 10, 10.5 and 10.6.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from random import Random
 from typing import Final
 
+from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.tree.nodes import Node, Watch
+from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
-from bookie_protocol.metadata_service.tree.under_replication.settings import Settings
+from bookie_protocol.metadata_service.tree.watching import changes
 from bookie_protocol.metadata_service.under_replication import (
     AuditorCheck,
     LedgerLock,
@@ -29,59 +34,58 @@ RECHECK_SECONDS: Final = 60.0
 
 
 class UnderReplication:
-    """The tree `underreplication`. `timeout` as in `interface`: seconds for each request, None for the default.
-    `random`: the order in which work is looked for."""
+    """The tree `underreplication`. `timeout` as in `interface`, where one may be given. `random`: the order in
+    which work is looked for."""
 
     def __init__(self, base: UnderReplicationBase, random: Random | None = None) -> None:
         self._marks = Marks(base)
         self._locks = Locks(base, random)
-        self._settings = Settings(base)
+        self._base = base
+        self._tree = base.tree
+        self._disable = f"{base.path}/{names.DISABLE}"
+        self._delay = f"{base.path}/{names.LOST_BOOKIE_RECOVERY_DELAY}"
 
     # --- marks ------------------------------------------------------------------------------------------------
 
-    async def mark(
-        self, ledger_id: int, missing_replicas: Collection[str], *, ctime_ms: int | None, timeout: float | None = None
-    ) -> None:
+    async def mark(self, ledger_id: int, missing_replicas: Collection[str], *, ctime_ms: int | None) -> None:
         """Mark a ledger; replicas join those of an existing mark, which stays as it is if it has them all.
 
         `ctime_ms` None: the time is not recorded (`storeSystemTimeAsLedgerUnderreplicatedMarkTime=false`).
         """
-        await self._marks.mark(ledger_id, missing_replicas, ctime_ms, timeout)
+        await self._marks.mark(ledger_id, missing_replicas, ctime_ms)
 
-    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> bool:
+    async def renew(self, ledger_id: int) -> bool:
         """See that a mark outlives a repair under way, which may have looked too early; False: there is no mark."""
-        return await self._marks.renew(ledger_id, timeout)
+        return await self._marks.renew(ledger_id)
 
-    async def count(self, *, timeout: float | None = None) -> int:
+    async def count(self) -> int:
         """How many ledgers are marked, without reading the marks: of many, those whose directories are there."""
-        return await self._marks.count(timeout)
+        return await self._marks.count()
 
-    async def read(self, ledger_id: int, *, timeout: float | None = None) -> UnderreplicatedLedger | None:
+    async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
         """The mark of a ledger; None: it is not marked."""
-        return await self._marks.read(ledger_id, timeout)
+        return await self._marks.read(ledger_id)
 
-    def list(
-        self, predicate: ReplicaPredicate | None = None, *, timeout: float | None = None
-    ) -> AsyncIterator[UnderreplicatedLedger]:
+    def list(self, predicate: ReplicaPredicate | None = None) -> AsyncIterator[UnderreplicatedLedger]:
         """Every mark, in ascending order of ids, bounded in memory. Marks made or removed meanwhile may show; one that
         is damaged says so, unless there is a predicate, which it cannot be asked for."""
-        return self._marks.list(predicate, timeout)
+        return self._marks.list(predicate)
 
-    async def unmark(self, ledger_id: int, *, timeout: float | None = None) -> None:
+    async def unmark(self, ledger_id: int) -> None:
         """Remove a mark, whoever set it (the ledger was deleted). None is fine."""
-        await self._marks.unmark(ledger_id, timeout)
+        await self._marks.unmark(ledger_id)
 
     # --- locks ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, *, skip: Collection[int] = (), timeout: float | None = None) -> LedgerLock:
+    async def acquire(self, *, skip: Collection[int] = ()) -> LedgerLock:
         """Lock a marked ledger; waits, without limit, for one and for auto-recovery to be enabled.
 
         Every mark has its turn: the tree is walked in random order, and passes over ledgers that are in `skip`, which
-        may change meanwhile. `timeout` is for each request.
+        may change meanwhile.
         """
         while True:
-            await self._until_enabled(timeout)
-            lock, changed = await self._locks.find(timeout, skip)
+            await self._until_enabled()
+            lock, changed = await self._locks.find(skip)
             if lock is not None:
                 return lock
             try:
@@ -90,91 +94,109 @@ class UnderReplication:
             except TimeoutError:
                 self._locks.forget_directories()
 
-    async def try_acquire(self, *, timeout: float | None = None) -> LedgerLock | None:
+    async def try_acquire(self) -> LedgerLock | None:
         """As `acquire`, but None at once if nothing can be locked or auto-recovery is disabled."""
-        if not await self.is_enabled(timeout=timeout):
+        if not await self.is_enabled():
             return None
-        return (await self._locks.find(timeout))[0]
+        return (await self._locks.find())[0]
 
     async def lock(self, ledger_id: int, *, timeout: float | None = None) -> LedgerLock:
         """Lock one ledger, marked or not. `MetadataExists`: it is locked already."""
         return await self._locks.lock(ledger_id, timeout)
 
-    async def mark_replicated(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
+    async def mark_replicated(self, lock: LedgerLock) -> None:
         """Remove the mark unless it was renewed since, then the lock. With a lock that was given back nothing is done.
         `SessionEnded`: the lock had ended, and the mark stands."""
         if lock.mark_version is not None and self._locks.holds(lock):
             await self._marks.remove(
                 lock.ledger_id,
                 lock.mark_version,
-                timeout,
                 created_ms=lock.mark_created_ms,
                 session_id=lock.session_id,
             )
-        await self.release(lock, timeout=timeout)
+        await self.release(lock)
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
         """Give a lock back; one that ended with its session is fine, and so is one that was given back before."""
         await self._locks.release(lock, timeout)
 
-    async def locked_by(self, ledger_id: int, *, timeout: float | None = None) -> str | None:
+    async def locked_by(self, ledger_id: int) -> str | None:
         """Who holds the lock of this ledger (a host name, as the holder wrote it); None: nobody."""
-        return await self._locks.locked_by(ledger_id, timeout)
+        return await self._locks.locked_by(ledger_id)
 
-    async def holders(self, *, timeout: float | None = None) -> Mapping[int, LockHolder]:
+    async def holders(self) -> Mapping[int, LockHolder]:
         """All locks, as of now: whoever took one before this call is among them, or has given it back."""
-        return await self._locks.all(timeout)
+        return await self._locks.all()
 
-    async def locks(self, *, timeout: float | None = None) -> Mapping[int, str]:
+    async def locks(self) -> Mapping[int, str]:
         """All locks: ledger id and the host of its holder."""
-        return {ledger_id: holder.host for ledger_id, holder in (await self._locks.all(timeout)).items()}
+        return {ledger_id: holder.host for ledger_id, holder in (await self._locks.all()).items()}
 
-    async def _until_enabled(self, timeout: float | None) -> None:
+    async def _until_enabled(self) -> None:
         while True:
             changed = asyncio.Event()
-            if await self._settings.is_enabled(timeout):  # without a watch: one would be left behind each time
+            if await self.is_enabled():  # without a watch: one would be left behind each time
                 return
-            if await self._settings.is_enabled(timeout, changed.set):
+            if await self.is_enabled(changed.set):
                 return
             await changed.wait()
 
     # --- settings ---------------------------------------------------------------------------------------------
 
-    async def is_enabled(self, *, timeout: float | None = None) -> bool:
+    async def is_enabled(self, watch: Watch | None = None) -> bool:
         """Whether auto-recovery is enabled in this cluster; it is until somebody disables it."""
-        return await self._settings.is_enabled(timeout)
+        if await self._tree.exists(self._disable, watch=watch) is not None:
+            return False
+        await self._base.cluster.require()
+        return True
 
-    async def enable(self, *, timeout: float | None = None) -> None:
+    async def enable(self) -> None:
         """`MetadataNotFound`: it is enabled already."""
-        await self._settings.enable(timeout)
+        try:
+            await self._tree.delete(self._disable)
+        except MetadataNotFound:
+            await self._base.cluster.require()
+            raise MetadataNotFound("auto-recovery is enabled already") from None
 
-    async def disable(self, *, timeout: float | None = None) -> None:
+    async def disable(self) -> None:
         """`MetadataExists`: it is disabled already."""
-        await self._settings.disable(timeout)
+        if not await self._base.write(names.DISABLE, b"", replace=False):
+            raise MetadataExists("auto-recovery is disabled already")
 
     def watch_enabled(self) -> Subscription[bool]:
         """Whether auto-recovery is enabled, now and after each change."""
-        return self._settings.watch_enabled()
+        return changes(self.is_enabled, lambda enabled: enabled)
 
-    async def lost_bookie_recovery_delay(self, *, timeout: float | None = None) -> int | None:
+    async def lost_bookie_recovery_delay(self) -> int | None:
         """Seconds between the loss of a bookie and its audit; None: nobody set it."""
-        return await self._settings.delay(timeout)
+        data = await self._base.read(names.LOST_BOOKIE_RECOVERY_DELAY)
+        return None if data is None else formats.decode_delay(data, self._delay)
 
-    async def initialize_lost_bookie_recovery_delay(self, seconds: int, *, timeout: float | None = None) -> bool:
+    async def initialize_lost_bookie_recovery_delay(self, seconds: int) -> bool:
         """Set the delay unless one is set; whether this call did it."""
-        return await self._settings.initialize_delay(seconds, timeout)
+        return await self._write_delay(seconds, replace=False)
 
-    async def set_lost_bookie_recovery_delay(self, seconds: int, *, timeout: float | None = None) -> None:
+    async def set_lost_bookie_recovery_delay(self, seconds: int) -> None:
         """Set the delay. Setting the present value again asks the auditor for an audit now."""
-        await self._settings.set_delay(seconds, timeout)
+        await self._write_delay(seconds, replace=True)
+
+    async def _write_delay(self, seconds: int, *, replace: bool) -> bool:
+        data = formats.encode_delay(seconds)
+        return await self._base.write(names.LOST_BOOKIE_RECOVERY_DELAY, data, open_to_all=True, replace=replace)
 
     def watch_lost_bookie_recovery_delay(self) -> Subscription[Versioned[int] | None]:
         """The delay, now and after each write, also of the same value (then with a greater version)."""
-        return self._settings.watch_delay()
 
-    async def check_time(self, check: AuditorCheck, *, timeout: float | None = None) -> int | None:
+        def show(node: Node | None) -> Versioned[int] | None:
+            return None if node is None else Versioned(formats.decode_delay(node.data, self._delay), node.stat.version)
+
+        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
+        return changes(lambda watch: self._base.cluster.watched(self._delay, watch), show)
+
+    async def check_time(self, check: AuditorCheck) -> int | None:
         """When this check last ran to its end, in ms since the epoch; None: never."""
-        return await self._settings.check_time(check, timeout)
+        data = await self._base.read(check.value)
+        return None if data is None else formats.decode_check_time(data, f"{self._base.path}/{check.value}")
 
-    async def set_check_time(self, check: AuditorCheck, time_ms: int, *, timeout: float | None = None) -> None:
-        await self._settings.set_check_time(check, time_ms, timeout)
+    async def set_check_time(self, check: AuditorCheck, time_ms: int) -> None:
+        await self._base.write(check.value, formats.encode_check_time(check, time_ms))

@@ -42,30 +42,28 @@ class Marks:
         self._base = base
         self._tree = base.tree
 
-    async def mark(
-        self, ledger_id: int, missing_replicas: Collection[str], ctime_ms: int | None, timeout: float | None
-    ) -> None:
-        await self._base.prepare(timeout)
+    async def mark(self, ledger_id: int, missing_replicas: Collection[str], ctime_ms: int | None) -> None:
+        await self._base.prepare()
         path = self._base.mark(ledger_id)
         for _ in range(_MAX_ATTEMPTS):
             try:
-                await self._tree.create(path, formats.encode_mark(missing_replicas, ctime_ms), timeout=timeout)
+                await self._tree.create(path, formats.encode_mark(missing_replicas, ctime_ms))
                 return
             except MetadataNotFound:
-                await self._create_parents(path, timeout)
+                await self._create_parents(path)
             except MetadataExists:
                 with suppress(MetadataVersionConflict, MetadataNotFound):
-                    await self._extend(ledger_id, path, missing_replicas, ctime_ms, timeout)
+                    await self._extend(ledger_id, path, missing_replicas, ctime_ms)
                     return
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
-    async def renew(self, ledger_id: int, timeout: float | None) -> bool:
+    async def renew(self, ledger_id: int) -> bool:
         """Give the mark another version, by writing what it says anew; False: it is gone."""
         path = self._base.mark(ledger_id)
         for _ in range(_MAX_ATTEMPTS):
             try:
-                node = await self._tree.get(path, timeout=timeout)
-                await self._tree.set(path, node.data, node.stat.version, timeout=timeout)
+                node = await self._tree.get(path)
+                await self._tree.set(path, node.data, node.stat.version)
                 return True
             except MetadataVersionConflict:
                 continue  # somebody's change may be older than the repair: what we read may have been older still
@@ -73,30 +71,28 @@ class Marks:
                 return False
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
-    async def count(self, timeout: float | None) -> int:
+    async def count(self) -> int:
         """Few are looked at one by one: a directory may be left without its mark, and people wait for a zero."""
-        await self._base.cluster.require(timeout=timeout)
+        await self._base.cluster.require()
         count, first = 0, []
-        async for ledger_id in self._ids("", timeout):
+        async for ledger_id in self._ids(""):
             count += 1
             if count <= COUNTED_ONE_BY_ONE:
                 first.append(ledger_id)
         if count > COUNTED_ONE_BY_ONE:
             return count
-        return sum([await self._tree.exists(self._base.mark(each), timeout=timeout) is not None for each in first])
+        return sum([await self._tree.exists(self._base.mark(each)) is not None for each in first])
 
-    async def read(self, ledger_id: int, timeout: float | None) -> UnderreplicatedLedger | None:
-        node = await self._find(ledger_id, timeout)
+    async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
+        node = await self._find(ledger_id)
         if node is None:
-            await self._base.cluster.require(timeout=timeout)
+            await self._base.cluster.require()
             return None
         return formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
 
-    async def list(
-        self, predicate: ReplicaPredicate | None, timeout: float | None
-    ) -> AsyncIterator[UnderreplicatedLedger]:
+    async def list(self, predicate: ReplicaPredicate | None) -> AsyncIterator[UnderreplicatedLedger]:
         async def read(ledger_id: int) -> UnderreplicatedLedger | None:
-            node = await self._find(ledger_id, timeout)
+            node = await self._find(ledger_id)
             if node is None:
                 return None
             try:
@@ -104,8 +100,8 @@ class Marks:
             except MetadataDamaged as error:
                 return UnderreplicatedLedger(ledger_id, (), damage=str(error))
 
-        await self._base.cluster.require(timeout=timeout)
-        async for found in read_ahead(self._ids("", timeout), read, READ_AHEAD):
+        await self._base.cluster.require()
+        async for found in read_ahead(self._ids(""), read, READ_AHEAD):
             if found is None:
                 continue
             if predicate is None or (found.damage is None and predicate(found.replicas)):
@@ -115,7 +111,6 @@ class Marks:
         self,
         ledger_id: int,
         version: int,
-        timeout: float | None,
         *,
         created_ms: int | None = None,
         session_id: int | None = None,
@@ -127,61 +122,59 @@ class Marks:
         """
         path = self._base.mark(ledger_id)
         try:
-            await self._tree.delete(path, version, created_ms=created_ms, session_id=session_id, timeout=timeout)
+            await self._tree.delete(path, version, created_ms=created_ms, session_id=session_id)
         except MetadataVersionConflict:
             return False
         except MetadataNotFound:
             return True
         with suppress(MetadataError):  # the mark is gone, whatever becomes of its directories
-            await self._prune(parent_of(path), timeout)
+            await self._prune(parent_of(path))
         return True
 
-    async def unmark(self, ledger_id: int, timeout: float | None) -> None:
-        await self.remove(ledger_id, ANY_VERSION, timeout)
+    async def unmark(self, ledger_id: int) -> None:
+        await self.remove(ledger_id, ANY_VERSION)
 
-    async def _find(self, ledger_id: int, timeout: float | None) -> Node | None:
+    async def _find(self, ledger_id: int) -> Node | None:
         try:
-            return await self._tree.get(self._base.mark(ledger_id), timeout=timeout)
+            return await self._tree.get(self._base.mark(ledger_id))
         except MetadataNotFound:
             return None
 
-    async def _extend(
-        self, ledger_id: int, path: str, missing: Collection[str], ctime_ms: int | None, timeout: float | None
-    ) -> None:
-        node = await self._tree.get(path, timeout=timeout)
+    async def _extend(self, ledger_id: int, path: str, missing: Collection[str], ctime_ms: int | None) -> None:
+        node = await self._tree.get(path)
         found = formats.decode_mark(ledger_id, node.data, path)
         new = [replica for replica in missing if replica not in found.replicas]
         if new:
             data = formats.encode_mark((*found.replicas, *new), found.ctime_ms if ctime_ms is None else ctime_ms)
-            await self._tree.set(path, data, node.stat.version, timeout=timeout)
+            await self._tree.set(path, data, node.stat.version)
 
-    async def _create_parents(self, path: str, timeout: float | None) -> None:
+    async def _create_parents(self, path: str) -> None:
         groups = path.removeprefix(self._base.ledgers).split("/")[1:-1]
         for depth in range(1, len(groups) + 1):
             try:
-                await self._tree.ensure("/".join((self._base.ledgers, *groups[:depth])), timeout=timeout)
+                await self._tree.ensure("/".join((self._base.ledgers, *groups[:depth])))
             except MetadataNotFound:  # pruned, or the whole tree formatted, under our hands
-                await self._base.prepare(timeout, again=True)
+                await self._base.prepare(again=True)
                 return
 
-    async def _prune(self, path: str, timeout: float | None) -> None:
+    async def _prune(self, path: str) -> None:
         while path != self._base.ledgers:
-            stat = await self._tree.exists(path, timeout=timeout)
+            stat = await self._tree.exists(path)
             if stat is None or stat.children > 0:
                 return
-            await self._tree.delete(path, stat.version, timeout=timeout)
+            await self._tree.delete(path, stat.version)
             path = parent_of(path)
 
-    async def _ids(self, directory: str, timeout: float | None, level: int = 0) -> AsyncGenerator[int, None]:
+    async def _ids(self, directory: str, level: int = 0) -> AsyncGenerator[int, None]:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
             if ledger_id is not None:
                 yield ledger_id
             return
         try:
-            children = await self._tree.children(self._base.ledgers + directory, timeout=timeout)
+            children = await self._tree.children(self._base.ledgers + directory)
         except MetadataNotFound:
             return
         for name in sorted(filter(names.is_group, children.names)):
-            async for ledger_id in self._ids(f"{directory}/{name}", timeout, level + 1):
+            async for ledger_id in self._ids(f"{directory}/{name}", level + 1):
                 yield ledger_id
