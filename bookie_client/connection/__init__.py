@@ -1,7 +1,6 @@
 """Connections to bookies: wire dialects, one pipelined connection per bookie, the pool.
 
-dialect.Dialect              v2 or v3: bytes in, `Answer` out; one frame serves all replicas of an add (`added_v3`:
-                             answers to adds, many at a glance)
+dialect.Dialect              v2 or v3: bytes in, `Answer` out; one frame serves all replicas of an add
 pool.ChannelPool             channels to bookies; its `connector` is the network, which a simulation replaces (only
                              the event loop's clock is looked at)
 operations.BookieOperations  single requests, awaited: fence, LAC, long poll, batch read, force, space, list of

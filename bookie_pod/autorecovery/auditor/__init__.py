@@ -9,7 +9,7 @@ marking                         marks unless it is marked so already or locked; 
 withdrawals                     takes marks back when the bookies they name are there again
 periodic, sweep                 when a check is due; a pass with second looks and a cursor that another auditor takes
                                 up
-ledgers_check, replicas_check, placement_check, copies  what is looked at; counting copies against striping
+ledgers_check, replicas_check, placement_check  what is looked at; counting copies against striping
 runs, control, status           records of kind `auditor`, what operators ask for, what is shown
 
 - A copy is marked missing when its bookie has been registered nowhere for longer than the delay, or when the bookie

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.connection.added_v3 import MIN_COLUMNS, run_of_any_shape, run_of_one_shape
 from bookie_client.connection.dialect_v2 import V2Dialect
-from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.dialect_v3 import MIN_COLUMNS, V3Dialect, run_of_any_shape, run_of_one_shape
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
