@@ -78,12 +78,12 @@ def read_header(entry: bytes | bytearray | memoryview, offset: int = 0) -> Entry
         raise _too_short("entry", len(entry) - offset, ENTRY_HEADER_SIZE) from None
 
 
-def read_prefix(entry: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int, int]:
+def read_prefix(entry: bytes | bytearray | memoryview) -> tuple[int, int, int]:
     """Ledger id, entry id and LAC, all that a bookie needs; BadRequest when fewer than 24 bytes are there."""
     try:
-        ledger_id, entry_id, lac = ENTRY_PREFIX.unpack_from(entry, offset)
+        ledger_id, entry_id, lac = ENTRY_PREFIX.unpack_from(entry)
     except struct.error:
-        raise _too_short("entry", len(entry) - offset, ENTRY_PREFIX_SIZE) from None
+        raise _too_short("entry", len(entry), ENTRY_PREFIX_SIZE) from None
     return ledger_id, entry_id, lac
 
 

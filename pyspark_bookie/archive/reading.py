@@ -58,10 +58,10 @@ def archived_ledgers(files: Files) -> dict[int, list[str | None]]:
 
 
 def read_payloads(
-    files: Files, ledger_id: int, parts: Sequence[ArchivedFile], throttle: Throttle, counter: Counter | None = None
+    files: Files, ledger_id: int, parts: Sequence[ArchivedFile], throttle: Throttle
 ) -> Iterator[list[bytes]]:
     """The payloads in order. Raises `EntryDamaged` for what is not what was written, `FileNotFoundError`."""
-    for batch in _batches(files, ledger_id, parts, throttle, counter or Counter()):
+    for batch in _batches(files, ledger_id, parts, throttle, Counter()):
         yield batch.column("value").to_pylist()
 
 

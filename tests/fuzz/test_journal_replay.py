@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -89,8 +90,11 @@ def replay(data: bytes, mark: LogMark, skip: bool) -> None:
     total = sum(len(body) for _, _, _, body in found.events)
     assert total <= len(data)
     file = files.open(PATH)
-    tooled = list(read_records(file, 9, skip_invalid=True))
-    assert len(tooled) >= len(found.events)
+    tooled = 0
+    with suppress(JournalDamaged):
+        for _ in read_records(file, 9):
+            tooled += 1
+    assert tooled >= len(found.events)
 
 
 @pytest.mark.parametrize("seed", range(400))

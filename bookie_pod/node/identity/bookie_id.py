@@ -19,7 +19,6 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -125,10 +124,9 @@ def bookie_service_info(
     http_port: int | None = None,
     http_host: str | None = None,
     http_tls: bool = False,
-    more: Sequence[Endpoint] = (),
     network_location: str | None = None,
 ) -> BookieServiceInfo:
-    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own, then `more`; and where it stands."""
+    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own; and where it stands."""
     endpoints: list[Endpoint] = []
     if http_port is not None:
         http = host if http_host is None or http_host in EVERY_ADDRESS else http_host
@@ -136,7 +134,7 @@ def bookie_service_info(
         endpoints.append(Endpoint("httpserver", http, http_port, "http", extensions=encrypted))
     endpoints.append(Endpoint("bookie", host, port, BOOKIE_RPC, extensions=("tls",) if tls else ()))
     properties = {} if network_location is None else {"networkLocation": network_location}
-    return BookieServiceInfo((*endpoints, *more), properties)
+    return BookieServiceInfo(tuple(endpoints), properties)
 
 
 def _raw_address(options: BookieAddressOptions, network: HostNetwork) -> str:

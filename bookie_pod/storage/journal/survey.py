@@ -80,15 +80,12 @@ def may_start_at(file: File, journal_id: int, offset: int) -> bool:
     )
 
 
-def read_records(file: File, journal_id: int, start: int = 0, *, skip_invalid: bool = False) -> Iterator[JournalRecord]:
-    """The sound records of a file from `start` (0: its first), in order.
-
-    Raises `JournalDamaged` after them if the file is damaged there, unless `skip_invalid`.
-    """
-    survey = survey_journal(file, journal_id, start)
+def read_records(file: File, journal_id: int) -> Iterator[JournalRecord]:
+    """The sound records of a file in order. Raises `JournalDamaged` after them if the file is damaged there."""
+    survey = survey_journal(file, journal_id, 0)
     window = FileWindow(file, survey.size)
     yield from records_between(window, survey.header.version, survey.start, survey.end)
-    if survey.damage is not None and not skip_invalid:
+    if survey.damage is not None:
         raise survey.error()
 
 

@@ -116,9 +116,8 @@ def test_published_endpoints() -> None:
     )
     info = bookie_service_info("127.0.0.1", 32700, http_port=23700, http_host="0.0.0.0")
     assert encode_service_info(info).hex() == golden
-    more = Endpoint("grpc", "h", 3182, "grpc")
-    full = bookie_service_info("h", 3181, tls=True, http_port=8000, http_host="admin", http_tls=True, more=[more])
-    assert [endpoint.host for endpoint in full.endpoints] == ["admin", "h", "h"]
-    assert [endpoint.extensions for endpoint in full.endpoints] == [("tls",), ("tls",), ()]
+    full = bookie_service_info("h", 3181, tls=True, http_port=8000, http_host="admin", http_tls=True)
+    assert [endpoint.host for endpoint in full.endpoints] == ["admin", "h"]
+    assert [endpoint.extensions for endpoint in full.endpoints] == [("tls",), ("tls",)]
     assert dict(bookie_service_info("h", 3181, network_location="/a/r1").properties) == {"networkLocation": "/a/r1"}
     assert bookie_service_info("h", 3181).endpoints == (Endpoint("bookie", "h", 3181, "bookie-rpc"),)
