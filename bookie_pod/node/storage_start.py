@@ -28,8 +28,8 @@ from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import ReplayedJournals, replay_journals
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.integrity.consistency import ConsistencyCheck, ConsistencyReport, FindingKind
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_pod.storage.reserve import give_up_reserves
 from bookie_protocol.errors import StorageFault
 
@@ -134,7 +134,7 @@ class CheckCancelled(StorageFault):
 
 def check_consistency(storage: LedgerStorage, cancelled: Callable[[], bool] = lambda: False) -> ConsistencyReport:
     """Check everything. `StorageFault` with one line if something is damaged."""
-    check = ConsistencyCheck(scrubbed(storage), max_findings=MAX_LOGGED)
+    check = ConsistencyCheck(collected(storage), max_findings=MAX_LOGGED)
     while check.step():
         if cancelled():
             raise CheckCancelled("the consistency check was interrupted")

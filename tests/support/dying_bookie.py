@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from bookie_pod.storage.files_posix import PosixFile, PosixFiles
-from bookie_pod.storage.gc.engines import CollectedDirectory, CollectedEngine
+from bookie_pod.storage.gc.storage import CollectedDirectory, CollectedEngine
 
 PROGRAM = [sys.executable, os.path.abspath(__file__)]
 

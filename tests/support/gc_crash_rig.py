@@ -23,9 +23,9 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.schedule import Force
 from bookie_pod.storage.gc.state_file import GcStateFile
+from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.errors import NoSuchEntry
 from tests.support.gc_crash_workload import WORKLOAD, Checkpoint, Delete, Flush, Pass, Put, Step

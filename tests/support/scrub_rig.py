@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.gc.storage import CollectedStorage, collected
+from bookie_pod.storage.integrity.entry_check import DigestTypes
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import ScrubMetrics
-from bookie_pod.storage.integrity.scrub_storage import DigestTypes, ScrubbedStorage, scrubbed
 from bookie_protocol.digest import DigestType, digest_manager
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie
@@ -47,7 +48,7 @@ class ScrubRig:
 
     def open(self, metrics: ScrubMetrics | None = None) -> None:
         self.storage = self.bookie.open()
-        self.part: ScrubbedStorage = scrubbed(self.storage)[0]
+        self.part: CollectedStorage = collected(self.storage)[0]
         self.stopped.clear()
         self.scrub = LedgerScrub(
             self.part,

@@ -35,14 +35,13 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
-from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.gc.storage import CollectedStorage, collected
 
 _log = structlog.get_logger(__name__)
 

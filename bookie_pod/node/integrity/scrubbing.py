@@ -34,6 +34,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.gc.throttle import Throttle
 from bookie_pod.storage.integrity.journal_scrub import JournalScrub
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
@@ -41,7 +42,6 @@ from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataError
@@ -77,7 +77,7 @@ def make_scrubber(
     instruments = ScrubInstruments(registry)
     folders = options.current_folders(config.directories.ledger)
     parts: list[ScrubPart] = []
-    for part, folder, collector in zip(scrubbed(storage), folders, collectors, strict=False):
+    for part, folder, collector in zip(collected(storage), folders, collectors, strict=False):
         scrub = LedgerScrub(
             part,
             files,

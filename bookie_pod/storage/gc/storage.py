@@ -1,74 +1,200 @@
-"""What garbage collection needs of a storage engine: one ledger directory, or a whole engine.
+"""The storage engines as garbage collection and the scrubber see them: one ledger directory, or a whole engine.
 
-Threads: the garbage collection thread calls all of it, beside reads, writes and flushes.
+Threads: those of garbage collection and of the scrubber call all of it, beside reads, writes and flushes; `has_ledger`,
+`logs` and `forget_cached` also those of readers.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
 
-from bookie_pod.storage.engines.interface import Consent
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import Consent, LedgerStorage
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.logger import EntryLogger
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.location_rows import EntryMove
+from bookie_protocol.errors import NoLedgerIndex, StorageFault
 
 
-class CollectedStorage(Protocol):
+class CollectedStorage(ABC):
     """One space of entry logs with the index that points into it."""
 
-    @property
-    def logs(self) -> EntryLogger: ...
+    index_may_run_ahead: bool
+    """A power cut may leave rows of entries that were never acknowledged, which point beyond the end of a log."""
+
+    def __init__(self, storage: SingleDirectoryStorage | MemTableStorage) -> None:
+        self._owner = storage
 
     @property
-    def index_may_run_ahead(self) -> bool:
-        """A power cut may leave rows of entries that were never acknowledged, which point beyond the end of a log."""
-        ...
+    def logs(self) -> EntryLogger:
+        return self._owner.logs
 
+    @property
+    @abstractmethod
+    def failure(self) -> StorageFault | None:
+        """Why the whole directory is out of use."""
+
+    @abstractmethod
     def ledger_ids(self) -> Collection[int]:
         """Every ledger known here."""
-        ...
 
-    def has_ledger(self, ledger_id: int) -> bool: ...
+    @abstractmethod
+    def record(self, ledger_id: int) -> LedgerRecord | None:
+        """What is known of a ledger; None: it is not here."""
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return self.record(ledger_id) is not None
 
     def is_fenced(self, ledger_id: int) -> bool:
         """Whether it is here and fenced."""
-        ...
+        record = self.record(ledger_id)
+        return record is not None and record.fenced
 
     def watch(self, ledger_ids: Collection[int]) -> None:
         """From now on it is noticed who puts entries of these ledgers, and of no others."""
-        ...
+        self._owner.watch(ledger_ids)
 
     def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
         """Forget the ledger, in memory at once; durable with the next `flush`. Nothing happens without `consent`, which
         is asked on the event loop, where entries are put."""
-        ...
+        self._owner.delete_ledger(ledger_id, consent)
 
     def flush(self) -> None:
         """Make everything before this call durable. `StorageFault`."""
-        ...
+        self._owner.flush()
 
+    @abstractmethod
     def location_of(self, ledger_id: int, entry_id: int) -> int:
         """Where the index says the entry is; 0 when it says nothing. `StorageFault`."""
-        ...
 
-    def rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
-        """(entry id, location) of everything that the index has of a ledger; nothing of an unknown one.
-        `StorageFault`."""
-        ...
+    @abstractmethod
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
+        """(entry id, location) of everything that the index has of a ledger from `first_entry` on, ascending; nothing
+        of an unknown one. `StorageFault`."""
 
+    @abstractmethod
     def move(self, moves: Sequence[EntryMove]) -> int:
         """Point to the new places, where the index still names the old ones. How many moved.
 
         Durable on return, and so is every place that the index named before, though it may have been put by a move that
         failed: also without moves.
         """
-        ...
 
+    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Put the missing row of an entry; False if there is one meanwhile. Durable on return. `StorageFault`."""
+        return self.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+
+    @abstractmethod
     def settle(self) -> None:
         """What the index names from now on is not taken back any more, as it may be after a write that failed.
         `StorageFault`."""
-        ...
 
+    @abstractmethod
     def compact_index(self) -> None:
         """Give back the space of deleted index rows."""
-        ...
+
+    def refuse(self, locations: Collection[int]) -> None:
+        """Let reads of entries at these places fail as damaged from now on. The collection may change later."""
+        self._owner.refuse(locations)
+
+    @abstractmethod
+    def forget_cached(self, ledger_id: int) -> None:
+        """Drop what the read cache holds of a ledger."""
+
+
+class CollectedDirectory(CollectedStorage):
+    """One ledger directory of `DbLedgerStorage`."""
+
+    index_may_run_ahead = False
+
+    def __init__(self, directory: SingleDirectoryStorage) -> None:
+        super().__init__(directory)
+        self._directory = directory
+
+    @property
+    def failure(self) -> StorageFault | None:
+        return self._directory.failure
+
+    def ledger_ids(self) -> Collection[int]:
+        return self._directory.ledgers.ledger_ids()
+
+    def record(self, ledger_id: int) -> LedgerRecord | None:
+        return self._directory.ledgers.get(ledger_id)
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        return self._directory.locations.get(ledger_id, entry_id)
+
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
+        return self._directory.locations.rows(ledger_id, first_entry)
+
+    def move(self, moves: Sequence[EntryMove]) -> int:
+        return self._directory.locations.move(moves)
+
+    def settle(self) -> None:
+        self._directory.locations.settle()
+
+    def compact_index(self) -> None:
+        self._directory.locations.compact()
+
+    def forget_cached(self, ledger_id: int) -> None:
+        self._directory.read_cache.forget_ledger(ledger_id)
+
+
+class CollectedEngine(CollectedStorage):
+    """`SortedLedgerStorage` or `InterleavedLedgerStorage`: one space over all directories."""
+
+    index_may_run_ahead = True
+
+    def __init__(self, storage: MemTableStorage) -> None:
+        super().__init__(storage)
+        self._storage = storage
+
+    @property
+    def failure(self) -> StorageFault | None:
+        return None
+
+    def ledger_ids(self) -> Collection[int]:
+        return self._storage.ledger_ids()
+
+    def record(self, ledger_id: int) -> LedgerRecord | None:
+        return self._storage.cache.records.get(ledger_id)
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        try:
+            return self._storage.cache.get(ledger_id, entry_id)
+        except NoLedgerIndex:
+            return 0
+
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
+        try:
+            for page in self._storage.cache.scan(ledger_id, first_entry):
+                yield from page if not first_entry else (row for row in page if row[0] >= first_entry)
+        except NoLedgerIndex:
+            return
+
+    def move(self, moves: Sequence[EntryMove]) -> int:
+        moved = sum(self._storage.cache.move(*each) for each in moves)
+        self._storage.flush()
+        return moved
+
+    def settle(self) -> None:
+        """Pages in memory stay as they are until they are written."""
+
+    def compact_index(self) -> None:
+        """Index files have a place for each entry; nothing to compact."""
+
+    def forget_cached(self, ledger_id: int) -> None:
+        """Nothing that was read from a log is cached here."""
+
+
+def collected(storage: LedgerStorage) -> list[CollectedStorage]:
+    """What is collected and scrubbed separately: each directory of `DbLedgerStorage`, or the whole of the other
+    engines."""
+    if isinstance(storage, DbLedgerStorage):
+        return [CollectedDirectory(directory) for directory in storage.directories]
+    if isinstance(storage, MemTableStorage):
+        return [CollectedEngine(storage)]
+    raise TypeError(f"{type(storage).__name__} has no garbage collection")

@@ -10,16 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_storage import DigestTypes
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import DigestMismatch
 
 Report = Callable[[Damage], None]
 Pay = Callable[[int, int], None]
 """`pay(entries, bytes)` waits until that much may be read; raises `ScrubStopped`."""
+
+
+class DigestTypes(Protocol):
+    """The digest type that a ledger's metadata names."""
+
+    def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
+        """None: unknown, or nobody could tell now. May wait for the metadata service; never raises, but for
+        `ScrubStopped`. `fresh`: of the ledger that has this id now, for whoever is about to call an entry damaged; what
+        was learnt before may be of an earlier one. Any thread."""
+        ...
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Final
 
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
+from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
-from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
 from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault
 
 ROWS_AT_ONCE: Final = 256
@@ -26,7 +26,7 @@ class IndexCheck:
     """Checks that the index leads to the entries."""
 
     def __init__(
-        self, storage: ScrubbedStorage, entries: EntryCheck, report: Report, pay: Pay, counts: ScrubCounts
+        self, storage: CollectedStorage, entries: EntryCheck, report: Report, pay: Pay, counts: ScrubCounts
     ) -> None:
         self._storage = storage
         self._entries = entries
@@ -74,7 +74,7 @@ class IndexCheck:
     def _was_never_synced(self, error: StorageFault, location: int) -> bool:
         """Whether nothing but the row is left of an add whose bytes a power cut took: it was not acknowledged, or the
         replay would have given it another place."""
-        if not self._storage.collected.index_may_run_ahead or not isinstance(error, EntryDamaged):
+        if not self._storage.index_may_run_ahead or not isinstance(error, EntryDamaged):
             return False
         log_id, position = split_location(location)
         if not self._storage.logs.exists(log_id):
@@ -86,7 +86,7 @@ class IndexCheck:
         return end is not None and position >= end
 
 
-def _chunks(storage: ScrubbedStorage, ledger_id: int, first_entry: int) -> Iterator[list[tuple[int, int]]]:
+def _chunks(storage: CollectedStorage, ledger_id: int, first_entry: int) -> Iterator[list[tuple[int, int]]]:
     """Rows in lists, so that no iteration of the index stays open while the scrubber waits."""
     while True:
         rows = list(islice(storage.rows(ledger_id, first_entry), ROWS_AT_ONCE))

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.integrity.entry_check import EntryCheck
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.integrity.entry_check import DigestTypes, EntryCheck
 from bookie_pod.storage.integrity.index_check import IndexCheck
 from bookie_pod.storage.integrity.log_check import LogCheck
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
@@ -20,7 +21,6 @@ from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
-from bookie_pod.storage.integrity.scrub_storage import DigestTypes, ScrubbedStorage
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 
@@ -29,7 +29,7 @@ class LedgerScrub(ScrubPart):
 
     def __init__(
         self,
-        storage: ScrubbedStorage,
+        storage: CollectedStorage,
         files: Files,
         folder: str,
         pace: ScrubPace,

@@ -25,9 +25,9 @@ from bookie_pod.storage.entry_log.scanned import ScanEnd
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import find_row_behind
+from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class LogCheck:
 
     def __init__(
         self,
-        storage: ScrubbedStorage,
+        storage: CollectedStorage,
         files: Files,
         entries: EntryCheck,
         report: Report,
@@ -82,9 +82,7 @@ class LogCheck:
     def _has_row_behind(self, log_id: int, end: ScanEnd) -> bool:
         """Whether the index places an entry behind the end of a log that was never closed. If not, it was being written
         when the process or the power failed, and ends there: the rule of garbage collection."""
-        found = find_row_behind(
-            self._storage.collected, log_id, end.position, closed=False, breathe=lambda: self._pay(0, 0)
-        )
+        found = find_row_behind(self._storage, log_id, end.position, closed=False, breathe=lambda: self._pay(0, 0))
         return found is not None
 
     def _header(self, log_id: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import FLUSH_TRIES
 from bookie_pod.storage.entry_log.interface import Row
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
+from bookie_pod.storage.gc.storage import collected
 from bookie_protocol.errors import NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
@@ -45,7 +45,7 @@ def test_the_others_go_on_and_it_never_denies() -> None:
 
     with pytest.raises(StorageFault, match="/ledgers1 is gone"):
         storage.flush()  # so no mark moves
-    assert [part.failure is None for part in scrubbed(storage)] == [True, False]
+    assert [part.failure is None for part in collected(storage)] == [True, False]
     storage.close()
     storage = bookie.open()
     assert [storage.read(2, each) for each in range(3)] == [entry(2, each) for each in range(3)]

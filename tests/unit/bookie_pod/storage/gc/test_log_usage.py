@@ -13,8 +13,8 @@ import pytest
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.state_file import GcStateFile
+from bookie_pod.storage.gc.storage import collected
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import ENGINES

@@ -12,6 +12,7 @@ from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.node.storage_start import check_consistency
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
@@ -20,7 +21,6 @@ from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_pod.storage.integrity import consistency
 from bookie_pod.storage.integrity.consistency import ConsistencyCheck, ConsistencyReport, FindingKind
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.gc_rig import GcRig
 from tests.support.stored_disks import golden_disk, open_engine_on, write_disk
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_for_want_of_descriptors_is_no_finding(engine: str) 
     log_id = rig.write([1, 2], 3)
     rig.restart()
     rig.bookie.faults.fail("open", path=f"/{log_id:x}.log", errno=errno.EMFILE)
-    check = ConsistencyCheck(scrubbed(rig.storage))
+    check = ConsistencyCheck(collected(rig.storage))
     with pytest.raises(ResourcesShort):
         check.run()
     assert check.report.sound

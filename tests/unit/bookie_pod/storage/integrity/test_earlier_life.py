@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
@@ -15,7 +16,6 @@ from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from tests.support.gc_rig import GcRig
 from tests.support.memory_store import MemoryStores
 from tests.support.scrub_rig import FixedDigests, signed
@@ -70,7 +70,7 @@ def test_a_log_that_collection_no_longer_looks_at_is_not_forgotten(engine: str) 
 
 def _scrub(rig: GcRig) -> LedgerScrub:
     scrub = LedgerScrub(
-        scrubbed(rig.storage)[0],
+        collected(rig.storage)[0],
         rig.bookie.files,
         rig.bookie.directories[0],
         ScrubPace(threading.Event(), entries_per_second=0, bytes_per_second=0),
