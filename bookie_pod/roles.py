@@ -50,7 +50,7 @@ def roles_named(text: str) -> frozenset[Role]:
     try:
         return with_contained(Role(name) for name in text.split(","))
     except ValueError:
-        raise ValueError(f"of {text[:100]!r} one is no role; there are {', '.join(ROLE_NAMES)}") from None
+        raise ValueError(f"of {text[:100]!r} one is not a role; there are {', '.join(ROLE_NAMES)}") from None
 
 
 ROLE_NAMES: Final = tuple(role.value for role in Role)

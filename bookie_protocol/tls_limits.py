@@ -65,4 +65,4 @@ def _choose(context: ssl.SSLContext, suite: str, name: str) -> None:
     try:
         context.set_ciphers(name)
     except ssl.SSLError:
-        raise InvalidConfiguration(f"tlsEnabledCipherSuites: {suite} is no cipher suite that is there") from None
+        raise InvalidConfiguration(f"tlsEnabledCipherSuites: {suite} is not a cipher suite that OpenSSL has") from None

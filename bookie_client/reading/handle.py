@@ -185,7 +185,7 @@ class LedgerReader:
         behind such an error, tail again from the next entry.
         """
         if start < 0:
-            raise BadRequest(f"ledger {self.ledger_id}: {start} is no entry id")
+            raise BadRequest(f"ledger {self.ledger_id}: {start} is not an entry id")
         patience = self._context.options.tail_patience
         return tail(self._ledger, self._follower, self._confirmed_batches, start, patience)
 

@@ -101,7 +101,7 @@ class EntryReader:
     async def read_entry(self, entry_id: int) -> LedgerEntry:
         """One entry, whatever the last add confirmed is. Raises as iterating over `batches` does."""
         if entry_id < 0:
-            raise BadRequest(f"ledger {self._sources.ledger_id}: {entry_id} is no entry id")
+            raise BadRequest(f"ledger {self._sources.ledger_id}: {entry_id} is not an entry id")
         return await self._sources.read_one(entry_id)
 
     @property
@@ -125,7 +125,7 @@ class EntryReader:
     def _check(self, first: int, last: int, bound: int) -> None:
         ledger_id = self._sources.ledger_id
         if first < 0 or last < first - 1:
-            raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are no range")
+            raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are not a range")
         if last > bound:
             raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
 

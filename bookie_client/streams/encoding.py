@@ -108,7 +108,7 @@ def decode_document(data: bytes, format_: int, members: Set[str]) -> dict[str, A
     """The document of this format with no other members than these. Raises `ValueError`."""
     document = json.loads(data)
     if not isinstance(document, dict) or document.get("format") != format_:
-        raise ValueError(f"it is no document of format {format_}; a newer version may have written it")
+        raise ValueError(f"it is not a document of format {format_}; a newer version may have written it")
     _known(document, members)
     return document
 
@@ -210,7 +210,7 @@ _HEAD_MEMBERS: Final = frozenset({"format", *(field.name for field in fields(Hea
 def _row(stored: list[Any]) -> Row:
     ledger_id, entries, nbytes, closed_ms, crc = stored
     if not isinstance(ledger_id, int) or (entries is None) != (nbytes is None):
-        raise ValueError(f"{stored} is no ledger of a stream")
+        raise ValueError(f"{stored} is not a ledger of a stream")
     return (ledger_id, entries, nbytes, closed_ms, crc)
 
 

@@ -75,7 +75,7 @@ def stored_name(name: str) -> str:
         name = f"{tenant}/{namespace}/{domain}/{quote_plus(topic)}"
     if len(name.split("/")) != _LEVELS or not all(name.split("/")):
         raise BadRequest(
-            f"{name[:200]!r} is no managed ledger: it looks like tenant/namespace/persistent/topic, or"
+            f"{name[:200]!r} is not a managed ledger: it looks like tenant/namespace/persistent/topic, or"
             " persistent://tenant/namespace/topic"
         )
     return name

@@ -238,6 +238,6 @@ class Manifest:
 
     def _gone(self, position: StreamPosition) -> StreamPositionGone:
         return StreamPositionGone(
-            f"position {position} is no part of stream {self.name} any more, or never was: the earliest one is"
+            f"position {position} is not part of stream {self.name} any more, or never was: the earliest one is"
             f" {self.earliest}"
         )

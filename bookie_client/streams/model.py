@@ -42,8 +42,8 @@ def check_stream_name(name: str) -> str:
     """The name, if a stream or a cursor may have it; `BadRequest` otherwise."""
     if not _NAME.fullmatch(name):
         raise BadRequest(
-            f"{name[:100]!r} is no name of a stream or cursor: letters, digits, '_', '.' and '-', at most 200, and"
-            " neither '.' nor '-' first"
+            f"{name[:100]!r} is not a valid name of a stream or cursor: letters, digits, '_', '.' and '-', at most 200,"
+            " and neither '.' nor '-' first"
         )
     return name
 
@@ -67,7 +67,7 @@ class StreamPosition:
         """The position that `str` wrote. `BadRequest` for any other text."""
         match = re.fullmatch(r"(-1|\d{1,19}):(\d{1,19})", text)
         if match is None:
-            raise BadRequest(f"{text[:100]!r} is no position in a stream: it looks like LEDGER:ENTRY, as 7:120")
+            raise BadRequest(f"{text[:100]!r} is not a position in a stream: it looks like LEDGER:ENTRY, as 7:120")
         return cls(int(match[1]), int(match[2]))
 
 

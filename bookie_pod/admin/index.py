@@ -61,7 +61,7 @@ class IndexCompactions:
         for path in chosen:
             if path not in self._indexes:
                 known = ", ".join(self._indexes) or "none"
-                raise BadRequest(f"{path[:200]} is no location index of this bookie; its indexes: {known}")
+                raise BadRequest(f"{path[:200]} is not a location index of this bookie; its indexes: {known}")
         for path in chosen:
             if path not in self._wanted and not self._stopped:
                 self._wanted.add(path)
@@ -137,7 +137,7 @@ def _request(call: Call) -> RebuildRequest:
     members = {} if call.is_blank else call.members()
     unknown = sorted(members.keys() - {"directories", *_SWITCHES})
     if unknown:
-        raise BadRequest(f"{unknown[0][:100]} is no member of the body: use directories, {', '.join(_SWITCHES)}")
+        raise BadRequest(f"{unknown[0][:100]} is not a member of the body: use directories, {', '.join(_SWITCHES)}")
     locations, ledgers, accept_damage = (switch(members, name) for name in _SWITCHES)
     request = RebuildRequest(
         _folders(members.get("directories")), locations is not False, ledgers is not False, accept_damage is True

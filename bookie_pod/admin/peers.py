@@ -38,4 +38,4 @@ def _token(config: HttpConfig) -> str | None:
     except OSError as error:
         raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: it cannot be read: {error}") from error
     except ValueError as error:
-        raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: it is no file with tokens") from error
+        raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: it is not a file with tokens") from error

@@ -70,7 +70,7 @@ def read_token(path: str) -> str:
     except OSError as error:
         raise InvalidConfiguration(f"--token-file {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise InvalidConfiguration(f"--token-file {path}: it is no file with tokens") from error
+        raise InvalidConfiguration(f"--token-file {path}: it is not a file with tokens") from error
     if token is None:
         raise InvalidConfiguration(f"--token-file {path}: it holds no token")
     return token

@@ -82,7 +82,7 @@ def set_option(command: Command) -> Command:
 def seconds(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
     """The callback of an option that is a time-out: a positive number, and a finite one."""
     if given is not None and not 0 < given < inf:
-        raise click.BadParameter(f"{given:g} is no number of seconds: it must be above 0", context, option)
+        raise click.BadParameter(f"{given:g} is not a number of seconds: it must be above 0", context, option)
     return given
 
 

@@ -257,7 +257,7 @@ def _logins(auth: AuthConfig) -> Iterator[str]:
     try:
         re.compile(auth.jaas_allowed_ids)
     except re.error as error:
-        yield f"saslJaasClientAllowedIds={auth.jaas_allowed_ids}: is no regular expression: {error}"
+        yield f"saslJaasClientAllowedIds={auth.jaas_allowed_ids}: is not a regular expression: {error}"
 
 
 def _grpc_security(config: BookieConfig) -> Iterator[str]:

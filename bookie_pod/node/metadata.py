@@ -54,7 +54,7 @@ def read_credentials(path: str) -> tuple[str, str]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidConfiguration(f"zkAuthCredentialsPath={path}: {why}") from error
     user, colon, password = text.rstrip("\r\n").partition(":")
     if not (user and colon and password) or "\n" in text.rstrip("\r\n"):

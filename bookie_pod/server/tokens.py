@@ -118,7 +118,7 @@ def _line(number: int, words: list[bytes]) -> _Line:
     try:
         roles = roles_named(texts[0] if texts else Role.ADMIN.value)
     except ValueError:
-        raise ValueError(f"line {number}: what follows the token is no list of roles") from None
+        raise ValueError(f"line {number}: what follows the token is not a list of roles") from None
     return _Line(_digest(token), Holder(texts[1][:MAX_NAME] if len(texts) > 1 else f"token of line {number}", roles))
 
 

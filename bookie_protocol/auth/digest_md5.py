@@ -47,7 +47,7 @@ class DigestMd5Server:
         try:
             said = {name: value.decode(text) for name, value in fields.items()}
         except UnicodeDecodeError:
-            raise Unauthorized("a DIGEST-MD5 answer that is no text") from None
+            raise Unauthorized("a DIGEST-MD5 answer that is not text") from None
         for name, expected in _EXPECTED.items():
             if said.get(name, "auth" if name == "qop" else "") != expected:
                 raise Unauthorized(f"a DIGEST-MD5 answer whose {name} is not {expected}")

@@ -37,7 +37,7 @@ def parse_jaas(content: bytes) -> dict[str, tuple[LoginModule, ...]]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8") from None
+        raise ValueError("it is not text in UTF-8") from None
     tokens = _Tokens(_COMMENT.sub(lambda found: found[1] or " ", text))
     sections: dict[str, tuple[LoginModule, ...]] = {}
     while not tokens.at_end:

@@ -137,4 +137,4 @@ def _read_varint(data: bytes) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, index + 1
-    raise ValueError("the length before the message is no number")
+    raise ValueError("the length before the message is not a number")

@@ -77,7 +77,7 @@ def check_kind(kind: str) -> str:
     """The kind, if it may be one; `BadRequest` otherwise."""
     if not _KIND.fullmatch(kind):
         raise BadRequest(
-            f"{kind[:100]!r} is no kind of records: lower-case letters, digits and hyphens, a letter first"
+            f"{kind[:100]!r} is not a kind of records: lower-case letters, digits and hyphens, a letter first"
         )
     return kind
 
@@ -85,5 +85,7 @@ def check_kind(kind: str) -> str:
 def check_name(name: str) -> str:
     """The name, if a node may have it; `BadRequest` otherwise."""
     if not 0 < len(name) <= _MAX_NAME or "/" in name or name in (".", "..") or not name.isprintable():
-        raise BadRequest(f"{name[:100]!r} is no name of a record: 1 to {_MAX_NAME} printable characters without '/'")
+        raise BadRequest(
+            f"{name[:100]!r} is not a valid name of a record: 1 to {_MAX_NAME} printable characters without '/'"
+        )
     return name

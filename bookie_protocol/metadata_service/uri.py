@@ -143,7 +143,7 @@ def _root(text: str, path: str) -> str:
     if not root:
         raise _invalid(text, f"it has no path; the usual one is {DEFAULT_ROOT}")
     if "//" in root or any(part in (".", "..") for part in root.split("/")):
-        raise _invalid(text, f"{path!r} is no path of a node")
+        raise _invalid(text, f"{path!r} is not a valid path of a node")
     return root
 
 

@@ -55,7 +55,7 @@ def parse_response(body: bytes | bytearray | memoryview) -> pb.Response:
     try:
         response = pb.Response.FromString(bytes(body))
     except DecodeError:
-        raise ProtocolViolation("frame is no v3 response: closing the connection") from None
+        raise ProtocolViolation("frame is not a v3 response: closing the connection") from None
     if not response.IsInitialized():
         raise ProtocolViolation("v3 response lacks required fields: closing the connection")
     return response

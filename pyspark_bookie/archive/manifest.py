@@ -125,4 +125,4 @@ class Manifest:
                 str(row["archived"]),
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise MetadataDamaged(f"{name} is no manifest of an archived ledger: {error!r}") from error
+            raise MetadataDamaged(f"{name} is not a manifest of an archived ledger: {error!r}") from error

@@ -63,4 +63,4 @@ def read_token(name: str, path: str) -> str | None:
     try:
         return first_token(read_secret(name, path))
     except ValueError:
-        raise PodkeeperSparkError(OPTION, f"option {name}={path}: it is no file with tokens") from None
+        raise PodkeeperSparkError(OPTION, f"option {name}={path}: it is not a file with tokens") from None

@@ -92,7 +92,7 @@ def log_records(entry: bytes) -> list[LogRecord]:
     except UndecodableEntry:
         raise
     except (ValueError, struct.error) as error:
-        raise UndecodableEntry(f"it is no entry of a DistributedLog log: {error}") from None
+        raise UndecodableEntry(f"it is not an entry of a DistributedLog log: {error}") from None
     return found
 
 

@@ -139,7 +139,7 @@ def messages(entry: bytes) -> list[Message]:
     except UndecodableEntry:
         raise
     except (ValueError, struct.error, zlib.error) as error:
-        raise UndecodableEntry(f"it is no entry of a Pulsar topic: {error}") from None
+        raise UndecodableEntry(f"it is not an entry of a Pulsar topic: {error}") from None
 
 
 # --- inside -----------------------------------------------------------------------------------------------------

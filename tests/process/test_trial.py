@@ -131,7 +131,7 @@ def test_a_file_that_is_not_there_is_one_line_and_exit_code_1(tmp_path):
         check=False,
     )
     assert run.returncode == 1
-    assert run.stderr == f"bookie: {tmp_path}/none is no file; name an existing file, or none for a generated log\n"
+    assert run.stderr == f"bookie: {tmp_path}/none is not a file; name an existing file, or none for a generated log\n"
 
 
 async def test_sigterm_stops_it_and_leaves_neither_processes_nor_files(tmp_path):

@@ -167,7 +167,7 @@ def test_options_that_make_no_sense_here(spark, uri, client, tmp_path, options, 
     ("damage", "told"),
     [
         ("empty", "Incomplete log file"),
-        ("foreign", r"\[BOOKIE_OFFSET\] offset .* is no offset"),
+        ("foreign", r"\[BOOKIE_OFFSET\] offset .* is not an offset"),
     ],
 )
 def test_a_damaged_checkpoint_is_told(spark, uri, client, tmp_path, damage, told):

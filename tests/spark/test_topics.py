@@ -87,5 +87,5 @@ def test_a_topic_that_is_not_there(spark, uri, tmp_path):
         load(spark, uri, managedLedger="public/default/persistent/nobody").count()
     with pytest.raises(Exception, match=told):
         follow(spark, uri, "public/default/persistent/nobody", "x", tmp_path / "c")
-    with pytest.raises(Exception, match=r"\[BOOKIE_BAD_REQUEST\] .*is no managed ledger: it looks like"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_BAD_REQUEST\] .*is not a managed ledger: it looks like"):
         load(spark, uri, managedLedger="orders").count()

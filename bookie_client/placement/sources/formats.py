@@ -127,7 +127,7 @@ def _bookies(name: str, zone: Any, value: Any) -> list[Any]:
 
 def _put(locations: Locations, name: str, bookie: Any, location: Location | None) -> None:
     if not isinstance(bookie, str):
-        raise BadRequest(f"network topology {name}: {bookie!r} is no bookie id; put it in quotes")
+        raise BadRequest(f"network topology {name}: {bookie!r} is not a valid bookie id; put it in quotes")
     if locations.get(bookie, location) != location:
         raise BadRequest(f"network topology {name}: {bookie} is listed at two places")
     locations[bookie] = location

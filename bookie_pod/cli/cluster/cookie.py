@@ -173,11 +173,11 @@ def _read(path: str, bookie_id: str) -> tuple[bytes, str | None]:
 
 def _check_id(bookie_id: str) -> None:
     if not is_valid_bookie_id(bookie_id):
-        raise InvalidConfiguration(f"{bookie_id!r} is no bookie id")
+        raise InvalidConfiguration(f"{bookie_id!r} is not a valid bookie id")
 
 
 def _split(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
-        raise InvalidConfiguration(f"{text!r} is no list of directories")
+        raise InvalidConfiguration(f"{text!r} is not a list of directories")
     return parts

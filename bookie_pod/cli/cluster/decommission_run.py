@@ -88,7 +88,7 @@ def read_ledger_ids(path: str) -> frozenset[int]:
         raise InvalidConfiguration(f"--accept-loss {path}: the file is empty")
     for word in words:
         if not (word.isascii() and word.isdecimal()):
-            raise InvalidConfiguration(f"--accept-loss {path}: {word[:50]!r} is no ledger id")
+            raise InvalidConfiguration(f"--accept-loss {path}: {word[:50]!r} is not a ledger id")
         ids.add(int(word))
     return frozenset(ids)
 

@@ -41,7 +41,7 @@ def bookie_ids(text: str) -> frozenset[str]:
     ids = [word.strip() for word in text.split(",")]
     for bookie_id in ids:
         if not is_readable_bookie_id(bookie_id):
-            raise InvalidConfiguration(f"{bookie_id!r} is no bookie id")
+            raise InvalidConfiguration(f"{bookie_id!r} is not a valid bookie id")
     return frozenset(ids)
 
 

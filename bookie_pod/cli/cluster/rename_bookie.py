@@ -56,7 +56,7 @@ def rename_bookie(
     """
     for bookie_id in (old, new):
         if not is_valid_bookie_id(bookie_id):
-            raise InvalidConfiguration(f"{bookie_id!r} is no bookie id")
+            raise InvalidConfiguration(f"{bookie_id!r} is not a valid bookie id")
     if old == new:
         raise InvalidConfiguration(f"{old} is its id already")
     if dry_run or not yes:

@@ -32,7 +32,7 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
         totals: dict[FileKind, int] = {}
         for file in list_files(place.files, place.layout):
             if file.kind is FileKind.OTHER:
-                raise BadRequest(f"{file.path} is no file of a bookie: look at it, and move it away if it may stay")
+                raise BadRequest(f"{file.path} is not a file of a bookie: look at it, and move it away if it may stay")
             totals[file.kind] = totals.get(file.kind, 0) + 1
         if totals and not yes:
             counts = ", ".join(f"{count} {kind.value}" for kind, count in totals.items())

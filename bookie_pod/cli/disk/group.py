@@ -50,7 +50,7 @@ def number(text: str) -> int:
     try:
         value = int(text, 0)
     except ValueError:
-        raise click.UsageError(f"{text} is no number (decimal, or hex behind 0x)") from None
+        raise click.UsageError(f"{text} is not a number (decimal, or hex behind 0x)") from None
     if value < 0:
         raise click.UsageError(f"{text} is negative")
     return value

@@ -31,7 +31,7 @@ def find_log(place: Place, log: str) -> tuple[str, int]:
     need_ledgers(place)
     parsed = parse_log_name(name) if name.endswith(".log") else number(log)
     if parsed is None:
-        raise click.UsageError(f"{log} is no name of an entry log (hexadecimal id and .log)")
+        raise click.UsageError(f"{log} is not a valid name of an entry log (hexadecimal id and .log)")
     paths = [f"{folder}/{log_file_name(parsed)}" for folder in place.layout.ledgers]
     found = [path for path in paths if place.files.exists(path)]
     if not found:

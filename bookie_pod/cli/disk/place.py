@@ -142,8 +142,8 @@ def _checked(layout: Any, remedy: str = "") -> Any:
     for folder in layout.folders:
         if not os.path.isdir(folder):
             raise InvalidConfiguration(
-                f"{folder} is no folder: {os.path.dirname(folder)} is not the directory of a bookie that ever started"
-                f"{remedy}"
+                f"{folder} is not a folder: {os.path.dirname(folder)} is not the directory of a bookie that ever"
+                f" started{remedy}"
             )
     return layout
 

@@ -27,7 +27,7 @@ def rename_bookie(place: Place, old: str, new: str) -> int:
     from bookie_pod.node.identity.cookies import COOKIE_FILE, format_cookie, parse_cookie
 
     if not is_valid_bookie_id(new):
-        raise InvalidConfiguration(f"{new!r} is no bookie id")
+        raise InvalidConfiguration(f"{new!r} is not a valid bookie id")
     files = place.files
     with hold(place.layout):
         cookies = {}

@@ -115,7 +115,7 @@ async def truncate_stream(cluster: Cluster, name: str, before: str | None, *, fo
             deleted = await streams.truncate(name, at, force=force)
     if gone:
         click.echo(
-            f"warning: stream {name} begins at {manifest.earliest}, and {at} is no position in it: it was truncated"
+            f"warning: stream {name} begins at {manifest.earliest}, and {at} is not a position in it: it was truncated"
             " already, or it never was; nothing more was truncated",
             err=True,
         )

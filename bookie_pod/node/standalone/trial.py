@@ -106,7 +106,7 @@ async def run_trial(options: TrialOptions, progress: Progress) -> TrialReport:
     """Run it. Raises `InvalidConfiguration` or another `StartupError` when it cannot begin; everything that
     goes wrong later stands in the report."""
     if options.file is not None and not options.file.is_file():
-        raise InvalidConfiguration(f"{options.file} is no file; name an existing file, or none for a generated log")
+        raise InvalidConfiguration(f"{options.file} is not a file; name an existing file, or none for a generated log")
     report = TrialReport()
     async with _directory(options.data) as directory:
         file = options.file or directory / "sample.log"

@@ -245,7 +245,7 @@ class _Messages:
         try:
             return self._deserialize(data)
         except Exception as error:  # that of the generated code, which differs from release to release
-            raise BadRequest(f"{size} bytes that are no request of this call") from error
+            raise BadRequest(f"{size} bytes that are not a request of this call") from error
 
     def keep_room(self) -> None:
         """Of the first message, which has just come, for an answer."""

@@ -31,6 +31,6 @@ def check_name(class_name: str) -> str:
     """The name itself; `InvalidConfiguration` if no engine has it."""
     if class_name not in KNOWN_ENGINES:
         raise InvalidConfiguration(
-            f"ledgerStorageClass={class_name} is no storage engine; known are {', '.join(KNOWN_ENGINES)}"
+            f"ledgerStorageClass={class_name} is not a storage engine; known are {', '.join(KNOWN_ENGINES)}"
         )
     return class_name

@@ -142,7 +142,7 @@ def parse_name(name: str) -> int:
     stem = name.removesuffix(MOVING_SUFFIX).removesuffix(SUFFIX)
     ledger_id = int(stem, 16)
     if stem == name or ledger_id != ledger_id & _UNSIGNED or f"{ledger_id:x}" != stem:
-        raise ValueError(f"{name} is no name of an index file")
+        raise ValueError(f"{name} is not a valid name of an index file")
     return ledger_id - (1 << 64) if ledger_id >> 63 else ledger_id
 
 

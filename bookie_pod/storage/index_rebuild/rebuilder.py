@@ -80,7 +80,7 @@ class IndexRebuilder:
             if folder not in self._directories:
                 known = ", ".join(each.removesuffix("/current") for each in self._directories)
                 raise BadRequest(
-                    f"{folder.removesuffix('/current')[:200]} is no ledger directory of this bookie; it has: {known}"
+                    f"{folder.removesuffix('/current')[:200]} is not a ledger directory of this bookie; it has: {known}"
                 )
         with self._lock:
             if self.running or self._closed:

@@ -174,7 +174,9 @@ class FileIndex:
             try:
                 ledger_id = parse_name(name)
             except ValueError:
-                raise StorageFault(f"{tree}/{name} is no index file: its name is no ledger id; move it away") from None
+                raise StorageFault(
+                    f"{tree}/{name} is not an index file: its name is not a ledger id; move it away"
+                ) from None
             if tree != posixpath.dirname(f"{folder}/{relative_path(ledger_id)}"):
                 raise StorageFault(f"{tree}/{name} is not where the index file of ledger {ledger_id} belongs; move it")
             if self.path(ledger_id) == f"{tree}/{name}":  # else the rest of a move that was finished

@@ -102,7 +102,7 @@ class NodeStore:
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign and "CURRENT" not in names:  # a store that stands may have company: it has to open all the same
             raise MetadataUnavailable(
-                f"{folder} is no folder of an embedded metadata store, it holds {foreign[0]!r}: correct"
+                f"{folder} is not a folder of an embedded metadata store, it holds {foreign[0]!r}: correct"
                 " metadataServiceUri, or name an empty folder"
             )
         try:
@@ -296,7 +296,7 @@ class NodeStore:
             batch.put(_node_key("/"), NodeRecord(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
             self._write(batch)
         elif found != FORMAT:
-            raise MetadataUnavailable(f"{self._folder} is no embedded metadata store of this release")
+            raise MetadataUnavailable(f"{self._folder} is not an embedded metadata store of this release")
         self._unsynced = True
         # Of a new memory table, since RocksDB has written out what was in its log; and those of what was given up.
         self._guard(lambda: self._begin_generation(missing), breaks=True)
@@ -382,7 +382,7 @@ def _check_path(path: str) -> None:
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
-        raise MetadataUnavailable(f"{path!r} is no path of a node")
+        raise MetadataUnavailable(f"{path!r} is not a valid path of a node")
 
 
 def _check_version(path: str, record: NodeRecord, version: int) -> None:

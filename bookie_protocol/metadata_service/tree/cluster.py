@@ -72,7 +72,7 @@ class TreeCluster:
         try:
             return node.data.decode("utf-8") or None
         except UnicodeDecodeError as error:
-            raise MetadataDamaged(f"{path} is no text: {error}") from error
+            raise MetadataDamaged(f"{path} is not text: {error}") from error
 
     async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
         path = f"{self._root}/{paths.LAYOUT}"
@@ -193,7 +193,7 @@ def decode_layout(data: bytes, path: str) -> LedgerLayout:
     lines = text.split("\n")
     parts = lines[1].split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not lines[0].isdecimal() or not parts[1].strip().isdecimal():
-        raise MetadataDamaged(f"{path} is no layout: {text[:200]!r}")
+        raise MetadataDamaged(f"{path} is not a layout: {text[:200]!r}")
     version, name, manager_version = int(lines[0]), parts[0], int(parts[1])
     if version not in (1, _FORMAT_VERSION) or manager_version != _MANAGER_VERSION:
         raise MetadataDamaged(f"{path} has layout format {version}, manager {manager_version}: neither is known here")

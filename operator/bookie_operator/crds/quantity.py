@@ -24,7 +24,7 @@ def bytes_of(text: str) -> int:
     """Whole bytes, rounded up as Kubernetes does. Raises ValueError: it is no quantity."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no quantity such as 100Gi")
+        raise ValueError(f"{text!r} is not a quantity such as 100Gi")
     number, exponent, suffix = found.groups()
     factor = Decimal(f"1{exponent}") if exponent else _FACTORS[suffix or ""]
     return int((Decimal(number) * factor).to_integral_value(ROUND_CEILING))

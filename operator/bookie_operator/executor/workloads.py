@@ -92,7 +92,7 @@ def manifest_of(execution: Execution, key: str) -> KubernetesObject:
 async def delete_object(execution: Execution, action: DeleteObject) -> None:
     kind, _, name = action.key.partition("/")
     if kind in _NEVER_DELETED:
-        raise Prohibited(f"{action.key} is no support object")
+        raise Prohibited(f"{action.key} is not a support object")
     await execution.kubernetes.delete(resource_of_kind(kind), execution.namespace, name, uid=action.uid)
 
 

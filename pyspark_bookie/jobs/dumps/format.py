@@ -93,7 +93,7 @@ def read_header(stream: Readable, name: str) -> DumpHeader:
     """The header. Raises `EntryDamaged`, naming the file."""
     magic, version, length, crc = _START.unpack(_exactly(stream, _START.size, name))
     if magic != _MAGIC or version != _VERSION or length > _MAX_HEADER:
-        raise EntryDamaged(f"{name} is no dump of a ledger, or of a version that is not known here")
+        raise EntryDamaged(f"{name} is not a dump of a ledger, or of a version that is not known here")
     text = _exactly(stream, length, name)
     if google_crc32c.value(text) != crc:
         raise EntryDamaged(f"{name}: its header is damaged")

@@ -188,7 +188,7 @@ def _pattern(text: str | None) -> Callable[[LedgerRow], bool]:
     try:
         compiled = re.compile(expression)
     except re.error as error:
-        raise UsageError(f"--ledger-pattern {text}: is no regular expression: {error}") from error
+        raise UsageError(f"--ledger-pattern {text}: is not a regular expression: {error}") from error
     if not separator or not key:
         raise UsageError(f"--ledger-pattern {text}: must be KEY=REGEX, such as application=pulsar")
 

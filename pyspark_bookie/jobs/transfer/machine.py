@@ -266,5 +266,5 @@ def transfer_records(client: BlockingClient) -> JobRecords[TransferRecord]:
 def check_name(name: str) -> str:
     """The name, if a transfer may have it; `BadRequest` otherwise."""
     if not name or len(name) > 200 or not all(character.isalnum() or character in "_-" for character in name):
-        raise BadRequest(f"{name[:100]!r} is no name of a transfer: letters, digits, '_' and '-', at most 200")
+        raise BadRequest(f"{name[:100]!r} is not a valid name of a transfer: letters, digits, '_' and '-', at most 200")
     return name

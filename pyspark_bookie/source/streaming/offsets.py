@@ -111,7 +111,9 @@ def parse_offset(document: object) -> Offset:
     try:
         return _parsed(document)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _refused(document, "is no offset of this source: the checkpoint is damaged or another source's") from None
+        raise _refused(
+            document, "is not an offset of this source: the checkpoint is damaged or another source's"
+        ) from None
 
 
 def stream_ranges(start: StreamsOffset | Start, end: StreamsOffset) -> list[tuple[str, Place, Place]]:

@@ -133,7 +133,7 @@ class StreamView:
             listed = place.ordinal == first
         if place.ordinal > end or not listed:
             self._lost(
-                f"position {place.ledger_id}:{place.entry_id} (entry number {place.ordinal}) is no part of it, though"
+                f"position {place.ledger_id}:{place.entry_id} (entry number {place.ordinal}) is not part of it, though"
                 " it was read up to there: it was deleted and made anew"
             )
         return place

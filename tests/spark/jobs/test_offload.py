@@ -199,7 +199,7 @@ def test_what_is_chosen(
         (("--target", "nosuchfs://x/y", "--all"), "--target nosuchfs://x/y"),
         (("--target", "x", "--all", "--option", "tls.cafil=x"), "did you mean tls.caFile?"),
         (("--target", "x", "--ledgers", "7-x"), "must be ledger ids and ranges of them"),
-        (("--target", "x", "--ledger-pattern", "a=("), "is no regular expression"),
+        (("--target", "x", "--ledger-pattern", "a=("), "is not a regular expression"),
     ],
 )
 def test_bad_arguments_are_one_line(

@@ -201,7 +201,7 @@ def test_dumps_go_out_and_come_back(
             ("restore", "--source", "x", "--keep-ids", "--to-stream", "s"),
             "--keep-ids and --to-stream exclude each other",
         ),
-        (("restore", "--source", "x", "--name", "a/b"), "'a/b' is no name of a transfer"),
+        (("restore", "--source", "x", "--name", "a/b"), "'a/b' is not a valid name of a transfer"),
         (("restore", "--source", "x", "--new-password-file", "/no/such"), "--new-password-file=/no/such"),
         (("copy", "--all"), "--to-metadata is missing"),
         (("import", "--sorce", "x"), "unknown argument --sorce: did you mean --source?"),

@@ -108,7 +108,7 @@ class IndexDirectories:
             return parse_name(name)
         except ValueError:
             raise StorageFault(
-                f"{folder}/{name} is no index file: its name is no ledger id in hex; move it away"
+                f"{folder}/{name} is not an index file: its name is not a ledger id in hex; move it away"
             ) from None
 
     def _found(self, ledger_id: int, directory: str) -> None:

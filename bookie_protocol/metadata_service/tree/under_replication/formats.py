@@ -109,5 +109,5 @@ def encode_delay(seconds: int) -> bytes:
 def decode_delay(data: bytes, path: str) -> int:
     text = data.decode("utf-8", "replace").strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 10:
-        raise MetadataDamaged(f"{path} is no number of seconds: {text[:40]!r}; write one, such as 0")
+        raise MetadataDamaged(f"{path} is not a number of seconds: {text[:40]!r}; write one, such as 0")
     return int(text)

@@ -211,5 +211,5 @@ def test_striped_ledgers_ask_only_the_write_set():
 
 
 def test_no_entry_has_a_negative_id():
-    with pytest.raises(BadRequest, match="-1 is no entry id"):
+    with pytest.raises(BadRequest, match="-1 is not an entry id"):
         read(Rig(), -1)

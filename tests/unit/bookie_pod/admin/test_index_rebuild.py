@@ -51,7 +51,7 @@ async def test_begin_and_stop(served: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"ledger": True}, "ledger is no member"),
+        ({"ledger": True}, "ledger is not a member"),
         ({"ledgers": "no"}, "ledgers must be true or false"),
         ({"ledgers": False, "locations": False}, "neither"),
         ({"directories": []}, "with at least one"),

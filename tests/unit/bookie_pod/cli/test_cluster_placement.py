@@ -151,4 +151,4 @@ def test_the_command_line(tmp_path: Path, capsys: Capture, monkeypatch: pytest.M
     assert [told[name] for name in ("ensemble_size", "write_quorum", "ack_quorum", "seed")] == [5, 4, 3, 7]
     assert told["policy"] == "zone-aware"
     assert run(["cluster", "placement", "-m", uri, "--exclude", "b 1"]) == 1
-    assert capsys.readouterr().err == "bookie: 'b 1' is no bookie id\n"
+    assert capsys.readouterr().err == "bookie: 'b 1' is not a valid bookie id\n"

@@ -31,12 +31,12 @@ NOWHERE = ("--metadata", "file:///does/not/exist")
         (("decommission", "b:1", "--plan", "--undo"), "one of --plan, --status and --undo"),
         (("decommission", "b:1", "--live", "--stopped"), "one of --stopped and --live"),
         (("decommission", "b:1", "--accept-loss", "/does/not/exist"), "--accept-loss /does/not/exist: No such file"),
-        (("recover", "b:1,,c:1", "-f"), "'' is no bookie id"),
-        (("recover", "a/b", "-q"), "'a/b' is no bookie id"),
+        (("recover", "b:1,,c:1", "-f"), "'' is not a valid bookie id"),
+        (("recover", "a/b", "-q"), "'a/b' is not a valid bookie id"),
         (("recover", "b:1"), "recover asks before it replaces bookies, and there is no terminal: give --force"),
-        (("safety-check", "a b"), "'a b' is no bookie id"),
-        (("cookie", "generate", "a/b", "-j", "/j", "-l", "/l", "-o", "/tmp/x"), "'a/b' is no bookie id"),
-        (("cookie", "generate", "b:1", "-j", "/j,,", "-l", "/l", "-o", "/tmp/x"), "no list of directories"),
+        (("safety-check", "a b"), "'a b' is not a valid bookie id"),
+        (("cookie", "generate", "a/b", "-j", "/j", "-l", "/l", "-o", "/tmp/x"), "'a/b' is not a valid bookie id"),
+        (("cookie", "generate", "b:1", "-j", "/j,,", "-l", "/l", "-o", "/tmp/x"), "not a list of directories"),
     ],
 )
 def test_what_makes_no_sense(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,4 +68,4 @@ def test_old_connections_do_not_keep_a_port() -> None:
 @pytest.mark.parametrize("command", [["ledger", "list", "--metadata"], ["cluster", "init"]], ids=" ".join)
 def test_a_time_out_that_is_none(command: list[str], seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command, "embedded://127.0.0.1:1/ledgers", f"--timeout={seconds}"]) == 1
-    assert f"Invalid value for '--timeout': {seconds} is no number of seconds" in line(capsys)
+    assert f"Invalid value for '--timeout': {seconds} is not a number of seconds" in line(capsys)

@@ -40,8 +40,8 @@ def test_a_truncation_at_a_position_that_never_was_is_told(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        "warning: stream logs begins at -1:0, and 99:5 is no position in it: it was truncated already, or it never was;"
-        " nothing more was truncated\n"
+        "warning: stream logs begins at -1:0, and 99:5 is not a position in it: it was truncated already, or it never"
+        " was; nothing more was truncated\n"
     )
 
 

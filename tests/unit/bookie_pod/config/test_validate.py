@@ -86,7 +86,7 @@ from bookie_pod.config.load import read_config
             {"bookieAuthProviderFactoryClass": "EntryPoint", "clientAuthProviderFactoryClass": "EntryPoint"},
             "bookieAuthProviderFactoryClass=dev.podkeeper.EntryPoint: needs authProviderEntryPoint",
         ),
-        ({"saslJaasClientAllowedIds": "*"}, "saslJaasClientAllowedIds=*: is no regular expression"),
+        ({"saslJaasClientAllowedIds": "*"}, "saslJaasClientAllowedIds=*: is not a regular expression"),
         ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181 is refused: it has no scheme"),
         (
             {"extraServerComponents": "org.apache.bookkeeper.stream.server.StreamStorageLifecycleComponent"},

@@ -24,7 +24,7 @@ def test_credentials(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match=r"zkAuthCredentialsPath=/nowhere: No such file"):
         read_credentials("/nowhere")
     file.write_bytes(b"\xff\xfe:x")
-    with pytest.raises(InvalidConfiguration, match="it is no text"):
+    with pytest.raises(InvalidConfiguration, match="it is not text"):
         read_credentials(str(file))
 
 

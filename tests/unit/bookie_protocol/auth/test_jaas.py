@@ -86,7 +86,7 @@ def test_sections_that_are_no_use(section: str, says: str) -> None:
         (b"A { B required\nx=; };", "line 2: the value of an option is missing"),
         (b'A { B required\n\nx="s3cret; };', "line 3: the value of an option is missing"),
         (b"A { B required x=y; }; A { B required x=y; };", "section A is there twice"),
-        (b"A { B required x=\xff; };", "no text in UTF-8"),
+        (b"A { B required x=\xff; };", "not text in UTF-8"),
     ],
 )
 def test_a_file_that_cannot_be_read(content: bytes, says: str) -> None:

@@ -83,7 +83,7 @@ def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> Non
     assert Manifest.decode(data, "m") == manifest
     assert b"password" not in data
     for bad in (b"", b"{}", data[:-9], data.replace(b'"version": 1', b'"version": 2')):
-        with pytest.raises(MetadataDamaged, match="m is no manifest"):
+        with pytest.raises(MetadataDamaged, match="m is not a manifest"):
             Manifest.decode(bad, "m")
     files = Files(str(tmp_path), "--target")
     assert read_manifest(files, 7, UUID) is None

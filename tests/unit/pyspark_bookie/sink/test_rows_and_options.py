@@ -40,7 +40,7 @@ def schema_of(columns):
     ("given", "why"),
     [
         ({"maxLedgerByte": "1g"}, "there is no option maxLedgerByte: did you mean maxLedgerBytes"),
-        ({"stream": "a/b"}, "is no name of a stream"),
+        ({"stream": "a/b"}, "is not a valid name of a stream"),
         ({"txnAppId": "etl"}, "txnAppId and txnVersion come together"),
         ({"ensembleSize": "2", "writeQuorum": "3"}, "must not ascend: 2, 3, 2"),
         ({"writeMode": "ledgerPerPartition"}, "stream and writeMode=ledgerPerPartition exclude each other"),

@@ -102,7 +102,7 @@ def test_the_password_may_be_in_the_environment(tmp_path, monkeypatch):
         ({"ledgers": "5", "stream": "x"}, "ledgers and stream exclude each other"),
         ({"ledgers": "5-"}, "must be ledger ids and ranges of them, such as 5,7,100-200"),
         ({"ledgerPattern": "application"}, "must be KEY=PATTERN of custom metadata"),
-        ({"streamPattern": "("}, "is no regular expression"),
+        ({"streamPattern": "("}, "is not a regular expression"),
         ({"scope": "some"}, "option scope=some: must be all"),
         ({"scope": "all", "readMode": "bookie:"}, "must be quorum, replica or bookie:<id>"),
         ({"scope": "all", "startingPosition": "now"}, "must be earliest, latest, or entries by ledger"),
@@ -153,7 +153,7 @@ def test_the_first_token_of_a_file_that_bookies_have_too_is_shown(tmp_path):
     assert parsed(ledgers="5", **{"admin.tokenFile": str(tokens)}).admin_token() == "secret"
     assert parsed(ledgers="5").admin_token() is None
     tokens.write_text("s\u00e9cret")
-    with pytest.raises(PodkeeperSparkError, match="no file with tokens"):
+    with pytest.raises(PodkeeperSparkError, match="not a file with tokens"):
         parsed(ledgers="5", **{"admin.tokenFile": str(tokens)}).admin_token()
 
 

@@ -51,13 +51,13 @@ def test_what_is_no_message_is_left_out():
         (entry(b"x", (27, 3), (29, 1)), "it is chunk 2 of 3 of a large message"),
         (entry(b"x", (8, 9)), "compression 9 is not known"),
         (entry(b"value")[:-1] + b"?", "its checksum is wrong"),
-        (b"just some bytes", "it is no entry of a Pulsar topic: metadata of "),
-        (b"", "it is no entry of a Pulsar topic"),
-        (entry(b"x", (8, 2), (9, 5)), "it is no entry of a Pulsar topic"),
-        (entry(batch([b"one"]), (11, 2)), "it is no entry of a Pulsar topic"),
+        (b"just some bytes", "it is not an entry of a Pulsar topic: metadata of "),
+        (b"", "it is not an entry of a Pulsar topic"),
+        (entry(b"x", (8, 2), (9, 5)), "it is not an entry of a Pulsar topic"),
+        (entry(batch([b"one"]), (11, 2)), "it is not an entry of a Pulsar topic"),
         (entry(b"x", (8, 3), (9, 2**40)), "an uncompressed size of"),
         *[
-            (entry(b"value" * 9, (9, size), compression=name), "it is no entry of a Pulsar topic")
+            (entry(b"value" * 9, (9, size), compression=name), "it is not an entry of a Pulsar topic")
             for name in ("lz4", "zlib", "zstd", "snappy")
             for size in (44, 46)
         ],

@@ -81,7 +81,7 @@ def test_the_rack_configuration_of_pulsar():
         ("- a\n- b", "expected a mapping, not list"),
         ("zones: [a]", "zones must be a mapping"),
         ("zones: {a: bookie-0}", "zone a must hold a list of bookies, not 'bookie-0'"),
-        ("zones: {a: [1]}", "1 is no bookie id; put it in quotes"),
+        ("zones: {a: [1]}", "1 is not a valid bookie id; put it in quotes"),
         ("zones: {a: [b], c: [b]}", "b is listed at two places"),
         ("bookies: {b: 3}", "location of b must be a text such as /rack, not 3"),
         ("group: {b: {}}", "location of b must be a text"),

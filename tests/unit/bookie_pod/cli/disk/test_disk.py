@@ -407,7 +407,7 @@ def test_directories_come_from_the_configuration(tmp_path: Path, capsys: Capture
 def test_a_wrong_directory_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert run(["disk", "files", "--ledger-dir", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path}/current is no folder" in line
+    assert f"{tmp_path}/current is not a folder" in line
 
 
 def test_without_directories_it_says_how_to_name_them(
@@ -418,7 +418,7 @@ def test_without_directories_it_says_how_to_name_them(
     monkeypatch.setenv("BK_journalDirectories", str(tmp_path))
     assert run(["disk", "files"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"bookie: {tmp_path}/current is no folder: ")
+    assert line.startswith(f"bookie: {tmp_path}/current is not a folder: ")
     assert line.endswith("; give the bookie's configuration with -c, or its directories with --ledger-dir")
 
 

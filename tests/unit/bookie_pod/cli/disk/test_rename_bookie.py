@@ -80,7 +80,9 @@ def test_the_command_looks_asks_and_renames(uri: str, capsys: pytest.CaptureFixt
     assert run(["cluster", "cookie", "get", NEW, "--metadata", uri]) == 0
 
 
-@pytest.mark.parametrize(("new", "told"), [("a/b", "'a/b' is no bookie id"), ("old:1", "old:1 is its id already")])
+@pytest.mark.parametrize(
+    ("new", "told"), [("a/b", "'a/b' is not a valid bookie id"), ("old:1", "old:1 is its id already")]
+)
 def test_what_makes_no_sense(new: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "rename-bookie", "old:1", new, "--metadata", "file:///does/not/exist"]) == 1
     assert told in capsys.readouterr().err

@@ -129,7 +129,7 @@ def test_index_files_in_doubt_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match="not where the index file of ledger 6 belongs"):
         list(index.ledger_ids())
     (path.parent / "6.idx").rename(path.parent / "x.idx")
-    with pytest.raises(StorageFault, match="no index file"):
+    with pytest.raises(StorageFault, match="not an index file"):
         list(index.ledger_ids())
 
 

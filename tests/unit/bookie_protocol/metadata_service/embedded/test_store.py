@@ -125,7 +125,7 @@ def test_a_second_owner_is_told_where_to_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a", "/a/", "/a//b", "/\0", ""])
 def test_paths_are_checked(store: NodeStore, path: str) -> None:
-    with pytest.raises(MetadataUnavailable, match="no path of a node"):
+    with pytest.raises(MetadataUnavailable, match="not a valid path of a node"):
         store.create(path, b"", 0, False)
     with pytest.raises(MetadataNotEmpty):
         store.delete("/", -1)

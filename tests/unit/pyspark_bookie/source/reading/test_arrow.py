@@ -107,7 +107,7 @@ def test_messages_are_rows():
     ]
     assert rows[0]["publish_time"].timestamp() == 1_700_000_000
     assert [each["_corrupt"] is None for each in rows] == [True, True, True, False]
-    assert rows[-1]["_corrupt"].startswith("[BOOKIE_DECODE] entry 2 of ledger 1: it is no entry of a Pulsar topic")
+    assert rows[-1]["_corrupt"].startswith("[BOOKIE_DECODE] entry 2 of ledger 1: it is not an entry of a Pulsar topic")
 
 
 def test_what_is_no_message_ends_a_strict_read():
@@ -143,7 +143,9 @@ def test_log_records_are_rows():
     ]
     assert [each["_metadata"]["fragment"] for each in rows] == [0, 0, 0, 2, 2]
     assert {each["_metadata"]["bookie"] for each in rows} == {"b"}
-    told = "[BOOKIE_DECODE] entry 2 of ledger 1: it is no entry of a DistributedLog log: its envelope has version 110"
+    told = (
+        "[BOOKIE_DECODE] entry 2 of ledger 1: it is not an entry of a DistributedLog log: its envelope has version 110"
+    )
     assert [each["_corrupt"] for each in rows] == [None, None, None, told, "lost"]
 
 

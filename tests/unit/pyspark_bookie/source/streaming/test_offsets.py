@@ -77,7 +77,9 @@ def test_the_texts_are_those_of_the_documentation():
     ],
 )
 def test_what_is_no_offset_is_refused_with_its_text(document):
-    with pytest.raises(PodkeeperSparkError, match=r"^\[BOOKIE_OFFSET\] offset .* is no offset of this source") as found:
+    with pytest.raises(
+        PodkeeperSparkError, match=r"^\[BOOKIE_OFFSET\] offset .* is not an offset of this source"
+    ) as found:
         parse_offset(document)
     assert json.dumps(document)[:500] in str(found.value)
 

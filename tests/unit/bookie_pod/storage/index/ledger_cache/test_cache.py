@@ -332,7 +332,7 @@ def test_a_name_that_is_no_ledger_and_a_second_file_are_refused() -> None:
     rig.add(1)
     rig.flush()
     rig.files.write_bytes_synced(rig.path(1).replace("1.idx", "x.idx"), b"")
-    with pytest.raises(StorageFault, match=r"x\.idx is no index file"):
+    with pytest.raises(StorageFault, match=r"x\.idx is not an index file"):
         rig.reopen()
     rig.files.unlink(rig.path(1).replace("1.idx", "x.idx"))
     other = "/b" if rig.path(1).startswith("/a") else "/a"
