@@ -162,10 +162,10 @@ class LedgerOperations:
         state.fence_durable = durable
         record = fence_record(ledger_id) if state.key_journaled else []  # it goes with the key
         try:
-            self._journal_special(state, record, 1, lambda error: _resolve(durable, error))
+            self._journal_special(state, record, 1, lambda error: resolve(durable, error))
         except StorageFault as error:
             # The journal has failed: whoever waits for this fence is told, the ledger stays fenced.
-            _resolve(durable, error)
+            resolve(durable, error)
         return durable
 
     def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done) -> None:
@@ -212,7 +212,8 @@ class LedgerOperations:
             state.key_journaled = True
 
 
-def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """What the journal tells of a batch, handed to whoever waits, if anybody still does."""
     if future.done():
         return
     if error is None:

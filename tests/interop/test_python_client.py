@@ -13,23 +13,12 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerFenced, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.traffic_class import TrafficClass
+from tests.interop.java_client import payload
 from tests.interop.java_programs import run_program
 from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
 
 PASSWORD = b"interop"
 ENTRIES = 2_000
-
-
-def payload(ledger_id: int, entry_id: int) -> bytes:
-    """The bytes of `AckWriter`: java.util.Random from the ids, size from the entry id."""
-    mask = (1 << 48) - 1
-    seed = (ledger_id * 1_000_003 + entry_id ^ 0x5DEECE66D) & mask
-    size = entry_id * 397 % 2048
-    out = bytearray()
-    while len(out) < size:
-        seed = seed * 0x5DEECE66D + 0xB & mask
-        out += (seed >> 16).to_bytes(4, "little")
-    return bytes(out[:size])
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,13 @@
 """Spark with real bookies: one session and one cluster for all tests of a test process.
 
-`spark`: the session. `cluster`: three bookies; tests do not kill them (who wants that makes a `ServeCluster`).
+`spark`: the session. `cluster`: three bookies; tests do not kill them; `mortal`: three of one test, which may.
 `uri`: their metadata service. `client`: a blocking client of theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,12 @@ def spark(spark_sessions: SparkSessions) -> SparkSession:
     return spark_sessions.get()
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
-    metadata = MetadataProcess(tmp_path_factory.mktemp("metadata"))
+@contextmanager
+def three_bookies(metadata_folder: Path, folder: Path) -> Iterator[ServeCluster]:
+    metadata = MetadataProcess(metadata_folder)
     try:
         metadata.start()
-        made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata.uri())
+        made = ServeCluster(folder, metadata.uri())
         try:
             made.add(BOOKIES)
             yield made
@@ -40,11 +41,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
         metadata.stop()
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
+    with three_bookies(tmp_path_factory.mktemp("metadata"), tmp_path_factory.mktemp("bookies")) as made:
+        yield made
+
+
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stays until the process ends, as the cluster does: its ledgers name the archives that tests have made of them,
     and a query over all ledgers looks there."""
     return tmp_path_factory.mktemp("test")
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[ServeCluster]:
+    with three_bookies(tmp_path / "metadata", tmp_path / "bookies") as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -6,24 +6,6 @@ import pytest
 
 from bookie_client import BlockingClient
 from tests.spark.ledgers import FULL, STRIPED, load, numbered, write_ledger
-from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
-
-
-@pytest.fixture
-def mortal(tmp_path):
-    """Three bookies of one test."""
-    metadata = MetadataProcess(tmp_path / "metadata")
-    try:
-        metadata.start()
-        cluster = ServeCluster(tmp_path / "bookies", metadata.uri())
-        try:
-            cluster.add(3)
-            yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        metadata.stop()
 
 
 def test_a_dead_bookie_costs_no_entry_and_no_bookie_at_all_is_told(spark, mortal):

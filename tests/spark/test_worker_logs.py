@@ -8,28 +8,11 @@ from bookie_client import BlockingClient
 from bookie_protocol.digest import DigestType
 from tests.spark.ledgers import FULL, load, numbered, write_ledger
 from tests.support.flipped_bits import flip_bit
-from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 
 pytestmark = pytest.mark.timeout(600)
 
 LOGGING = "spark.sql.pyspark.worker.logging.enabled"
-
-
-@pytest.fixture
-def breakable(tmp_path):
-    """Three bookies of one test."""
-    metadata = MetadataProcess(tmp_path / "metadata")
-    try:
-        metadata.start()
-        cluster = ServeCluster(tmp_path / "bookies", metadata.uri())
-        try:
-            cluster.add(3)
-            yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        metadata.stop()
 
 
 @pytest.fixture
@@ -62,15 +45,15 @@ def told_while_reading(spark, cluster, logs, ledger_id, beginning):
     return row.msg
 
 
-def test_a_damaged_replica_costs_no_entry_and_is_told_as_a_row(spark, breakable, logs):
+def test_a_damaged_replica_costs_no_entry_and_is_told_as_a_row(spark, mortal, logs):
     """A digest that needs the ledger's password is for clients alone to verify: the bookie serves what is damaged."""
-    ledger_id, hurt = hurt_replica(breakable, DigestType.MAC)
-    told = told_while_reading(spark, breakable, logs, ledger_id, "damaged replica")
+    ledger_id, hurt = hurt_replica(mortal, DigestType.MAC)
+    told = told_while_reading(spark, mortal, logs, ledger_id, "damaged replica")
     assert f"ledger={ledger_id} entry=0 bookie={hurt} error=" in told
 
 
-def test_a_replica_that_its_bookie_found_damaged_is_told_as_well(spark, breakable, logs):
-    ledger_id, hurt = hurt_replica(breakable, DigestType.CRC32C)
-    told = told_while_reading(spark, breakable, logs, ledger_id, "a bookie cannot read its replica")
+def test_a_replica_that_its_bookie_found_damaged_is_told_as_well(spark, mortal, logs):
+    ledger_id, hurt = hurt_replica(mortal, DigestType.CRC32C)
+    told = told_while_reading(spark, mortal, logs, ledger_id, "a bookie cannot read its replica")
     assert f"ledger={ledger_id} bookie={hurt} error=" in told
     assert "answered EIO to the batch read from entry 0" in told

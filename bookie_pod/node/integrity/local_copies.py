@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.operations import LedgerOperations, resolve
 from bookie_protocol.entry import read_prefix
 from bookie_protocol.errors import BookieReadOnly, NoSuchLedger
 
@@ -56,7 +56,7 @@ class LocalCopies:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def stored(error: BaseException | None) -> None:
-            _resolve(done, error)
+            resolve(done, error)
             self._operations.on_acknowledged()
 
         self._operations.submit(lane, 1, stored)
@@ -70,12 +70,3 @@ class LocalCopies:
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
         if waiting:
             await asyncio.gather(*waiting)
-
-
-def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from bookie_operator.builders.container import NAME
-from bookie_operator.observe.times import condition, seconds
+from bookie_operator.observe.times import condition, seconds, told_at
 from bookie_operator.world.model import PodFault
 
 _COOKIE_EXIT: Final = 2
@@ -119,21 +119,14 @@ def fault_of_mounts(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]])
     told = list(events)
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     plain = frozenset(str(each.get("name", "")) for each in volumes if "persistentVolumeClaim" not in each)
-    mounted_at = max((_told_at(event) for event in told if event.get("reason") in _MOUNTED), default=0.0)
-    failed = (event for event in told if event.get("reason") in _FAILED and _told_at(event) >= mounted_at)
-    for event in sorted(failed, key=_told_at, reverse=True):
+    mounted_at = max((told_at(event) for event in told if event.get("reason") in _MOUNTED), default=0.0)
+    failed = (event for event in told if event.get("reason") in _FAILED and told_at(event) >= mounted_at)
+    for event in sorted(failed, key=told_at, reverse=True):
         message = str(event.get("message") or event.get("note") or "")
         fault = _meaning(message, plain)
         if fault is not PodFault.NONE:
             return fault, message[:500]
     return PodFault.NONE, ""
-
-
-def _told_at(event: Mapping[str, Any]) -> float:
-    """Seconds since 1970, the last time; 0: it does not say."""
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((seconds(each) or 0.0 for each in times), default=0.0)
 
 
 def _meaning(message: str, plain: frozenset[str]) -> PodFault:

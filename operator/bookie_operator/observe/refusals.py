@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from bookie_operator.api.kinds import DEPLOYMENT, JOB, STATEFUL_SET, KubernetesObject
-from bookie_operator.observe.times import condition, created_at, seconds
+from bookie_operator.observe.times import condition, created_at, told_at
 
 _REASON: Final = "FailedCreate"
 _RECENT_S: Final = 1200.0
@@ -62,16 +62,10 @@ def _of_deployment(maker: KubernetesObject) -> str:
 
 
 def _last_refusal(events: Iterable[Mapping[str, Any]], since: float) -> str:
-    told = [(_told_at(each), str(each.get("message") or each.get("note") or "")) for each in events if _refuses(each)]
+    told = [(told_at(each), str(each.get("message") or each.get("note") or "")) for each in events if _refuses(each)]
     at, words = max(told, default=(0.0, ""))
     return words if at >= since else ""
 
 
 def _refuses(event: Mapping[str, Any]) -> bool:
     return event.get("type") == "Warning" and event.get("reason") == _REASON
-
-
-def _told_at(event: Mapping[str, Any]) -> float:
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((seconds(each) or 0.0 for each in times), default=0.0)

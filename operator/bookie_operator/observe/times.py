@@ -27,3 +27,10 @@ def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         if found.get("type") == kind:
             return dict(found)
     return {}
+
+
+def told_at(event: Mapping[str, Any]) -> float:
+    """Seconds since 1970, the last time; 0: it does not say."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((seconds(each) or 0.0 for each in times), default=0.0)
