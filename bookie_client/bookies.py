@@ -17,11 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import MetadataDamaged, MetadataError
-from bookie_protocol.metadata_service.interface import BookieGroup, BookieRegistry, BookieSet
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 
 FOLLOW_PAUSE: Final = 5.0
 """Seconds until a set that could not be followed is followed again."""

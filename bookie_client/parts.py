@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
@@ -27,7 +27,10 @@ from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementInputs
 from bookie_protocol.errors import MetadataError
-from bookie_protocol.metadata_service.interface import ClusterMetadata, MetadataService
+from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata
 
 Part = TypeVar("Part")
 _log = get_logger(__name__)

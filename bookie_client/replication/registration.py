@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_client.bookies import Bookies
-from bookie_protocol.metadata_service.interface import BookieGroup, BookieRegistry
+from bookie_protocol.metadata_service.interface import BookieGroup
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 
 REMEMBERED_SECONDS: Final = 1.0
 """For how long an answer of the metadata service counts: a ledger names a lost bookie many times."""

@@ -3,8 +3,8 @@
 Invariants
 - "It is not there" (`MetadataNotFound`) and "could not tell" (`MetadataUnavailable`) never share a type. A
   call raises the first only when the service answered.
-- Every call takes `timeout` in seconds; None means the session time-out of the service (`zkTimeout`). When
-  it has passed the call raises `MetadataUnavailable`; a write may then have happened or not.
+- Every call takes `timeout` in seconds (of `under_replication` few do); None means the session time-out of the service
+  (`zkTimeout`). When it has passed the call raises `MetadataUnavailable`; a write may then have happened or not.
 - A write is durable when its call returns.
 - Version tokens are opaque and only compared for equality by the service; a fresh node has version 0,
   `ANY_VERSION` matches whatever is stored.
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Protocol
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
-from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.versioned import ANY_VERSION as ANY_VERSION
 from bookie_protocol.metadata_service.versioned import Identified as Identified
@@ -32,6 +31,8 @@ from bookie_protocol.metadata_service.versioned import Identity as Identity
 from bookie_protocol.metadata_service.versioned import Versioned as Versioned
 
 if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
+    from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata
     from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
     from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
 
@@ -45,61 +46,6 @@ class LedgerLayout(Enum):
     LEGACY_HIERARCHICAL = "org.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory"
     HIERARCHICAL = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
     LONG_HIERARCHICAL = "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory"
-
-
-class ClusterMetadata(Protocol):
-    """The cluster as a whole: is there one, how are its ledgers laid out, what is its instance id."""
-
-    async def exists(self, *, timeout: float | None = None) -> bool:
-        """Whether the cluster's root exists."""
-        ...
-
-    async def instance_id(self, *, timeout: float | None = None) -> str | None:
-        """The instance id; None if the root carries none. `MetadataNotFound` if there is no root, `MetadataDamaged` if
-        it cannot be read, or the cluster is being formatted."""
-        ...
-
-    async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
-        """The stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
-        ...
-
-    async def initialize(self, *, instance_id: str | None = None, timeout: float | None = None) -> str:
-        """Create the cluster and return its instance id (default: a new UUID).
-
-        `MetadataExists` if there is one.
-        """
-        ...
-
-    async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
-        """Whether clients may quarantine bookies; they may until somebody disables it."""
-        ...
-
-    async def enable_health_check(self, *, timeout: float | None = None) -> None:
-        """It may be enabled already."""
-        ...
-
-    async def disable_health_check(self, *, timeout: float | None = None) -> None:
-        """Clients release the bookies in quarantine, and keep none there. It may be disabled already."""
-        ...
-
-    async def format(self, *, instance_id: str | None = None, force: bool = False, timeout: float | None = None) -> str:
-        """Erase ledgers, id generation, marks, cookies, records and instance id, write new ones; returns the new id.
-
-        Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
-        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`: bookies
-        are registered, and `force` is not set. An interrupted call may be repeated; until then `instance_id` raises
-        `MetadataDamaged`, and no bookie starts.
-        """
-        ...
-
-    async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
-        """Remove the cluster and its root. An interrupted call may be repeated.
-
-        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
-        nothing was changed: bookies are registered, the root holds nodes that are none of BookKeeper's, or (unless
-        `with_ledgers`) there are ledgers.
-        """
-        ...
 
 
 # --- bookies ----------------------------------------------------------------------------------------------
@@ -120,48 +66,6 @@ class BookieSet:
 
     bookies: frozenset[str]
     version: int
-
-
-class BookieRegistry(Protocol):
-    """Who serves, and where. A registration lives as long as the session that made it."""
-
-    async def register(
-        self, bookie_id: str, group: BookieGroup, info: BookieServiceInfo, *, timeout: float | None = None
-    ) -> None:
-        """Register in WRITABLE or READ_ONLY.
-
-        A registration of another session is waited for, one and a half times `timeout`; still there: `MetadataExists`.
-        Our own is left as it is. The other group is not touched: the caller orders the two steps of a change.
-        """
-        ...
-
-    async def unregister(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> None:
-        """Remove our registration from WRITABLE or READ_ONLY; none is fine, a foreign one is left alone."""
-        ...
-
-    async def is_registered(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> bool:
-        """Whether any session holds this registration."""
-        ...
-
-    async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
-        """The members of a group. `MetadataNotFound` if the cluster was never initialised."""
-        ...
-
-    def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
-        """The members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
-        ...
-
-    async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
-        """Where a bookie serves: its writable registration, else its read-only one.
-
-        `MetadataNotFound`: it is not registered. `MetadataDamaged`: registered, but unreadable.
-        """
-        ...
-
-    async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
-        """What Apache Pulsar stores about the racks of bookies, in the node `bookies` beside the root; empty if there
-        is none."""
-        ...
 
 
 # --- cookies ----------------------------------------------------------------------------------------------

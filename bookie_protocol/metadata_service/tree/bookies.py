@@ -37,8 +37,8 @@ _NO_PARENT: Final = -1
 _CHILD_VERSION_BITS: Final = 32
 
 
-class TreeBookies:
-    """Implements `BookieRegistry`."""
+class BookieRegistry:
+    """Who serves, and where. A registration lives as long as the session that made it."""
 
     def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
         self._tree = tree
@@ -56,6 +56,11 @@ class TreeBookies:
     async def register(
         self, bookie_id: str, group: BookieGroup, info: BookieServiceInfo, *, timeout: float | None = None
     ) -> None:
+        """Register in WRITABLE or READ_ONLY.
+
+        A registration of another session is waited for, one and a half times `timeout`; still there: `MetadataExists`.
+        Our own is left as it is. The other group is not touched: the caller orders the two steps of a change.
+        """
         path = self._path(bookie_id, group)
         data = encode_service_info(info)
         patience = _WAIT_FACTOR * (self._tree.session.expires_after if timeout is None else timeout)
@@ -77,9 +82,11 @@ class TreeBookies:
                 )
 
     async def unregister(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> None:
+        """Remove our registration from WRITABLE or READ_ONLY; none is fine, a foreign one is left alone."""
         await self._tree.delete_own(self._path(bookie_id, group), self._tree.session_id, timeout=timeout)
 
     async def is_registered(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> bool:
+        """Whether any session holds this registration."""
         return await self._tree.exists(self._path(bookie_id, group), timeout=timeout) is not None
 
     async def _create(self, path: str, data: bytes, group: BookieGroup, timeout: float | None) -> bool:
@@ -98,9 +105,12 @@ class TreeBookies:
     # --- everybody's --------------------------------------------------------------------------------------
 
     async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
+        """The members of a group. `MetadataNotFound` if the cluster was never initialised."""
         return await self._list(group, None, timeout)
 
     def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
+        """The members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
+
         async def feed(publish: Callable[[BookieSet], None]) -> None:
             newest: BookieSet | None = None
 
@@ -117,6 +127,10 @@ class TreeBookies:
 
     async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
         # the writable node a second time: between the two looks the bookie may have turned writable
+        """Where a bookie serves: its writable registration, else its read-only one.
+
+        `MetadataNotFound`: it is not registered. `MetadataDamaged`: registered, but unreadable.
+        """
         for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY, BookieGroup.WRITABLE):
             try:
                 node = await self._tree.get(self._path(bookie_id, group), timeout=timeout)
@@ -126,6 +140,8 @@ class TreeBookies:
         raise MetadataNotFound(f"bookie {bookie_id} is not registered")
 
     async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
+        """What Apache Pulsar stores about the racks of bookies, in the node `bookies` beside the root; empty if there
+        is none."""
         try:
             return (await self._tree.get(self._racks, timeout=timeout)).data
         except MetadataNotFound:

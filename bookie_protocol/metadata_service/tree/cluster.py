@@ -39,7 +39,8 @@ FORMATTING: Final = "formatting "
 
 
 class TreeCluster:
-    """Implements `ClusterMetadata`; `configured` is the layout that the URI names, if any."""
+    """What everybody needs of the cluster; its end: `life_cycle`. `configured` is the layout that the URI names, if
+    any."""
 
     def __init__(self, tree: RetryingTree, root: str, configured: LedgerLayout | None) -> None:
         self._tree = tree
@@ -51,9 +52,12 @@ class TreeCluster:
         self._no_health_check = f"{root}/{paths.DISABLE_HEALTH_CHECK}"
 
     async def exists(self, *, timeout: float | None = None) -> bool:
+        """Whether the cluster's root exists."""
         return await self._tree.exists(self._root, timeout=timeout) is not None
 
     async def instance_id(self, *, timeout: float | None = None) -> str | None:
+        """The instance id; None if the root carries none. `MetadataNotFound` if there is no root, `MetadataDamaged` if
+        it cannot be read, or the cluster is being formatted."""
         stored = await self._stored_instance_id(timeout)
         if stored is not None and stored.startswith(FORMATTING):
             raise MetadataDamaged(
@@ -75,6 +79,7 @@ class TreeCluster:
             raise MetadataDamaged(f"{path} is not text: {error}") from error
 
     async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
+        """The stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
         path = f"{self._root}/{paths.LAYOUT}"
         try:
             node = await self._tree.get(path, timeout=timeout)
@@ -83,6 +88,10 @@ class TreeCluster:
         return decode_layout(node.data, path)
 
     async def initialize(self, *, instance_id: str | None = None, timeout: float | None = None) -> str:
+        """Create the cluster and return its instance id (default: a new UUID).
+
+        `MetadataExists` if there is one.
+        """
         if await self.exists(timeout=timeout):
             raise MetadataExists(f"there is a cluster at {self._root} already")
         instance_id = instance_id or str(uuid.uuid4())
@@ -101,18 +110,21 @@ class TreeCluster:
         return instance_id
 
     async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
+        """Whether clients may quarantine bookies; they may until somebody disables it."""
         if await self._tree.exists(self._no_health_check, timeout=timeout) is not None:
             return False
         await self.require(timeout=timeout)
         return True
 
     async def enable_health_check(self, *, timeout: float | None = None) -> None:
+        """It may be enabled already."""
         try:
             await self._tree.delete(self._no_health_check, timeout=timeout)
         except MetadataNotFound:
             await self.require(timeout=timeout)
 
     async def disable_health_check(self, *, timeout: float | None = None) -> None:
+        """Clients release the bookies in quarantine, and keep none there. It may be disabled already."""
         await self._tree.ensure(self._no_health_check, timeout=timeout)
 
     async def watched(self, path: str, watch: Watch) -> Node | None:

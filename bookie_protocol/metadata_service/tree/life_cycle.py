@@ -53,10 +53,17 @@ MAX_DELETES: Final = 64
 _MAX_ROUNDS: Final = 10
 
 
-class TreeClusterLifeCycle(TreeCluster):
-    """Implements `ClusterMetadata`."""
+class ClusterMetadata(TreeCluster):
+    """The cluster as a whole: is there one, how are its ledgers laid out, what is its instance id."""
 
     async def format(self, *, instance_id: str | None = None, force: bool = False, timeout: float | None = None) -> str:
+        """Erase ledgers, id generation, marks, cookies, records and instance id, write new ones; returns the new id.
+
+        Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
+        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`: bookies
+        are registered, and `force` is not set. An interrupted call may be repeated; until then `instance_id` raises
+        `MetadataDamaged`, and no bookie starts.
+        """
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
         before = await self._known_instance_id(timeout)
@@ -81,6 +88,12 @@ class TreeClusterLifeCycle(TreeCluster):
         return new
 
     async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
+        """Remove the cluster and its root. An interrupted call may be repeated.
+
+        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
+        nothing was changed: bookies are registered, the root holds nodes that are none of BookKeeper's, or (unless
+        `with_ledgers`) there are ledgers.
+        """
         stored = await self._known_instance_id(timeout)
         left = set((await self._tree.children(self._root, timeout=timeout)).names)
         if stored is not None or not left <= {paths.LAYOUT}:

@@ -23,10 +23,10 @@ from bookie_protocol.metadata_service.interface import (
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, check_name, check_root
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.bookies import TreeBookies
+from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
-from bookie_protocol.metadata_service.tree.life_cycle import TreeClusterLifeCycle
+from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata
 from bookie_protocol.metadata_service.tree.nodes import NodeTree
 from bookie_protocol.metadata_service.tree.records import TreeRecords
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
@@ -105,8 +105,8 @@ class TreeMetadataService:
         options = options or MetadataServiceOptions()
         self.root = root
         self.tree = RetryingTree(tree, options.requests_per_second, options.max_node_bytes)
-        self.cluster = TreeClusterLifeCycle(self.tree, root, layout)
-        self.bookies = TreeBookies(self.tree, root, self.cluster)
+        self.cluster = ClusterMetadata(self.tree, root, layout)
+        self.bookies = BookieRegistry(self.tree, root, self.cluster)
         self.cookies = TreeCookies(self.tree, root, self.cluster)
         self.ledgers = TreeLedgers(self.tree, root, self.cluster, options.format_version)
         under_replication = UnderReplicationBase(self.tree, root, self.cluster)
