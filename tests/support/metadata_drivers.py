@@ -27,8 +27,6 @@ _numbers = itertools.count()
 class MetadataDriverUnderTest(ABC):
     """`open` gives a new session on one cluster root; `close` ends all of them."""
 
-    has_wire = True
-
     def __init__(self) -> None:
         self.root = f"/contract-{next(_numbers)}/ledgers"
         self._opened: list[MetadataService] = []
@@ -93,8 +91,6 @@ class ZooKeeperUnderTest(MetadataDriverUnderTest):
 class EmbeddedUnderTest(MetadataDriverUnderTest):
     """The owner in this process, sessions without a wire."""
 
-    has_wire = False
-
     def __init__(self, folder: str) -> None:
         super().__init__()
         self._folder = folder
@@ -132,8 +128,6 @@ class EmbeddedUnderTest(MetadataDriverUnderTest):
 
 class ServedUnderTest(EmbeddedUnderTest):
     """The same owner behind gRPC."""
-
-    has_wire = True
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)

@@ -54,9 +54,6 @@ class NodeHistory:
         """The last change made by that time."""
         return bisect_right(self._times, time)
 
-    def time_of(self, change: int) -> float:
-        return self._times[change - 1]
-
     def at(self, path: str, change: int) -> NodeRecord | None:
         versions = self._versions.get(path)
         if not versions:
