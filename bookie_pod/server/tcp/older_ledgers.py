@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.server.tcp.connection_stalls import Stall
-from bookie_protocol.errors import LedgerFenced, LedgerStateUnknown, MetadataError, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    LedgerFenced,
+    LedgerStateUnknown,
+    MetadataError,
+    NoSuchLedger,
+    PodkeeperError,
+)
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -58,7 +65,7 @@ class OlderLedgers:
         over: Callable[[], None],
         refuse: Callable[[PodkeeperError], None],
     ) -> None:
-        """One of the three, soon, unless the connection is closed by then."""
+        """One of the three, soon; `refuse` too if the connection is closed by then: each request comes to its end."""
         asking = self._asking.get(ledger_id)
         if asking is None:
             asking = self._asking[ledger_id] = asyncio.ensure_future(self._ask(ledger_id))
@@ -67,6 +74,7 @@ class OlderLedgers:
 
         def answered(task: asyncio.Task[bool]) -> None:
             if conn.closed:
+                refuse(BookieUnavailable("the connection that asked is closed"))
                 return
             try:
                 tell(task)

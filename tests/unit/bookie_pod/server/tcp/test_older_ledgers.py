@@ -148,3 +148,18 @@ async def test_one_question_for_all_who_wait_and_nothing_more_is_read_from_them(
         assert [v2_code(each) for each in await answers(rig, transport, 2)] == [V2Code.EOK] * 2
         assert not conn.stalled
     assert metadata.asked == [7]
+
+
+async def test_whose_connection_is_closed_while_it_waits_is_no_request_under_way(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    metadata.answers.clear()
+    gone, _ = rig.connect()
+    gone.data_received(v3_write_lac(7, 3))
+    await until(lambda: metadata.asked)
+    assert rig.context.requests.count == 1
+    gone.connection_lost(None)
+    metadata.answers.set()
+    await rig.settle()
+    assert rig.context.requests.count == 0
+    assert rig.storage.ledger(7) is None
