@@ -1,6 +1,7 @@
 """`MemoryStores`: ordered stores in memory that lose unsynced batches, fail and die on demand.
 
 What a crash keeps of a store: everything up to its last sync, and of the batches committed since then the first few.
+What a write or a sync that failed keeps, once the next change has opened the store anew: no more than was synced.
 Commits are `Operation`s named "write", syncs "sync", so one `Faults` shared with a `MemoryFiles` counts both, and
 `die_at` reaches every commit of an index.
 """
@@ -90,7 +91,7 @@ class MemoryStore:
         self._rows = _Rows()
         self._durable = _Rows()
         self._pending: list[list[_Change]] = []
-        self._written = self._durably_written = False
+        self._written = self._durably_written = self._failed = False
         self._lock = threading.Lock()
         self.is_open = False
 
@@ -108,6 +109,20 @@ class MemoryStore:
             raise storage_fault_of_library(f"store {self._path}", error) from error
         if not self.is_open:
             raise StorageFault(f"store {self._path} is closed")
+
+    def _before_change(self, name: str) -> None:
+        self._open_anew()
+        try:
+            self._before(name)
+        except StorageFault:
+            self._failed = True
+            raise
+
+    def _open_anew(self) -> None:
+        with self._lock:
+            if self._failed:
+                self._rows, self._pending, self._failed = self._durable.copy(), [], False
+                self._written = self._durably_written
 
     def get(self, key: bytes) -> bytes | None:
         self._before("get")
@@ -140,16 +155,17 @@ class MemoryStore:
     def apply(self, changes: list[_Change]) -> None:
         if not changes:
             return
-        self._before("write")
+        self._before_change("write")
         with self._lock:
             self._rows.apply(changes)
             self._pending.append(changes)
             self._written = True
 
     def sync(self) -> None:
+        self._open_anew()
         with self._lock:
             covers = len(self._pending)
-        self._before("sync")
+        self._before_change("sync")
         with self._lock:
             for changes in self._pending[:covers]:
                 self._durable.apply(changes)

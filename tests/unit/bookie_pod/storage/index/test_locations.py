@@ -179,6 +179,6 @@ def test_a_rebuild_ends_if_a_move_failed_whose_rows_may_stand_all_the_same() -> 
     with pytest.raises(StorageFault):
         index.move([EntryMove(1, 0, 10, 100)])
     index.settle()
-    assert index.get(1, 0) == 100  # a compaction would let go of what lies at 10
+    assert index.get(1, 0) in (10, 100)  # of a RocksDB that was opened anew nobody knows which it is before
     with pytest.raises(StorageFault, match="could not follow"):
         index.adopt(twin, _memory)
