@@ -3,6 +3,8 @@
 Invariants
 - A new log lies in a directory chosen at random among the writable ones; if making it there fails, in
   another.
+- Its name is durable before anything refers to it: an index may be on the disk before what it leads to, and a log that
+  is not there has been deleted, or its disk is missing.
 - At most one log is preallocated. It is an empty file until it is used; if its directory has become full
   meanwhile it is removed and its id stays unused.
 
@@ -113,6 +115,11 @@ class LogAllocator:
                 logger.warning("entry log exists already, skipped", directory=directory, log_id=log_id)
                 continue
             self._catalog.add_created(log_id, directory)
+            try:
+                self._files.sync_directory(directory)
+            except OSError:
+                self.discard(log)
+                raise
             return log
 
     def discard(self, log: LogWriter) -> None:

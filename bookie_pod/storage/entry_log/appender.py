@@ -22,7 +22,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListen
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.rotated import RotatedLogs
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files, directory_fault, storage_fault
+from bookie_pod.storage.files import directory_fault, storage_fault
 from bookie_protocol.errors import DirectoryFault, StorageFault
 
 
@@ -34,7 +34,6 @@ class LogAppender:
 
     def __init__(
         self,
-        files: Files,
         catalog: LogCatalog,
         allocator: LogAllocator,
         active: ActiveLogs,
@@ -42,7 +41,6 @@ class LogAppender:
         options: EntryLogOptions,
         stats: EntryLogStats,
     ) -> None:
-        self._files = files
         self._allocator = allocator
         self._active = active
         self._writers = writers
@@ -207,7 +205,7 @@ class LogAppender:
 
     def _sync_log(self, log: LogWriter) -> None:
         try:
-            log.sync(self._files)
+            log.sync()
         except OSError as error:
             what = (
                 f"cannot sync entry log {log.file.path} (what was appended since the last checkpoint may be lost and "

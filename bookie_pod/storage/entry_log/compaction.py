@@ -87,7 +87,7 @@ class CompactionLog:
         writer = self._open_writer()
         try:
             writer.write_map()
-            writer.sync(self._files)
+            writer.sync()
             self._link(self._compacting, self._compacted)
             self._remove(self._compacting)
             self._files.sync_directory(self._directory)

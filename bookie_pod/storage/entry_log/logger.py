@@ -74,7 +74,7 @@ class EntryLogger:
         factory: WriterFactory = DirectWriterFactory() if options.direct_io else make_writer
         self._allocator = LogAllocator(files, dirs, self._catalog, options, factory, active.order)
         self._writers: dict[int, LogWriter] = {}
-        self._appender = LogAppender(files, self._catalog, self._allocator, active, self._writers, options, self.stats)
+        self._appender = LogAppender(self._catalog, self._allocator, active, self._writers, options, self.stats)
         self._reader = EntryReader(files, self._catalog, self._writers, options, self.stats)
         self._compactions = Compactions(files, dirs, self._catalog, options)
         dirs.add_listener(self._appender)

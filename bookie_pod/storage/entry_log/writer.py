@@ -31,7 +31,7 @@ from bookie_pod.storage.entry_log.format import (
     encode_map_pointer,
     make_location,
 )
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File
 
 logger = structlog.get_logger(__name__)
 
@@ -61,7 +61,6 @@ class LogWriter:
         self._write_failed = False
         self._sync_failed = False
         self._syncing = threading.Lock()
-        self._name_durable = False
         self._base = make_location(log_id, SIZE_BYTES)
         self._capacity = write_buffer_bytes
         self._buffered = self.first_position
@@ -161,15 +160,12 @@ class LogWriter:
         gone would be damage."""
         self.cut(self.written_to if self._has_map else self.kept_to)
 
-    def sync(self, files: Files) -> None:
-        """Make what was handed over durable, and the file's name the first time. `OSError`."""
+    def sync(self) -> None:
+        """Make what was handed over durable. `OSError`."""
         with self._syncing:  # of two at once the kernel would tell only one that bytes were lost
             target = self.written_to
             self._sync_failed, failed_before = True, self._sync_failed
             self.file.datasync()
-            if not self._name_durable:
-                files.sync_directory(self.directory)
-                self._name_durable = True
             self.synced_to = max(self.synced_to, target)
             self._sync_failed = failed_before
 

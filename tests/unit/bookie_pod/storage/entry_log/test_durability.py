@@ -37,13 +37,26 @@ def test_synced_entries_survive_every_crash(files: MemoryFiles) -> None:
     logger.close()
 
 
-def test_flush_alone_makes_nothing_durable(files: MemoryFiles) -> None:
+def test_flush_alone_makes_nothing_durable_but_the_name(files: MemoryFiles) -> None:
     logger = open_logger(files)
     logger.append_run(7, [0], [entry(7, 0)])
     logger.flush()
     assert files.size(f"{FOLDER}/0.log") == 1024 + 104
     assert files.faults.counts["datasync"] == 0
-    assert any(not after.exists(f"{FOLDER}/0.log") for after in _surviving(files))
+    sizes = {after.size(f"{FOLDER}/0.log") for after in _surviving(files)}
+    assert min(sizes) < 1024
+    logger.close()
+
+
+def test_a_log_whose_name_cannot_be_made_durable_is_none(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    files.faults.fail("sync_directory")
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [0], [entry(7, 0)])
+    assert not files.exists(f"{FOLDER}/0.log")
+    files.faults.clear()
+    (location,) = logger.append_run(7, [0], [entry(7, 0)])
+    assert logger.read(location, 7, 0) == entry(7, 0)
     logger.close()
 
 
@@ -378,7 +391,7 @@ def test_of_two_syncs_at_once_none_says_durable_after_the_other_has_failed(files
 
     def sync() -> None:
         try:
-            log.sync(files)
+            log.sync()
         except OSError:
             outcomes.append(False)
         else:
