@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_protocol.ledger_service.generate import PROTO
+from bookie_protocol.generate import ROOT
 from tests.support.guarded_grpc import GuardedGrpc
 from tests.support.standalone_command import StandaloneCommand
 from tests.support.until import until_true
 
 pytestmark = pytest.mark.interop
 
+PROTO = ROOT / "bookie_protocol/ledger_service/ledger_service.proto"
 SOURCE = Path(__file__).parent / "go"
 PLUGINS = ("google.golang.org/protobuf/cmd/protoc-gen-go", "google.golang.org/grpc/cmd/protoc-gen-go-grpc")
 PACKAGE = "podkeeper.dev/ledgerclient/ledgerv1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import grpc
 import pytest
@@ -11,8 +10,9 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from grpc_tools import protoc
 
 from bookie_pod.gateway.status import _CODES
-from bookie_protocol.ledger_service import generate
+from bookie_protocol.generate import ROOT
 
+PROTO = "bookie_protocol/ledger_service/ledger_service.proto"
 PLACES = {"message": 4, "enum": 5, "service": 6}
 """Field numbers of FileDescriptorProto: what paths of source locations are made of."""
 
@@ -20,8 +20,7 @@ PLACES = {"message": 4, "enum": 5, "service": 6}
 @pytest.fixture(scope="module")
 def proto(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
     out = tmp_path_factory.mktemp("proto") / "set"
-    root = generate.PROTO.parents[2]
-    words = [f"-I{root}", "--include_source_info", f"--descriptor_set_out={out}", str(generate.PROTO.relative_to(root))]
+    words = [f"-I{ROOT}", "--include_source_info", f"--descriptor_set_out={out}", PROTO]
     assert protoc.main(["protoc", *words]) == 0
     (found,) = FileDescriptorSet.FromString(out.read_bytes()).file
     return found
@@ -58,6 +57,6 @@ def test_every_call_field_and_value_is_explained(proto: FileDescriptorProto) -> 
 
 
 def test_every_status_of_an_error_is_explained() -> None:
-    text = Path(generate.PROTO).read_text(encoding="utf-8").partition("syntax =")[0]
+    text = (ROOT / PROTO).read_text(encoding="utf-8").partition("syntax =")[0]
     of_errors = {code for _, code in _CODES} | {grpc.StatusCode.UNAUTHENTICATED}
     assert [code.name for code in of_errors if f"//   {code.name} " not in text] == []
