@@ -1,11 +1,11 @@
 """The HTTP server's socket and its bounds.
 
 Invariants
-- At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few. It is looked at what those beyond
-  begin with. For one that has begun, that makes way which has been silent, or idle after its answer, for longest;
-  nobody who has not had `UNREAD_S` to begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the
-  probes alone, and whoever asks for anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then,
-  and go when more come: nobody's connections or requests keep the probes out, however many they are.
+- At most `MAX_CONNECTIONS` connections are open. It is looked at what those beyond begin with. For one that has begun,
+  that makes way which has been silent, or idle after its answer, for longest; nobody who has not had `UNREAD_S` to
+  begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and whoever asks for
+  anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then, and go when more come: nobody's
+  connections or requests keep the probes out, however many they are. Where descriptors are few, so are all of these.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -103,7 +103,7 @@ class HttpServer:
         self._looked_at: OrderedDict[_LookedAt, None] = OrderedDict()
         """Connections beyond those that have not said yet what they want."""
         self._for_probes: set[_Connection] = set()
-        """Connections beyond `_most`; those that are gone stay until the next of them comes."""
+        """Connections beyond those that may be open; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
         guarded = guarded_groups(config)
@@ -114,9 +114,11 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     @property
-    def _most(self) -> int:
-        """So many connections may be open; as many more may be looked at."""
-        return min(MAX_CONNECTIONS, side_connections() // 2)
+    def _bounds(self) -> tuple[int, int, int]:
+        """So many connections may be open, so many more looked at, and so many more taken for the probes alone."""
+        all_kinds = side_connections()
+        most, probes = min(MAX_CONNECTIONS, all_kinds // 2), min(PROBE_CONNECTIONS, max(1, all_kinds // 8))
+        return most, min(MOST_LOOKED_AT, all_kinds - most - probes), probes
 
     @property
     def port(self) -> int:
@@ -179,13 +181,13 @@ class HttpServer:
         finally:
             connection.dealt_with()
             self._idle[connection] = None
-            if len(self._idle) > 2 * self._most:
+            if len(self._idle) > 2 * MAX_CONNECTIONS:
                 self._idle = OrderedDict.fromkeys(each for each in self._idle if each.transport is not None)
 
     def _make_way(self) -> bool:
         """Close the connection that has done nothing for longest; False if all are being served, or have just come."""
         came_before = asyncio.get_running_loop().time() - UNREAD_S
-        for _ in range(min(len(self._silent), self._most)):
+        for _ in range(min(len(self._silent), MAX_CONNECTIONS)):
             connection, timer = next(iter(self._silent.items()))
             if timer.when() - FIRST_REQUEST_S > came_before:
                 break
@@ -208,9 +210,10 @@ class HttpServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
-        if len(server.connections) < self._most:
+        most, looked_at, _ = self._bounds
+        if len(server.connections) < most:
             return self._new_connection()
-        return _LookedAt(self._looked_at, self._take, min(MOST_LOOKED_AT, side_connections() // 2))
+        return _LookedAt(self._looked_at, self._take, looked_at)
 
     def _new_connection(self) -> _Connection:
         assert self._runner.server is not None
@@ -222,10 +225,11 @@ class HttpServer:
     def _take(self, transport: asyncio.Transport, begin: bytes, is_probe: bool) -> bool:
         """Serve a connection that has begun with this; False: there is no room for it."""
         assert self._runner.server is not None
-        has_room = len(self._runner.server.connections) < self._most or self._make_way()
+        most, _, probes = self._bounds
+        has_room = len(self._runner.server.connections) < most or self._make_way()
         if not has_room:
             self._for_probes = {each for each in self._for_probes if each.transport is not None}
-            if not is_probe or len(self._for_probes) >= PROBE_CONNECTIONS:
+            if not is_probe or len(self._for_probes) >= probes:
                 return False
         connection = self._new_connection()
         if not has_room:

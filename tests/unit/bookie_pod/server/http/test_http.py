@@ -204,6 +204,18 @@ async def test_who_does_nothing_for_longest_makes_way(
     await server.stop()
 
 
+@pytest.mark.parametrize("few", [4, 16, 64, 1024])
+async def test_connections_of_all_kinds_are_no_more_than_descriptors_allow(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(server_module, "side_connections", lambda: few)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    assert min(server._bounds) > 0
+    assert sum(server._bounds) <= few
+    await server.stop()
+
+
 async def test_who_is_not_there_yet_when_others_come_is_closed_when_silent(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
