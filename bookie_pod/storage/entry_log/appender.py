@@ -6,7 +6,7 @@ Two locks, always taken in this order:
 - `_append_lock`: active logs, rotated logs, fault. Held over writes, never over the sync of a checkpoint.
 
 Reference on-disk formats, sections 4.4 and 13; reference bookie behaviour, sections 5 and 13.1.
-Threads: see `interface`.
+Threads: see `logger`.
 """
 
 from __future__ import annotations

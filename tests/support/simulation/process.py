@@ -160,8 +160,8 @@ class _ObservedReply(Reply):
     def wait(self) -> None:
         self._reply.wait()
 
-    def go_on(self) -> None:
-        self._reply.go_on()
+    def go_on(self, *, newer: bool) -> None:
+        self._reply.go_on(newer=newer)
 
     def error(self, error: BaseException) -> None:
         self._bookie.answered_read(self._request, error)

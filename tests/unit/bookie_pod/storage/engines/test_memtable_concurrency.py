@@ -54,7 +54,7 @@ async def test_everything_at_once(engine: str, tmp_path: Path) -> None:
     options = memtable_options(memtable_bytes=20_000, log_size=60_000, page_bytes=128, page_limit=4, open_files=2)
     directories = [str(tmp_path / name / "current") for name in ("a", "b")]
     storage = open_memtable_engine(engine, PosixFiles(), directories, options, on_loop=LoopRunner())
-    storage._background.pause = 0.002
+    storage._background._pause = 0.002
     storage.start(Checkpoints())
     acknowledged = dict.fromkeys(range(LEDGERS), -1)
     stop, failures = threading.Event(), list[str]()

@@ -182,7 +182,7 @@ def test_sorted_asks_for_a_checkpoint_with_the_mark_of_the_map_that_filled_the_l
 def test_interleaved_asks_for_a_checkpoint_of_what_the_rotated_logs_hold_for_certain() -> None:
     storage = MemTableBookie("interleaved", options=memtable_options(log_size=2000)).open()
     checkpoints = Checkpoints()
-    storage._background.pause = 3600
+    storage._background._pause = 3600
     storage.start(checkpoints)
     for turn in range(4):
         checkpoints.now = [LogMark(1, 10 * turn)]
@@ -201,7 +201,7 @@ def test_a_checkpoint_syncs_index_pages_first_then_rotated_logs_only(engine: str
     storage = bookie.open()
     checkpoints = Checkpoints()
     checkpoints.now = [LogMark(1, 5)]
-    storage._background.pause = 3600
+    storage._background._pause = 3600
     storage.start(checkpoints)
     for turn in range(3):
         checkpoints.now = [LogMark(1, 5 + turn)]
@@ -232,7 +232,7 @@ def test_a_checkpoint_beyond_the_rotated_logs_makes_the_rest_durable_too(engine:
     bookie = MemTableBookie(engine)
     storage = bookie.open()
     checkpoints = Checkpoints()
-    storage._background.pause = 3600
+    storage._background._pause = 3600
     storage.start(checkpoints)
     put(storage, entry(1, 0))
     storage._background.run(storage._drain_in_background)  # drained under an older mark, in the current log
