@@ -49,7 +49,6 @@ class Explanation:
     candidates: tuple[CandidateFate, ...]
     report: AdherenceReport | None = None
     relaxed: tuple[str, ...] = ()
-    unfilled: Mapping[int, str] | None = None
     error: str | None = None
 
     def __str__(self) -> str:
@@ -64,7 +63,6 @@ class Explanation:
             lines.append(f"adheres  {self.report.adherence.value}")
             lines += [f"         {problem}" for problem in self.report.problems]
         lines += [f"relaxed  {text}" for text in self.relaxed]
-        lines += [f"unfilled position {position}: {reason}" for position, reason in (self.unfilled or {}).items()]
         return lines + _table(self.candidates)
 
 
@@ -91,7 +89,7 @@ def explain(policy: PlacementPolicy, request: EnsembleRequest) -> Explanation:
     known = Explanation(policy.name, policy.rule, quorums, ensemble, tuple(fates), error=error)
     if placement is None:
         return known
-    return replace(known, report=placement.report, relaxed=placement.relaxed, unfilled=placement.unfilled)
+    return replace(known, report=placement.report, relaxed=placement.relaxed)
 
 
 def explain_cluster(policy: PlacementPolicy, quorums: Quorums, cluster: ClusterView, seed: int = 0) -> Explanation:
@@ -112,7 +110,8 @@ def _outsider(
     objections = []
     for position in range(len(ensemble)):
         objection = policy.objection(ensemble, position, bookie, quorums, cluster)
-        if objection is None:
+        # Where a rule was relaxed, it refuses the member too: then nobody is refused by it.
+        if objection is None or policy.objection(ensemble, position, ensemble[position], quorums, cluster) is not None:
             quarantined = bookie in cluster.quarantined
             return Fate.NOT_DRAWN, "quarantined, and the others suffice" if quarantined else "it could have been"
         objections.append(objection)

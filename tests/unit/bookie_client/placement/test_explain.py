@@ -40,6 +40,22 @@ def test_everybody_is_accounted_for():
     assert account.error is None
 
 
+class Jealous(RackAwarePlacement):
+    def objection(self, ensemble, position, bookie, quorums, cluster):
+        return None if bookie in ensemble else "too late"
+
+
+def test_who_would_break_the_rule_is_told_why_unless_the_members_break_it_too():
+    cluster = cluster_of(racks(a=3))
+    for policy, wanted in (
+        (RackAwarePlacement(), (Fate.NOT_DRAWN, "it could have been")),
+        (Jealous(), (Fate.REFUSED, "next to the others: too late")),
+    ):
+        account = explain_cluster(policy, Quorums(2, 2, 2), cluster)
+        assert account.relaxed
+        assert [each for each in fates(account).values() if each[0] is not Fate.TAKEN] == [wanted]
+
+
 def test_quarantine_is_told():
     cluster = cluster_of(racks(a=3), quarantined=frozenset({"a-1"}))
     account = explain_cluster(RandomPlacement(), Quorums(2, 2, 2), cluster)
