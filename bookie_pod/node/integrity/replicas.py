@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-import structlog
-
 from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
 from bookie_client.replication.check import LedgerChecker
@@ -28,8 +26,6 @@ from bookie_client.replication.closing import close_checked
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
-
-_log = structlog.get_logger(__name__)
 
 FIRST_AVOID_S: Final = 1.0
 AVOID_S: Final = 60.0
