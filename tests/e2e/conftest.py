@@ -55,15 +55,15 @@ def settings() -> Environment:
 def kube(settings: Environment) -> Iterator[Kube]:
     """The API server, in a namespace that nothing else is in."""
     made = Kube(settings.kubeconfig, settings.namespace)
-    _clear(made)
+    _clear_namespace(made)
     made.apply(manifests.namespace(settings.namespace))
     yield made
     if not settings.keep:
-        _clear(made)
+        _clear_namespace(made)
     made.close()
 
 
-def _clear(kube: Kube) -> None:
+def _clear_namespace(kube: Kube) -> None:
     """Until its pod is gone an operator that an interrupted run left may take finalizers up again."""
     if kube.get("Namespace", kube.namespace) is None:
         return
