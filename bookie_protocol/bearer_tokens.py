@@ -35,7 +35,7 @@ def first_token(written: bytes) -> str | None:
         return None
     token = lines[0][1][0].decode("ascii")
     if not token.isprintable():
-        raise ValueError("its token has control characters, which are not ASCII text")
+        raise ValueError("its token has control characters, and a header holds printable ASCII text only")
     return token
 
 

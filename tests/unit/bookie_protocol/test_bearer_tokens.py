@@ -23,7 +23,7 @@ def test_the_first_token_is_shown_without_what_stands_around_it(written: bytes, 
 
 @pytest.mark.parametrize("written", [b"t\xc3\xb6ken", b"\xff\xfe", b"t\x00ken", b"t\x7f"])
 def test_a_token_that_no_header_holds_is_refused(written: bytes) -> None:
-    with pytest.raises(ValueError, match="ascii"):
+    with pytest.raises(ValueError, match=r"(?i)ascii"):
         first_token(written)
 
 
