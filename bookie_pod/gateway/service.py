@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -26,7 +27,7 @@ from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.client import Opening
 from bookie_pod.audit import audited, audited_failure, changing
-from bookie_pod.callers import Call, current_call
+from bookie_pod.callers import Call, current_call, write_to_its_end
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
@@ -126,7 +127,9 @@ class LedgerService(LedgerServiceServicer):
         async def append() -> None:
             with self._stream():
                 parts = self._parts
-                call = AppendCall(parts.writers, parts.budget, context.write, parts.metrics.appended)
+                call = AppendCall(
+                    parts.writers, parts.budget, partial(write_to_its_end, context), parts.metrics.appended
+                )
                 await call.run(aiter(request_iterator))
 
         await self._answer(context, append())
@@ -206,7 +209,7 @@ class LedgerService(LedgerServiceServicer):
         """`nbytes` are held until the client has taken it."""
         call.hold(nbytes)
         with call.giving():
-            await context.write(message)
+            await write_to_its_end(context, message)
         call.hold(-nbytes)
 
     @contextmanager

@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from bookie_pod.audit import Asked, Audit, asking, request_id
 from bookie_pod.roles import CHANGES, Role
 from bookie_pod.server.access import Access, Shown
+from bookie_pod.server.grpc.receiving import Behaviour, leaving_no_cycle
 from bookie_protocol.wire.auth import Subject
 
 _PUBLIC: Final = f"/{health.SERVICE_NAME}/"
@@ -34,8 +35,6 @@ _NAMES: Final = {
 }
 _CREDENTIALS: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
-
-Behaviour = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext], Awaitable[Any]]
 
 
 class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -70,6 +69,7 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         serve: Behaviour = handler.stream_stream or handler.stream_unary
         metadata = tuple(handler_call_details.invocation_metadata)
 
+        @leaving_no_cycle
         async def judged(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             caller = await self._access.caller(Shown(_address(context.peer()), _header(metadata), _subject(context)))
             request = request_id(_header(metadata)(_REQUEST_ID))

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import grpc
 
-from bookie_pod.callers import Call, Callers
+from bookie_pod.callers import Call, Callers, to_its_end, write_to_its_end
 from bookie_protocol.errors import BadRequest
 
 SILENT_S: Final = 0.2
@@ -59,6 +59,8 @@ READ_BYTES: Final = 64 * 1024
 """gRPC's own limit is 4 MiB, which a connection that was fast once keeps ready as long as it lasts."""
 COPIES: Final = 2
 """Of a message that is being dealt with: the message, and what was taken out of it."""
+Behaviour = Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]
+"""How a call is served that is given its messages one by one."""
 _CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
 
 
@@ -118,6 +120,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
             if each is not None
         )
 
+        @leaving_no_cycle
         async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             with callers.call(context.peer()) as call:
                 largest = None if many else self._only
@@ -133,7 +136,8 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                     # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
                     # this is.
                     await context.send_initial_metadata(())
-                    write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
+                    how = partial(_hold_and_write, call) if large_answers is not None else write_to_its_end
+                    write = partial(how, context)
                     if inspect.isasyncgenfunction(serve):
                         async for answer in serve(request, context):
                             await write(answer)
@@ -159,6 +163,22 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
 
         made = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
         return made(governed, response_serializer=handler.response_serializer)
+
+
+def leaving_no_cycle(behaviour: Behaviour) -> Behaviour:
+    """gRPC keeps the error of an abort with the call that it ended, and its frames hold the call: they are let go of,
+    or only the collector of cycles would free them."""
+
+    async def served(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await behaviour(requests, context)
+        except grpc.aio.AbortError as error:
+            error.__traceback__ = None
+            raise
+        finally:
+            del requests, context  # this frame's
+
+    return served
 
 
 class Turns:
@@ -201,7 +221,7 @@ async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer:
     nbytes = COPIES * answer.ByteSize()
     call.hold(nbytes)
     with call.giving():
-        await context.write(answer)
+        await write_to_its_end(context, answer)
     call.hold(-nbytes)
 
 
@@ -262,7 +282,8 @@ class _Messages:
         silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
         call.receives = True
         try:
-            data: bytes = await self._context.read()  # gRPC's own iterator keeps what it gave last
+            # gRPC's own iterator keeps what it gave last.
+            data: bytes = await to_its_end(self._context.read())
             if data is grpc.aio.EOF:
                 raise StopAsyncIteration
             if not self._room and not self._held and not call.fits(COPIES * len(data)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie_pod.callers import Call, Callers, current_call
+from bookie_pod.callers import Call, Callers, current_call, to_its_end
 from bookie_pod.client_memory import SMALL, STUCK_S, MemoryGovernor
 from bookie_pod.server.grpc import receiving
 from bookie_pod.server.grpc.receiving import _Messages
@@ -233,3 +233,22 @@ class _Silent:
     async def read(self) -> bytes:
         await asyncio.Event().wait()
         raise AssertionError
+
+
+async def test_who_gives_up_leaves_an_operation_of_grpc_to_go_on() -> None:
+    """Else what it sent, or what came, is never freed."""
+    goes_on, ended = asyncio.Event(), list[str]()
+
+    async def operation() -> None:
+        await goes_on.wait()
+        ended.append("here")
+        raise ConnectionError("the call has ended")
+
+    waiting = asyncio.create_task(to_its_end(operation()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended == []
+    goes_on.set()
+    await until(lambda: ended == ["here"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import struct
 import subprocess
@@ -76,6 +77,30 @@ async def test_unknown_service(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await check(channel, "other")
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_call_that_is_refused_leaves_no_frames_behind(channel: grpc.aio.Channel) -> None:
+    """The collector of cycles runs now and then, and thousands of calls come in between."""
+    stub = health_pb2_grpc.HealthStub(channel)
+
+    async def refused() -> None:
+        with suppress(grpc.aio.AioRpcError):
+            await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
+
+    await refused()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(5):
+            await refused()
+        gc.collect()
+        left = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left & {"RPCState", "_ServicerContext", "Call", "frame"}
 
 
 async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
