@@ -166,14 +166,14 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
 
 
 def leaving_no_cycle(behaviour: Behaviour) -> Behaviour:
-    """gRPC keeps the error of an abort with the call that it ended, and its frames hold the call: they are let go of,
-    or only the collector of cycles would free them."""
+    """gRPC keeps the error of an abort with the call that it ended, and its frames hold the call, as do those of the
+    error that was being dealt with: they are let go of, or only the collector of cycles would free them."""
 
     async def served(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
         try:
             return await behaviour(requests, context)
         except grpc.aio.AbortError as error:
-            error.__traceback__ = None
+            error.__traceback__ = error.__context__ = None
             raise
         finally:
             del requests, context  # this frame's

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
+
 import grpc
 import pytest
 
@@ -38,6 +41,35 @@ async def test_errors_have_a_code_and_their_own_name(stub, call, expected):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call(stub)
     assert error_of(raised)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.GetMetadata(pb.GetMetadataRequest(ledger_id=9)),
+        lambda s: read_all(s, ledger_id=9),
+        lambda s: anext(aiter(s.Append(iter(batches(1))))),
+    ],
+)
+async def test_a_call_that_fails_leaves_nothing_to_the_collector_of_cycles(stub, call):
+    async def fail():
+        with suppress(grpc.aio.AioRpcError):
+            await call(stub)
+
+    await fail()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(5):
+            await fail()
+        gc.collect()
+        left = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left & {"RPCState", "_ServicerContext", "Call"}
 
 
 @pytest.mark.parametrize("by_append", [False, True])
