@@ -167,6 +167,7 @@ class OpenWriters:
         """False if it was forgotten before."""
         if self._writers.pop(writer.ledger_id, None) is None:
             return False
+        writer.on_idle = None  # the call has the writer, and would be kept by it
         self._share.hold(-writer.given)
         return True
 
