@@ -43,7 +43,7 @@ def test_what_cannot_be_changed(make_cluster):
     cluster = make_cluster()
     cluster.wait_condition("Available", "True", 240)
     for members, words in (
-        ({"metadataService": {"uri": "zk+hierarchical://elsewhere:2181"}}, "metadataService"),
+        ({"metadataService": {"rootPath": "/elsewhere"}}, "metadataService"),
         ({"storage": {"ledger": {"storageClassName": "retain"}}}, "storage class"),
         ({"storage": {"ledger": {"volumes": 2}}}, "volumes"),
         ({"storage": {"index": {"size": "1Gi"}}}, "index"),
