@@ -5,7 +5,7 @@ A caller is a connection, however many calls it has under way, and has one share
 Invariants
 - Whoever waits for room goes on when there is some. Room that others keep without moving may be taken from them (see
   `MemoryGovernor`): all calls of such a caller end as `was_cut`.
-- A call that has ended holds nothing, of gRPC's memory neither: what it sends and receives goes by `to_its_end`.
+- A call that has ended holds nothing; what came for it in gRPC's memory is freed (`to_its_end`).
 - `cut_receivers` ends callers into whose calls messages may be coming in, those with most of them first, and shuts
   their connections: what gRPC has of a message is seen by nobody before it is complete, and before it has told hundreds
   of calls that they have ended more comes in than there is room for.
@@ -206,24 +206,20 @@ class Call:
 
 
 async def to_its_end(operation: Coroutine[Any, Any, T]) -> T:
-    """What this operation of gRPC gives. Who is cancelled leaves it to go on: of one that nobody awaits any more gRPC
-    never frees the message, whether it was to be sent or came."""
+    """What this operation of gRPC gives, which receives a message. Who is cancelled leaves it to go on: where nobody
+    awaits it any more gRPC never frees what came."""
     going = asyncio.ensure_future(operation)
     try:
-        return await asyncio.shield(going)
+        await asyncio.wait((going,))
     except asyncio.CancelledError:
         going.add_done_callback(_heard)
         raise
+    return going.result()
 
 
 def _heard(ended: asyncio.Future[Any]) -> None:
     if not ended.cancelled():
         ended.exception()
-
-
-async def write_to_its_end(context: Any, message: Any) -> None:
-    """Send a message. `context`: gRPC's of the call. See `to_its_end`."""
-    await to_its_end(context.write(message))
 
 
 def shut(peers: Collection[str]) -> None:

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -27,7 +26,7 @@ from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.client import Opening
 from bookie_pod.audit import audited, audited_failure, changing
-from bookie_pod.callers import Call, current_call, write_to_its_end
+from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
@@ -127,9 +126,7 @@ class LedgerService(LedgerServiceServicer):
         async def append() -> None:
             with self._stream():
                 parts = self._parts
-                call = AppendCall(
-                    parts.writers, parts.budget, partial(write_to_its_end, context), parts.metrics.appended
-                )
+                call = AppendCall(parts.writers, parts.budget, context.write, parts.metrics.appended)
                 await call.run(aiter(request_iterator))
 
         await self._answer(context, append())
@@ -209,7 +206,7 @@ class LedgerService(LedgerServiceServicer):
         """`nbytes` are held until the client has taken it."""
         call.hold(nbytes)
         with call.giving():
-            await write_to_its_end(context, message)
+            await context.write(message)
         call.hold(-nbytes)
 
     @contextmanager

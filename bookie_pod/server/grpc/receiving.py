@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import grpc
 
-from bookie_pod.callers import Call, Callers, to_its_end, write_to_its_end
+from bookie_pod.callers import Call, Callers, to_its_end
 from bookie_protocol.errors import BadRequest
 
 SILENT_S: Final = 0.2
@@ -136,8 +136,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                     # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
                     # this is.
                     await context.send_initial_metadata(())
-                    how = partial(_hold_and_write, call) if large_answers is not None else write_to_its_end
-                    write = partial(how, context)
+                    write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
                     if inspect.isasyncgenfunction(serve):
                         async for answer in serve(request, context):
                             await write(answer)
@@ -221,7 +220,7 @@ async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer:
     nbytes = COPIES * answer.ByteSize()
     call.hold(nbytes)
     with call.giving():
-        await write_to_its_end(context, answer)
+        await context.write(answer)
     call.hold(-nbytes)
 
 

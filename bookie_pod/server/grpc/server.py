@@ -27,7 +27,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from bookie_pod.audit import Audit
-from bookie_pod.callers import Callers, write_to_its_end
+from bookie_pod.callers import Callers
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.descriptors import side_connections
@@ -131,7 +131,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                     await self._changed.wait()
                 else:
                     told = status
-                    await write_to_its_end(context, health_pb2.HealthCheckResponse(status=status))
+                    await context.write(health_pb2.HealthCheckResponse(status=status))
         finally:
             self._watches -= 1
 
