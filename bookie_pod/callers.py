@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 from bookie_pod.client_memory import MemoryGovernor, Share
 from bookie_pod.peers import address_of, connections, shut_down
+from bookie_protocol.lasting import heard
 
 T = TypeVar("T")
 TAKES_S: Final = 0.1
@@ -212,14 +213,9 @@ async def to_its_end(operation: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait((going,))
     except asyncio.CancelledError:
-        going.add_done_callback(_heard)
+        going.add_done_callback(heard)
         raise
     return going.result()
-
-
-def _heard(ended: asyncio.Future[Any]) -> None:
-    if not ended.cancelled():
-        ended.exception()
 
 
 def shut(peers: Collection[str]) -> None:

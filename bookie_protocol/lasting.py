@@ -1,7 +1,7 @@
-"""Tasks that last as long as the process, because others wait for what they do.
+"""Tasks that last as long as the process, because others wait for what they do; and those that nobody may wait for.
 
-Such a task may be cancelled by its owner; any other end is a fault that nobody would notice by himself. It is told to
-whoever watches the process (`watched_by`), and logged where nobody does, as in a client.
+A lasting task may be cancelled by its owner; any other end is a fault that nobody would notice by himself. It is told
+to whoever watches the process (`watched_by`), and logged where nobody does, as in a client.
 
 Event loop.
 """
@@ -44,3 +44,9 @@ def lasting_task(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Non
     task = asyncio.get_running_loop().create_task(work, name=PREFIX + name)
     task.add_done_callback(ended)
     return task
+
+
+def heard(ended: asyncio.Future[Any]) -> None:
+    """Whoever still waits for it is told; if nobody does, its error is of no interest, and is not logged."""
+    if not ended.cancelled():
+        ended.exception()

@@ -34,7 +34,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from bookie_protocol.lasting import lasting_task
+from bookie_protocol.lasting import heard, lasting_task
 
 GIVEN_SHARE: Final = 8
 """What clients gave with all writers is at most such a part of the memory that clients may have."""
@@ -193,8 +193,7 @@ class OpenWriters:
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._ending.discard(ending)
-        if not ending.cancelled():
-            ending.exception()  # whoever waits for it is told; nobody may be left
+        heard(ending)
 
     def _end_made(self, making: asyncio.Task[OpenWriter]) -> None:
         if not making.cancelled() and making.exception() is None:

@@ -34,3 +34,20 @@ def set_aside() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@contextmanager
+def left_in_cycles() -> Iterator[set[str]]:
+    """Filled at the end: names of the types of what the block made and only the collector frees."""
+    left = set[str]()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield left
+        gc.collect()
+        left |= {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -17,7 +17,6 @@ LARGE_PER_TURN: Final = 2 * 1024 * 1024
 """Bytes of large frames that are taken in one turn of the event loop, over all connections: about a millisecond."""
 COLD_BYTES: Final = 32 * 1024
 """A request that is dealt with by itself counts like so many: it takes some 25 microseconds."""
-COLD_PER_TURN: Final = LARGE_PER_TURN // COLD_BYTES
 GO_ON_PER_TURN: Final = 8
 """Connections that go on in one turn. The event loop takes some 256 KiB from one at a time."""
 PART: Final = LARGE_PER_TURN // GO_ON_PER_TURN

@@ -37,7 +37,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.lasting import lasting_task
+from bookie_protocol.lasting import heard, lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.processes import is_gone
@@ -184,8 +184,7 @@ class EmbeddedOwner:
 
     def _opened(self, opening: asyncio.Task[_Lease]) -> None:
         self._openings.discard(opening)
-        if not opening.cancelled():
-            opening.exception()  # whoever waits for it is told; nobody may be left
+        heard(opening)
 
     def heartbeat(self, request: messages.SessionRequest) -> messages.Outcome:
         """Renew the lease."""

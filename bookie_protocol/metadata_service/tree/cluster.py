@@ -25,6 +25,7 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotFound,
 )
+from bookie_protocol.lasting import heard
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
@@ -143,7 +144,7 @@ class TreeCluster:
         asking = self._asking.get(timeout)
         if asking is None:
             asking = self._asking[timeout] = asyncio.ensure_future(self._ask(timeout))
-            asking.add_done_callback(_heard)
+            asking.add_done_callback(heard)
         if not await asyncio.shield(asking):
             raise MetadataNotFound(
                 f"there is no cluster at {self._root}: correct metadataServiceUri, or create it with `bookie cluster "
@@ -187,12 +188,6 @@ class TreeCluster:
             path = parent_of(path)
         for path in reversed(missing):
             await self._tree.ensure(path, timeout=timeout)
-
-
-def _heard(asking: asyncio.Future[bool]) -> None:
-    """Whoever still waits is told; if nobody does the error is of no interest."""
-    if not asking.cancelled():
-        asking.exception()
 
 
 def encode_layout(layout: LedgerLayout) -> bytes:

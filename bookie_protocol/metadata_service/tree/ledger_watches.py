@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.lasting import heard
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Watch
@@ -107,8 +108,7 @@ class LedgerWatches:
             self._idle[ledger_id] = watched
         task.cancel()
         await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # told to the subscribers of then
+        heard(task)  # its error was told to the subscribers of then
 
     async def _follow(self, ledger_id: int, watched: _Watched) -> None:
         """Until the ledger does not exist, or its node cannot be understood."""

@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
+from bookie_protocol.lasting import heard
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -43,8 +45,7 @@ async def read_ahead(
         if under_way:
             await asyncio.wait(under_way)
         for task in under_way:
-            if not task.cancelled():
-                task.exception()  # the first error was raised already; these are not news
+            heard(task)  # the first error was raised already
 
 
 async def _first(under_way: deque[asyncio.Task[U]]) -> U:

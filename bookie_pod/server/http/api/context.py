@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import TooManyRequests
+from bookie_protocol.lasting import heard
 
 T = TypeVar("T")
 THREADS: Final = 2
@@ -46,8 +47,7 @@ class Workers:
 
     def _done(self, running: asyncio.Future[T]) -> None:
         self._under_way -= 1
-        if not running.cancelled():
-            running.exception()  # whoever asked may have gone
+        heard(running)
 
     def stop(self) -> None:
         """Forget what waits; what runs ends by itself."""

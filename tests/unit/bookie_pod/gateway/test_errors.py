@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from contextlib import suppress
 
 import grpc
@@ -12,6 +11,7 @@ import pytest
 from bookie_pod.gateway.appending import ENTRY_BYTES, MAX_ENTRIES
 from bookie_protocol.errors import MetadataUnavailable, QuorumLost
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
+from tests.support.garbage import left_in_cycles
 from tests.support.until import until
 from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_all, write
 from tests.unit.bookie_pod.gateway.conftest import serve
@@ -60,18 +60,9 @@ async def test_a_call_that_ends_leaves_nothing_to_the_collector_of_cycles(stub, 
         await asyncio.sleep(0.01)  # the server's side too
 
     await end()
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
+    with left_in_cycles() as left:
         for _ in range(5):
             await end()
-        gc.collect()
-        left = {type(each).__name__ for each in gc.garbage}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
     assert not left & {"RPCState", "_ServicerContext"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import struct
 import subprocess
@@ -20,6 +19,7 @@ from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.grpc.server import MAX_CONCURRENT_RPCS, MAX_WATCHES, GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import ServerStartFailed
+from tests.support.garbage import left_in_cycles
 from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
@@ -88,18 +88,9 @@ async def test_a_call_that_is_refused_leaves_no_frames_behind(channel: grpc.aio.
             await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
 
     await refused()
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
+    with left_in_cycles() as left:
         for _ in range(5):
             await refused()
-        gc.collect()
-        left = {type(each).__name__ for each in gc.garbage}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
     assert not left & {"RPCState", "_ServicerContext", "Call", "frame"}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX, Connection
-from bookie_pod.server.tcp.connection_stalls import COLD_PER_TURN
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_PER_TURN
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.storage.entry_log.interface import Row
@@ -318,13 +318,13 @@ async def test_reads_that_are_looked_at_one_by_one_give_others_their_turn(
     read: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await with_entries(reads_pending_max=0)
-    counts, count = looked_up(rig, monkeypatch), 4 * COLD_PER_TURN
+    counts, count = looked_up(rig, monkeypatch), 4 * (LARGE_PER_TURN // COLD_BYTES)
     conn, transport = rig.connect()
     begun: list[int] = []
     started = Connection.read_started
     monkeypatch.setattr(Connection, "read_started", lambda self, most=0: begun.append(most) or started(self, most))
     conn.data_received(b"".join(read(each) for each in range(count)))
-    assert len(begun) == COLD_PER_TURN + 1
+    assert len(begun) == LARGE_PER_TURN // COLD_BYTES + 1
     assert conn.stalled
     await rig.settle(lambda: len(transport.frames) == count)
     assert sum(counts) <= 2 * count + AT_ONCE

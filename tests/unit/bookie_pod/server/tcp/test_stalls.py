@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bookie_pod.server.tcp.connection_stalls import COLD_PER_TURN, LARGE_PER_TURN, Stall
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_PER_TURN, Stall
 from bookie_pod.server.tcp.context import FEW_REQUESTS, REQUEST_BYTES, REQUESTS_SHARE, TcpOptions
 from tests.support.frames import (
     KEY,
@@ -75,8 +75,9 @@ async def test_others_have_their_turn_beside_very_many_requests() -> None:
         await asyncio.sleep(0)
         answered = [len(transport.frames) for _, transport in clients]
         turns.append(sum(answered) - before)
-        assert max(answered) - min(answered) <= 2 * COLD_PER_TURN  # to each its part
-    assert max(turns) <= COLD_PER_TURN + len(clients)
+        requests = LARGE_PER_TURN // COLD_BYTES  # in a turn
+        assert max(answered) - min(answered) <= 2 * requests  # to each its part
+    assert max(turns) <= requests + len(clients)
     assert not any(conn.stalled for conn, _ in clients)
     rig.close()
 
