@@ -215,7 +215,10 @@ async def to_its_end(operation: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         going.add_done_callback(heard)
         raise
-    return going.result()
+    try:
+        return going.result()
+    finally:
+        del going  # an error's frames, this one among them, would keep it
 
 
 def shut(peers: Collection[str]) -> None:

@@ -123,7 +123,7 @@ def test_operator_is_started_with_options_that_it_has(values: Path):
     assert given["no_nodes"] != wanted.get("rbac", {}).get("clusterRead", True)
     variables = {each["name"]: each.get("value") for each in container["env"]}
     assert variables["PODKEEPER_IMAGE"] == "podkeeper"
-    assert set(variables) == {"POD_NAME", "POD_NAMESPACE", "PODKEEPER_IMAGE"}
+    assert set(variables) == {"MALLOC_ARENA_MAX", "POD_NAME", "POD_NAMESPACE", "PODKEEPER_IMAGE"}
 
 
 def test_definitions_are_what_they_were_but_for_annotations():

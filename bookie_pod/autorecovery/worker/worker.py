@@ -6,7 +6,7 @@ Invariants
 - A lock is held from the first look at a ledger until its mark is gone, or until its time of waiting is over; however
   its round ends, the lock is given back (`locks`).
 - A ledger that failed keeps its lock for as long as its back-off says, so that no worker tries it in vain meanwhile;
-  but not while a bookie is being drained: who drains it needs the lock, be it to find that there is nothing to move.
+  but not while a bookie of it is being drained: who drains needs the lock, be it to find that nothing can be moved.
 - Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
   error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
 - While auto-recovery is disabled no ledger is taken, and no writer is fenced.
@@ -35,7 +35,7 @@ import structlog
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
-from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.errors import MetadataError, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from bookie_protocol.pace import doubled
@@ -152,9 +152,11 @@ class ReplicationWorker:
     ) -> None:
         """`drained`: which bookies are being drained by anybody."""
         self._marks = service.under_replication
+        self._ledgers = service.ledgers
         self._drained = drained
-        self._drains = asyncio.Event()
-        """Some bookie is being drained, as far as was known lately."""
+        self._drains: Collection[str] = ()
+        """Bookies that are being drained, as far as was known lately."""
+        self._drains_changed = asyncio.Event()
         self._backing_off = 0
         self._without_lock: set[int] = set()
         """Ledgers that back off, but for a lock: not to be taken meanwhile."""
@@ -241,11 +243,14 @@ class ReplicationWorker:
 
     async def _follow_drains(self) -> None:
         while True:
-            if self._backing_off:
-                try:
-                    (self._drains.set if await self._drained() else self._drains.clear)()
-                except MetadataError as error:
-                    _log.warning("whether a bookie is being drained cannot be seen", reason=str(error))
+            try:
+                drains = set(await self._drained()) if self._backing_off else set()
+                if drains != set(self._drains):
+                    changed, self._drains_changed = self._drains_changed, asyncio.Event()
+                    self._drains = drains
+                    changed.set()
+            except MetadataError as error:
+                _log.debug("whether a bookie is being drained cannot be seen", reason=str(error))
             await asyncio.sleep(LOOK_S)
 
     # --- one ledger -------------------------------------------------------------------------------------------
@@ -346,15 +351,32 @@ class ReplicationWorker:
         self._backing_off += 1
         try:
             async with asyncio.timeout_at(end):
-                await self._drains.wait()
+                changed = self._drains_changed
+                while not (self._drains and await self._is_of(lock.ledger_id, self._drains)):
+                    await changed.wait()
+                    changed = self._drains_changed
             self._without_lock.add(lock.ledger_id)
             await self._keeper.give_back(lock)
             await asyncio.sleep(end - loop.time())
         except TimeoutError:
             pass
         finally:
-            self._without_lock.discard(lock.ledger_id)
             self._backing_off -= 1
+            if lock.ledger_id in self._without_lock:
+                self._without_lock.remove(lock.ledger_id)
+                self._marks.look_again()
+
+    async def _is_of(self, ledger_id: int, bookies: Collection[str]) -> bool:
+        """Whether the ledger, or its mark, names one of them, or nobody can tell."""
+        try:
+            mark = await self._marks.read(ledger_id)
+            if mark is not None and not set(bookies).isdisjoint(mark.replicas):
+                return True
+            return not set(bookies).isdisjoint((await self._ledgers.read(ledger_id)).value.all_bookies())
+        except MetadataNotFound:
+            return False
+        except MetadataError:
+            return True
 
 
 class _Place:

@@ -175,7 +175,7 @@ class Locks:
     async def _walk(self, directory: str, level: int, skip: Collection[int]) -> LedgerLock | None:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
-            return None if ledger_id is None or ledger_id in skip else await self._try_lock(ledger_id)
+            return None if ledger_id is None else await self._try_lock(ledger_id, skip)
         listed = await self._list(self._base.ledgers + directory)
         count = len(listed.groups)
         start = self._random.randrange(count) if count else 0
@@ -186,15 +186,15 @@ class Locks:
             listed.misses += 1
         return None
 
-    async def _try_lock(self, ledger_id: int) -> LedgerLock | None:
+    async def _try_lock(self, ledger_id: int, skip: Collection[int]) -> LedgerLock | None:
         locks = await self._list(self._base.locks)
-        if names.leaf_name(ledger_id) in locks.names:
+        if ledger_id in skip or names.leaf_name(ledger_id) in locks.names:
             return None
         path = self._base.mark(ledger_id)
         stat = await self._tree.exists(path)
         if stat is None:  # on its way in or out: the watch wakes us if it comes
-            stat = await self._tree.exists(path, watch=self._tell)
-        if stat is None:
+            stat = await self._tree.exists(path, watch=self.look_again)
+        if stat is None or ledger_id in skip:  # by now
             return None
         try:
             return await self._lock(ledger_id, stat)
@@ -211,7 +211,7 @@ class Locks:
 
         def changed() -> None:
             found.is_stale = True
-            self._tell()
+            self.look_again()
 
         try:
             children = await self._tree.children(path, watch=changed)
@@ -229,7 +229,7 @@ class Locks:
         self._directories[path] = found
         return found
 
-    def _tell(self) -> None:
+    def look_again(self) -> None:
         """Wake everybody who waits on the present event, and begin a new one."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -81,7 +81,7 @@ class UnderReplication:
         """Lock a marked ledger; waits, without limit, for one and for auto-recovery to be enabled.
 
         Every mark has its turn: the tree is walked in random order, and passes over ledgers that are in `skip`, which
-        may change meanwhile.
+        may change meanwhile: see `look_again`.
         """
         while True:
             await self._until_enabled()
@@ -93,6 +93,10 @@ class UnderReplication:
                     await changed.wait()
             except TimeoutError:
                 self._locks.forget_directories()
+
+    def look_again(self) -> None:
+        """Let those who wait in `acquire` look anew, for what they passed over."""
+        self._locks.look_again()
 
     async def try_acquire(self) -> LedgerLock | None:
         """As `acquire`, but None at once if nothing can be locked or auto-recovery is disabled."""

@@ -292,6 +292,43 @@ class TestFailing:
             assert repairs.begun == [1, 2], "it backs off all the same"
             assert worker.progress.notes[1].phase is Phase.BACKING_OFF
 
+    async def test_without_a_lock_it_is_tried_again_when_its_time_has_come(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though nothing changes in the metadata service that would tell of it."""
+        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
+        repairs = Repairs()
+
+        async def fail(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
+
+        repairs.how = fail
+        await mark(service, 1)
+        async with working(service, repairs, drained={"gone:1"}):
+            await until(lambda: len(repairs.begun) >= 4)
+
+    async def test_a_drain_of_others_takes_no_lock(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
+        repairs, looked = Repairs(), list[int]()
+
+        async def fail(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
+
+        repairs.how = fail
+        await mark(service, 1)
+        async with working(service, repairs, drained={"other:1"}, failed_ledger_backoff=1000) as worker:
+            is_of = worker._is_of
+
+            async def noting(ledger_id: int, bookies: Collection[str]) -> bool:
+                looked.append(ledger_id)
+                return await is_of(ledger_id, bookies)
+
+            monkeypatch.setattr(worker, "_is_of", noting)
+            await until(lambda: looked)
+            assert await service.under_replication.locked_by(1) is not None
+
     async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
         repairs, registry = Repairs(), Registry()
 
