@@ -11,6 +11,7 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from tests.pulsar.broker import Broker, initialise_metadata
 from tests.pulsar.client import PulsarClient
+from tests.support import warm
 from tests.support.auto_recovery import read_every_replica
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until_true
@@ -21,6 +22,7 @@ _REGISTERED_S = 120
 _STEP = 300
 """Messages that are to be acknowledged between two events."""
 _STEP_S = 300
+_COMMAND_S = 300
 BOOKIES = {
     # A busy machine lets ZooKeeper wait for longer than the default of these clusters.
     "zkTimeout": "10000",
@@ -114,6 +116,11 @@ class OnOurs(Pulsar):
     def __init__(self, work: Path, zookeeper: ZooKeeperServer) -> None:
         super().__init__(work, zookeeper)
         self.bookies = ServeCluster(work, self.uri, BOOKIES)
+
+    def command(self, *arguments: str) -> None:
+        """`bookie cluster ...`, which has to succeed."""
+        done = warm.run(warm.BOOKIE, ["cluster", *arguments, "--metadata", self.uri], _COMMAND_S)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
     def up(self) -> None:
         """Whatever tests ended runs again, and every bookie is registered."""

@@ -10,7 +10,6 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from bookie_protocol.errors import NoSuchLedger
 from tests.pulsar.conftest import OnOurs
-from tests.support import warm
 from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.until import until_true
 
@@ -94,7 +93,7 @@ def test_a_bookie_is_decommissioned(pulsar):
     with pulsar.producing(topic) as progress:
         pulsar.bookies.add(1)
         going = pulsar.last_ensemble(topic)[0]
-        command("decommission", going, "--grace", "1", "--rate", "0", uri=pulsar.uri)
+        pulsar.command("decommission", going, "--grace", "1", "--rate", "0")
         assert pulsar.bookies.bookies.pop(going).stop() == 0
         progress()
         assert going not in pulsar.last_ensemble(topic)
@@ -113,15 +112,9 @@ def ledgers_that_name(client: BlockingClient, bookie: str) -> list[int]:
     return found
 
 
-def command(*arguments: str, uri: str) -> None:
-    """`bookie cluster ...`, which has to succeed."""
-    done = warm.run(warm.BOOKIE, ["cluster", *arguments, "--metadata", uri], COMMAND_S)
-    assert done.returncode == 0, (done.stdout + done.stderr).decode()
-
-
 def joins_anew(pulsar: OnOurs, name: str) -> None:
     """A dead bookie that no ledger names is given empty disks."""
-    command("cookie", "delete", name, uri=pulsar.uri)
+    pulsar.command("cookie", "delete", name)
     for disk in ("journal", "ledgers"):
         shutil.rmtree(pulsar.bookies.bookies[name].work / disk)
     pulsar.up()

@@ -11,8 +11,10 @@ from bookie_client.streams.managed_ledgers import managed_ledger
 from pyspark_bookie.source.pulsar import messages
 from tests.pulsar.client import text
 from tests.pulsar.conftest import OnOurs
+from tests.pulsar.test_messages import LARGEST, SINGLE
 from tests.spark.ledgers import load
 from tests.support.spark import SparkSessions
+from tests.support.spark_jobs import run_job
 from tests.support.until import until_true
 
 COUNT = 12_000
@@ -89,3 +91,27 @@ def test_spark_reads_what_producers_sent(pulsar, spark):
         row = found[ledger, entry, None if place < 0 else place]
         assert (row.key, bytes(row.value)) == (f"key-{number % 10}", text(number, SIZES[number % len(SIZES)]))
         assert row.topic == name
+
+
+def test_the_largest_messages_are_read_moved_and_checked(pulsar, spark, capfd):
+    """By whoever was told nothing of the broker's limit."""
+    topic = "largest"
+    pulsar.client.subscribe(topic, topic, "one")
+    ids = pulsar.client.produce(topic, 6, sizes=[LARGEST], producer=SINGLE)
+    pulsar.client.call("close", name=topic)
+    pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
+    name = f"persistent://public/default/{topic}"
+    rows = load(spark, pulsar.uri, managedLedger=name, decode="pulsar").collect()
+    found = sorted((row.ledger_id, row.entry_id, bytes(row.value)) for row in rows)
+    assert found == [(ledger, entry, text(number, LARGEST)) for number, (ledger, entry, _) in enumerate(ids)]
+    (ledger_id,) = {ledger for ledger, _, _ in ids}
+    pulsar.bookies.add(1)
+    with BlockingClient(pulsar.uri) as client:
+        going = client.metadata(ledger_id).last_ensemble[0]
+        pulsar.command("decommission", going, "--grace", "1", "--rate", "0")
+        assert pulsar.bookies.bookies.pop(going).stop() == 0
+        assert going not in client.metadata(ledger_id).all_bookies()
+    audit = run_job(capfd, "audit", "--metadata", pulsar.uri, "--ledgers", str(ledger_id), "--digests")
+    assert (audit.code, audit.row["entries"]) == (0, 2 * len(ids)), audit.errors
+    pulsar.client.subscribe(topic, topic, "one")
+    assert pulsar.client.numbers(topic, len(ids)) == list(range(len(ids)))
