@@ -15,15 +15,17 @@ import threading
 import time
 from pathlib import Path
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics
 from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
 
 
-class StageTimes(NoMetrics):
+class StageTimes(DbStorageMetrics):
     def __init__(self) -> None:
+        super().__init__(Registry(), "", "")
         self.seconds = dict.fromkeys(FlushStage, 0.0)
 
     def flushed(self, stage: FlushStage, seconds: float) -> None:

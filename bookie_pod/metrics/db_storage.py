@@ -1,7 +1,7 @@
 """Metrics of one directory of DbLedgerStorage: `bookie_*`, labels `ledgerDir` and `indexDir`.
 
-Implements the `StorageMetrics` protocol of the storage engines. Storage reports seconds; the reference
-implementation's time counters and summaries are ms.
+Storage reports seconds; the reference implementation's time counters and summaries are ms. Every method is cheap, never
+raises and never blocks; any thread may call it.
 
 Source: reference bookie behaviour, section 11.5.
 """
@@ -10,11 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
 
 from bookie_pod.metrics.registry import Registry
 
-_WRITE_CACHES: Final = frozenset({"write_cache", "flushing_cache"})
+
+class ReadLevel(Enum):
+    """Where a read found its entry."""
+
+    WRITE_CACHE = "write_cache"
+    """The active half."""
+    FLUSHING_CACHE = "flushing_cache"
+    """The half that is being flushed."""
+    READ_CACHE = "read_cache"
+    ENTRY_LOG = "entry_log"
+
+
+class FlushStage(Enum):
+    """Parts of a flush that are timed, by the metric's name."""
+
+    WHOLE = "flush"
+    ENTRY_LOG = "flush_entrylog"
+    LOCATIONS = "flush_locations_index"
+    LEDGERS = "flush_ledger_index"
 
 
 class DbStorageMetrics:
@@ -45,10 +62,7 @@ class DbStorageMetrics:
         self._lookup = scope.op_stats("lookup_entry_location")
         self._last_entry = scope.op_stats("get_last_entry_in_ledger")
         self._throttled_write = scope.op_stats("throttled_write")
-        self._flush_stages = {
-            stage: scope.op_stats(stage)
-            for stage in ("flush", "flush_entrylog", "flush_locations_index", "flush_ledger_index")
-        }
+        self._flush_stages = {stage: scope.op_stats(stage.value) for stage in FlushStage}
 
     def bind_gauges(
         self,
@@ -73,13 +87,13 @@ class DbStorageMetrics:
         """Export reads of entry logs that met damage since the start. Podkeeper's own."""
         self._scope.level_counter("entrylog_damaged_reads", damaged_reads)
 
-    def read_from(self, level: Enum, count: int = 1) -> None:
+    def read_from(self, level: ReadLevel, count: int = 1) -> None:
         """Entries were served from this level; the levels above it missed."""
-        if level.value in _WRITE_CACHES:
+        if level is ReadLevel.WRITE_CACHE or level is ReadLevel.FLUSHING_CACHE:
             self._write_cache_hits.add(count)
             return
         self._write_cache_misses.add(count)
-        if level.value == "read_cache":
+        if level is ReadLevel.READ_CACHE:
             self._read_cache_hits.add(count)
         else:
             self._read_cache_misses.add(count)
@@ -103,19 +117,19 @@ class DbStorageMetrics:
         """One search for the last entry of a ledger."""
         self._last_entry.observe_ms(seconds * 1000)
 
-    def flushed(self, stage: Enum, seconds: float) -> None:
-        """A stage of a flush succeeded; its value is the metric's name."""
-        self._flush_stages[str(stage.value)].observe_ms(seconds * 1000)
-        if stage.value == "flush":
+    def flushed(self, stage: FlushStage, seconds: float) -> None:
+        """A stage of a flush succeeded."""
+        self._flush_stages[stage].observe_ms(seconds * 1000)
+        if stage is FlushStage.WHOLE:
             self.thread_time.add(seconds * 1000)
 
     def flush_size(self, nbytes: int, entries: int) -> None:
-        """Bytes that one flush wrote."""
+        """Bytes (without overhead) and entries that one flush wrote."""
         self._flush_size.observe(nbytes)
 
     def flush_failed(self) -> None:
         """A flush failed."""
-        self._flush_stages["flush"].observe_ms(0, success=False)
+        self._flush_stages[FlushStage.WHOLE].observe_ms(0, success=False)
 
     def throttled(self, waited_seconds: float, adds: int, rejected: bool) -> None:
         """`adds` adds waited for room in the write cache, in vain if `rejected`."""

@@ -2,7 +2,7 @@
 other engines, whose collector is one for all directories. (The reference calls theirs `bookie_gc_*`; here one thing has
 one name, so that alerts and dashboards are about every engine.)
 
-Implements the `GcMetrics` protocol of the collectors.
+What is observed here is observed once a pass, a log or a ledger, on the thread of the collector.
 
 Source: reference bookie behaviour, section 11.6.
 """
@@ -17,18 +17,26 @@ from typing import Final
 
 from bookie_pod.metrics.registry import Registry
 
-_RUNTIMES: Final = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "EXTRACT_META_RUNTIME", "COMPACT_RUNTIME")
 _BUCKETS: Final = 10
 
 
-class GcInstruments:
+class GcStage(Enum):
+    """What is timed in a pass, by the metric's name."""
+
+    WHOLE = "THREAD_RUNTIME"
+    LEDGERS = "GC_LEDGER_RUNTIME"
+    METADATA = "EXTRACT_META_RUNTIME"
+    COMPACTION = "COMPACT_RUNTIME"
+
+
+class GcMetrics:
     """Instruments of one collector. Any thread may call every method."""
 
     def __init__(self, registry: Registry, directories: tuple[str, str] | None) -> None:
         """`directories`: ledger and index folder, for the labels; None for an engine with one collector in all."""
         labels = {} if directories is None else {"ledgerDir": directories[0], "indexDir": directories[1]}
         scope = self._scope = registry.scope("bookie", **labels)
-        self._runtimes = {name: scope.op_stats(name) for name in _RUNTIMES}
+        self._runtimes = {stage: scope.op_stats(stage.value) for stage in GcStage}
         self._compactions = {
             "major": scope.counter("MAJOR_COMPACTION_TOTAL"),
             "minor": scope.counter("MINOR_COMPACTION_TOTAL"),
@@ -73,7 +81,7 @@ class GcInstruments:
             scope.gauge(f"entry_log_usage_buckets_le_{(tenth + 1) * 10}", _item(buckets, tenth))
 
     @contextmanager
-    def timed(self, stage: Enum) -> Iterator[None]:
+    def timed(self, stage: GcStage) -> Iterator[None]:
         """Measures one stage; one that raises counts as failed."""
         begin = time.perf_counter()
         success = False
@@ -81,15 +89,15 @@ class GcInstruments:
             yield
             success = True
         finally:
-            self._runtimes[stage.value].observe_ms((time.perf_counter() - begin) * 1000, success=success)
+            self._runtimes[stage].observe_ms((time.perf_counter() - begin) * 1000, success=success)
 
     def ledgers_deleted(self, count: int, failed: int) -> None:
-        """A search for dead ledgers has ended."""
+        """A search for dead ledgers has ended; `failed` could not be deleted."""
         self._deleted.add(count)
         self._delete_failed.add(failed)
 
     def reclaimed(self, nbytes: int, *, compacted: bool) -> None:
-        """An entry log was removed."""
+        """An entry log of so many bytes was removed; `compacted`: after its live entries had moved."""
         self._reclaimed[compacted].add(nbytes)
 
     def delete_failed(self) -> None:
@@ -97,7 +105,7 @@ class GcInstruments:
         self._delete_failed.add()
 
     def compacted(self, compaction: Enum) -> None:
-        """A compaction has ended."""
+        """A compaction has ended; its value is `major` or `minor`."""
         self._compactions[compaction.value].add()
 
     def index_compacted(self) -> None:

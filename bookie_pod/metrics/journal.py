@@ -1,7 +1,8 @@
 """Metrics of one journal: `bookie_journal_*`, label `journalIndex`.
 
-Times are ms. The journal's threads observe once per group, never per entry. What the journal itself calls has
-the names of the fields of its `JournalMetrics`: `JournalMetrics(**instruments.fields())`.
+Times are ms. The journal's threads observe once per group, never per entry. Threads: `queue_latency`, `process_time`,
+`flush_latency`, `write_bytes` and the flush reasons are observed on the journal thread, `creation_latency` also on the
+thread that prepares the next file, all others on the sync thread; `add_entry` and `force_ledger` on both.
 
 Source: reference bookie behaviour, section 11.4.
 """
@@ -9,12 +10,23 @@ Source: reference bookie behaviour, section 11.4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
 
 from bookie_pod.metrics.registry import Registry
 
 
-class JournalInstruments:
+class FlushReason(Enum):
+    """Why a group was written, by the metric's name."""
+
+    MAX_WAIT = "JOURNAL_NUM_FLUSH_MAX_WAIT"
+    """A record had waited long enough."""
+    MAX_OUTSTANDING = "JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES"
+    """It was large enough."""
+    EMPTY_QUEUE = "JOURNAL_NUM_FLUSH_EMPTY_QUEUE"
+    """No record waited."""
+
+
+class JournalMetrics:
     """Instruments of one journal."""
 
     def __init__(self, registry: Registry, index: int) -> None:
@@ -39,27 +51,19 @@ class JournalInstruments:
         self.force_write_grouping = scope.op_stats("JOURNAL_FORCE_WRITE_GROUPING_TOTAL")
         """Groups per sync."""
         self.force_write_batch_entries = scope.op_stats("JOURNAL_FORCE_WRITE_BATCH_ENTRIES")
-        """Entries per group."""
+        """Entries per sync."""
         self.force_write_batch_bytes = scope.op_stats("JOURNAL_FORCE_WRITE_BATCH_BYTES")
-        """Bytes per group."""
-        self.flush_max_wait = scope.counter("JOURNAL_NUM_FLUSH_MAX_WAIT")
-        """Groups that ended because a record had waited long enough."""
-        self.flush_max_outstanding = scope.counter("JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES")
-        """Groups that ended because they were large enough."""
-        self.flush_empty_queue = scope.counter("JOURNAL_NUM_FLUSH_EMPTY_QUEUE")
-        """Groups that ended because no record waited."""
+        """Bytes per sync."""
+        self.groups = {reason: scope.counter(reason.value) for reason in FlushReason}
+        """Groups that were written for each reason."""
         self.write_bytes = scope.counter("JOURNAL_WRITE_BYTES")
-        """Bytes written."""
+        """Bytes written, padding included."""
         self.slow_syncs = scope.counter("JOURNAL_SLOW_SYNC_TOTAL")
         """Syncs slower than `journalSlowSyncMs`. Not a metric of the reference implementation."""
         self.callback_time = scope.thread_counter("callback_time")
         """Time spent handing over acknowledgements, ms."""
         self.force_write_thread_time = scope.thread_counter("force_write_thread_time")
         """Time that the sync thread was busy, ms."""
-
-    def fields(self) -> dict[str, Any]:
-        """The instruments that the journal calls, by its names for them."""
-        return {name: value for name, value in vars(self).items() if name != "_scope"}
 
     def bind_levels(
         self,

@@ -4,8 +4,8 @@ What these engines have in common with DbLedgerStorage has the names that it has
 reference, so that alerts and dashboards are about every engine: the memtable is their write cache, a drain their flush.
 They have no read cache.
 
-Implements the `MemTableMetrics` protocol of the storage engines. Storage reports seconds; the reference
-implementation's summaries are ms.
+Storage reports seconds; the reference implementation's summaries are ms. Every method is cheap, never raises and never
+blocks; any thread may call it.
 
 Source: reference bookie behaviour, section 11.7.
 """
@@ -17,58 +17,21 @@ from collections.abc import Callable
 from bookie_pod.metrics.registry import Registry
 
 
-class MemTableStorageMetrics:
-    """Instruments of the one storage. Any thread may call every method."""
+class LedgerCacheMetrics:
+    """Instruments of the index files and their pages."""
 
     def __init__(self, registry: Registry) -> None:
         scope = self._scope = registry.scope("bookie")
-        self._get_offset = scope.op_stats("STORAGE_GET_OFFSET")
-        self._get_entry = scope.op_stats("STORAGE_GET_ENTRY")
-        self._read_page = scope.op_stats("LEDGER_CACHE_READ_PAGE")
-        self._memtable_get = scope.op_stats("SKIP_LIST_GET_ENTRY")
-        self._memtable_put = scope.op_stats("SKIP_LIST_PUT_ENTRY")
-        self._snapshot = scope.op_stats("SKIP_LIST_SNAPSHOT")
-        self._throttling_latency = scope.op_stats("SKIP_LIST_THROTTLING_LATENCY")
-        self._pages_scanned = scope.op_stats("STORAGE_SCRUB_PAGES_SCANNED")
         self._cache_hit = scope.counter("LEDGER_CACHE_HIT")
         self._cache_miss = scope.counter("LEDGER_CACHE_MISS")
-        self._flush_bytes = scope.counter("SKIP_LIST_FLUSH_BYTES")
-        self._throttling = scope.counter("SKIP_LIST_THROTTLING")
+        self._read_page = scope.op_stats("LEDGER_CACHE_READ_PAGE")
         self._evicted = scope.counter("LEDGER_CACHE_NUM_EVICTED_LEDGERS")
         self._pending_opens = scope.counter("PENDING_GET_FILE_INFO")
         self._illegal_delete = scope.counter("INDEX_INMEM_ILLEGAL_STATE_DELETE")
-        self._scrub_retries = scope.counter("STORAGE_SCRUB_PAGE_RETRIES")
         # Pages are never put back while in use here, but dashboards ask for the name.
         scope.counter("INDEX_INMEM_ILLEGAL_STATE_RESET")
-        self._write_cache_hits = scope.counter("write_cache_hits")
-        self._write_cache_misses = scope.counter("write_cache_misses")
-        for absent in ("read_cache_hits", "read_cache_misses"):
-            scope.counter(absent)
-        self._throttled_write = scope.op_stats("throttled_write")
-        self._flush = scope.op_stats("flush")
-
-    def bind_gauges(
-        self,
-        *,
-        pages: Callable[[], float],
-        handles: Callable[[], tuple[int, int]],
-        memtable: Callable[[], tuple[int, int]],
-        memtable_max_bytes: int,
-        ledgers: Callable[[], float],
-        damaged_reads: Callable[[], float],
-    ) -> None:
-        """Export levels: index pages in memory; open index files that were written to, and that were only read; bytes
-        and entries in the memtable; ledgers; reads of entry logs that met damage since the start."""
-        self._scope.gauge("write_cache_size", lambda: memtable()[0])
-        self._scope.gauge("write_cache_count", lambda: memtable()[1])
-        self._scope.gauge("write_cache_max_size", lambda: memtable_max_bytes)
-        self._scope.gauge("ledgers_count", ledgers)
-        self._scope.level_counter("entrylog_damaged_reads", damaged_reads)
-        self._scope.gauge("NUM_INDEX_PAGES", pages)
-        self._scope.gauge("WRITE_FILE_INFO_CACHE_SIZE", lambda: handles()[0])
-        self._scope.gauge("READ_FILE_INFO_CACHE_SIZE", lambda: handles()[1])
-
-    # --- ledger cache ---------------------------------------------------------------------------------------
+        self._pages_scanned = scope.op_stats("STORAGE_SCRUB_PAGES_SCANNED")
+        self._scrub_retries = scope.counter("STORAGE_SCRUB_PAGE_RETRIES")
 
     def page_hit(self) -> None:
         """A page was in memory."""
@@ -99,7 +62,48 @@ class MemTableStorageMetrics:
         self._pages_scanned.observe(pages)
         self._scrub_retries.add(retries)
 
-    # --- memtable and reads ---------------------------------------------------------------------------------
+
+class MemTableMetrics(LedgerCacheMetrics):
+    """Instruments of the one storage."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        scope = self._scope
+        self._get_offset = scope.op_stats("STORAGE_GET_OFFSET")
+        self._get_entry = scope.op_stats("STORAGE_GET_ENTRY")
+        self._memtable_get = scope.op_stats("SKIP_LIST_GET_ENTRY")
+        self._memtable_put = scope.op_stats("SKIP_LIST_PUT_ENTRY")
+        self._snapshot = scope.op_stats("SKIP_LIST_SNAPSHOT")
+        self._throttling_latency = scope.op_stats("SKIP_LIST_THROTTLING_LATENCY")
+        self._flush_bytes = scope.counter("SKIP_LIST_FLUSH_BYTES")
+        self._throttling = scope.counter("SKIP_LIST_THROTTLING")
+        self._write_cache_hits = scope.counter("write_cache_hits")
+        self._write_cache_misses = scope.counter("write_cache_misses")
+        for absent in ("read_cache_hits", "read_cache_misses"):
+            scope.counter(absent)
+        self._throttled_write = scope.op_stats("throttled_write")
+        self._flush = scope.op_stats("flush")
+
+    def bind_gauges(
+        self,
+        *,
+        pages: Callable[[], float],
+        handles: Callable[[], tuple[int, int]],
+        memtable: Callable[[], tuple[int, int]],
+        memtable_max_bytes: int,
+        ledgers: Callable[[], float],
+        damaged_reads: Callable[[], float],
+    ) -> None:
+        """Export levels: index pages in memory; open index files that were written to, and that were only read; bytes
+        and entries in the memtable; ledgers; reads of entry logs that met damage since the start."""
+        self._scope.gauge("write_cache_size", lambda: memtable()[0])
+        self._scope.gauge("write_cache_count", lambda: memtable()[1])
+        self._scope.gauge("write_cache_max_size", lambda: memtable_max_bytes)
+        self._scope.gauge("ledgers_count", ledgers)
+        self._scope.level_counter("entrylog_damaged_reads", damaged_reads)
+        self._scope.gauge("NUM_INDEX_PAGES", pages)
+        self._scope.gauge("WRITE_FILE_INFO_CACHE_SIZE", lambda: handles()[0])
+        self._scope.gauge("READ_FILE_INFO_CACHE_SIZE", lambda: handles()[1])
 
     def got_offset(self, seconds: float) -> None:
         """One look-up in the index."""

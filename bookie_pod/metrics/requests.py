@@ -1,8 +1,8 @@
 """Metrics of request processing: `bookkeeper_server_*`.
 
-Implements the `ServerMetrics` protocol of the TCP server. `..._REQUEST` summaries run from reception to
-answer; the short names are the processing inside the bookie. Here both are observed where the answer is made,
-and successful v2 adds count in `ADD_ENTRY_REQUEST` too, which the reference implementation leaves out.
+`..._REQUEST` summaries run from reception to answer; the short names are the processing inside the bookie. Here both
+are observed where the answer is made, and successful v2 adds count in `ADD_ENTRY_REQUEST` too, which the reference
+implementation leaves out.
 
 Two names are exported and stay at zero, so that dashboards which ask for them find something: adds do not wait for a
 thread here (`WRITE_THREAD_QUEUED_LATENCY`), and an answer that was handed to its connection is not followed to the
@@ -41,7 +41,10 @@ _PHASES: Final = ("fence_read", "fence_wait", "long_poll_pre_wait", "long_poll_w
 
 
 class RequestMetrics:
-    """Instruments of the TCP server. Any thread may observe; adds once per batch."""
+    """Instruments of the TCP server, observed once per batch where a batch exists, never per entry on the hot path.
+
+    Times are milliseconds. Threads: event loop, but for the two that say otherwise.
+    """
 
     def __init__(
         self,
@@ -79,22 +82,25 @@ class RequestMetrics:
         self._no_last_entry = scope.counter("READ_LAST_ENTRY_NOENTRY_ERROR")
 
     def adds_done(self, entries: int, elapsed_ms: float, success: bool) -> None:
-        """A batch of adds was answered."""
+        """A batch of adds was answered, so long after its reception."""
         for stats in self._adds:
             stats.observe_ms(elapsed_ms, entries, success)
 
     def adds_admitted(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
-        """A batch of adds was handed to the journal."""
+        """A batch of adds was handed to the journal, so long after its socket read."""
         if self._bookie is not None:
             self._bookie.added(entries, nbytes, elapsed_ms)
 
     def entries_read(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
-        """Entries were handed out."""
+        """A read was answered with so many entries, and so many bytes of entries."""
         if self._bookie is not None:
             self._bookie.was_read(entries, nbytes, elapsed_ms)
 
     def reads_done(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
-        """Plain reads of one entry that were answered together, each after so long: 0 from memory."""
+        """Count so many plain reads of one entry that were answered together, each after so long: 0 from memory.
+
+        Stands for `read_done` and `entries_read`.
+        """
         for stats in self._kinds["read"]:
             stats.observe_ms(elapsed_ms, entries)
         self.entries_read(entries, nbytes, elapsed_ms)
@@ -127,12 +133,15 @@ class RequestMetrics:
         self._batch_scheduling_delay.observe_ms(seconds * 1000)
 
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
-        """One request that is no add was answered; `kind` as the TCP server's protocol lists them."""
+        """One request that is no add was answered; `kind` is one of `_KINDS`."""
         for stats in self._kinds[kind]:
             stats.observe_ms(elapsed_ms, 1, success)
 
     def read_phase(self, phase: str, elapsed_ms: float, success: bool) -> None:
-        """A part of a fencing read or a long poll has ended; `phase` as the TCP server's protocol lists them."""
+        """A part of a fencing read or a long poll has ended; `phase` is one of `_PHASES`.
+
+        `long_poll_wait` is a success if a newer LAC came.
+        """
         self._phases[phase].observe_ms(elapsed_ms, 1, success)
 
     def no_last_entry(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from bookie_pod.metrics.registry import Registry
 
 
-class ScrubInstruments:
+class ScrubMetrics:
     """Instruments of the scrubber of one bookie. Any thread may call every method."""
 
     def __init__(self, registry: Registry) -> None:
@@ -74,7 +74,7 @@ class _State(Protocol):
     def ledgers_restored(self) -> int: ...
 
 
-class IndexRebuildInstruments:
+class IndexRebuildMetrics:
     """Instruments of one bookie. Any thread may call every method."""
 
     def __init__(self, registry: Registry) -> None:

@@ -18,8 +18,8 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import STATES_MAX, Ledgers
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.db_storage import DbStorageMetrics, export_limits
-from bookie_pod.metrics.journal import JournalInstruments
-from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
+from bookie_pod.metrics.journal import JournalMetrics
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
@@ -38,7 +38,6 @@ from bookie_pod.storage.disks import disk_space
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.metrics import MemTableMetrics, StorageMetrics
 from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
@@ -46,7 +45,6 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.journal import Journal
-from bookie_pod.storage.journal.metrics import JournalMetrics
 
 _log = structlog.get_logger(__name__)
 
@@ -76,17 +74,17 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     index_dirs = {folder: LedgerDirStates([folder]) for folder in index_folders if folder not in dirs}
     instruments: list[DbStorageMetrics] = []
 
-    def metrics(ledger_folder: str, index_folder: str) -> StorageMetrics:
+    def metrics(ledger_folder: str, index_folder: str) -> DbStorageMetrics:
         instruments.append(
             DbStorageMetrics(registry, ledger_folder.removesuffix("/current"), index_folder.removesuffix("/current"))
         )
         return instruments[-1]
 
     settings = options.storage_settings(config)
-    memtable_metrics: list[MemTableStorageMetrics] = []
+    memtable_metrics: list[MemTableMetrics] = []
 
     def for_memtable() -> MemTableMetrics:
-        memtable_metrics.append(MemTableStorageMetrics(registry))
+        memtable_metrics.append(MemTableMetrics(registry))
         return memtable_metrics[0]
 
     parts = StorageParts(
@@ -148,17 +146,9 @@ def make_journals(
 
     journals = []
     for index, folder in enumerate(options.current_folders(config.directories.journal)):
-        instruments = JournalInstruments(registry, index)
-        journal = Journal(
-            folder,
-            index,
-            files,
-            options.journal_options(config),
-            deliver,
-            failed,
-            JournalMetrics(**instruments.fields()),
-        )
-        _bind_levels(instruments, journal)
+        metrics = JournalMetrics(registry, index)
+        journal = Journal(folder, index, files, options.journal_options(config), deliver, failed, metrics)
+        _bind_levels(metrics, journal)
         journals.append(journal)
     return journals
 
@@ -299,8 +289,8 @@ def _acknowledge(batches: Sequence[JournalBatch], error: BaseException | None) -
                 _log.error("unexpected error while adds were answered", error=repr(defect), exc_info=defect)
 
 
-def _bind_levels(instruments: JournalInstruments, journal: Journal) -> None:
-    instruments.bind_levels(
+def _bind_levels(metrics: JournalMetrics, journal: Journal) -> None:
+    metrics.bind_levels(
         queue_size=lambda: journal.queue_size,
         force_write_queue_size=lambda: journal.force_write_queue_size,
         memory_used=lambda: journal.queued_bytes,

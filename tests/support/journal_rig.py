@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal import (
     Journal,
     JournalBatch,
-    JournalMetrics,
     JournalOptions,
     LogMark,
     ReplayOptions,

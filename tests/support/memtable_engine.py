@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.metrics import NoMemTableMetrics
 from bookie_pod.storage.engines.names import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
@@ -66,7 +67,7 @@ class MemTableBookie:
     options: MemTableOptions = field(default_factory=memtable_options)
     files: MemoryFiles = field(default_factory=MemoryFiles)
     on_loop: OnLoop = call_directly
-    metrics: NoMemTableMetrics = field(default_factory=NoMemTableMetrics)
+    metrics: MemTableMetrics = field(default_factory=lambda: MemTableMetrics(Registry()))
     states: dict[str, LedgerDirStates] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +111,7 @@ def open_memtable_engine(
     index_directories: Sequence[str] = (),
     on_loop: OnLoop = call_directly,
     states: dict[str, LedgerDirStates] | None = None,
-    metrics: NoMemTableMetrics | None = None,
+    metrics: MemTableMetrics | None = None,
 ) -> MemTableStorage:
     known = states or {}
 
@@ -120,7 +121,11 @@ def open_memtable_engine(
     storage = open_storage(
         StorageSettings(directories, index_directories, ENGINES[engine], memtable=options),
         StorageParts(
-            files, on_loop, ledger_dirs=dirs, index_dirs=dirs, memtable_metrics=lambda: metrics or NoMemTableMetrics()
+            files,
+            on_loop,
+            ledger_dirs=dirs,
+            index_dirs=dirs,
+            memtable_metrics=lambda: metrics or MemTableMetrics(Registry()),
         ),
     )
     assert isinstance(storage, MemTableStorage)

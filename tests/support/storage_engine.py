@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
 from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
@@ -38,10 +39,11 @@ def put(storage: LedgerStorage, *entries: bytes) -> None:
         storage.account(ledger_id, len(data), 1)
 
 
-class CountingMetrics:
+class CountingMetrics(DbStorageMetrics):
     """Counts what an engine reports."""
 
     def __init__(self) -> None:
+        super().__init__(Registry(), "", "")
         self.levels: Counter[ReadLevel] = Counter()
         self.stages: Counter[FlushStage] = Counter()
         self.stage_seconds = dict.fromkeys(FlushStage, 0.0)

@@ -28,7 +28,7 @@ import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
-from bookie_pod.metrics.gc import GcInstruments
+from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -203,7 +203,7 @@ def make_collection(
         labels = None
         if config.ledger_storage.engine is StorageEngine.DB:
             labels = (folders[index], indexes[index] if indexes else folders[index])
-        instruments = GcInstruments(registry, labels)
+        instruments = GcMetrics(registry, labels)
         collector = GarbageCollector(
             part,
             metadata,
@@ -225,7 +225,7 @@ def make_collection(
     )
 
 
-def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage) -> None:
+def _bind_levels(instruments: GcMetrics, collector: GarbageCollector, part: CollectedStorage) -> None:
     def usages() -> list[LogUsage]:
         return [*collector.usages(), *collector.current_usages()]
 

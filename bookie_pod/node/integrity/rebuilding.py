@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.scrub import IndexRebuildInstruments
+from bookie_pod.metrics.scrub import IndexRebuildMetrics
 from bookie_pod.node import options
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -46,7 +46,7 @@ def make_rebuilder(
                 directory, parts, hold, ledger_folder, index_folder, number=number, count=len(pairs)
             )
             directories.append(made)
-    instruments = IndexRebuildInstruments(registry)
+    instruments = IndexRebuildMetrics(registry)
     rebuilder = IndexRebuilder(
         directories,
         bytes_per_second=config.integrity.index_rebuild_rate_bytes,

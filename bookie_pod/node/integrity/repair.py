@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.preboot import key_of
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
@@ -30,12 +31,6 @@ _log = structlog.get_logger(__name__)
 Found = Sequence[tuple[ScrubPart, Damage]]
 
 
-class RepairCounter(Protocol):
-    def repaired(self, entries: int) -> None:
-        """Count so many entries that have a sound copy again."""
-        ...
-
-
 class ScrubRepair:
     """`connect()` gives the replicas; `flush()` makes the index rows of new copies durable."""
 
@@ -44,7 +39,7 @@ class ScrubRepair:
         connect: Callable[[], Awaitable[Replicas]],
         copies: LocalCopies,
         flush: Callable[[], None],
-        metrics: RepairCounter,
+        metrics: ScrubMetrics,
     ) -> None:
         self._connect = connect
         self._copies = copies

@@ -27,7 +27,7 @@ import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.scrub import ScrubInstruments
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node import options
 from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -61,7 +61,7 @@ def make_scrubber(
     metadata: GcMetadata,
     registry: Registry,
     under_pressure: Callable[[], bool],
-    after_pass: Callable[[ScrubInstruments], AfterPass | None],
+    after_pass: Callable[[ScrubMetrics], AfterPass | None],
 ) -> Scrubber:
     """The scrubber, not started. `collectors` in the order of the storage's parts."""
     stopped = threading.Event()
@@ -74,7 +74,7 @@ def make_scrubber(
     )
     questions = Throttle(config.gc.metadata_op_rate_limit, stopped, by_bytes=False)
     digests = MetadataDigestTypes(metadata, lambda: questions.pay(1, 0))
-    instruments = ScrubInstruments(registry)
+    instruments = ScrubMetrics(registry)
     folders = options.current_folders(config.directories.ledger)
     parts: list[ScrubPart] = []
     for part, folder, collector in zip(collected(storage), folders, collectors, strict=False):
@@ -110,7 +110,7 @@ def _mark_reader(files: Files, folders: Sequence[str], index: int, count: int) -
     return lambda: MarkFiles(files, folders, index, count).read()
 
 
-def _bind_levels(instruments: ScrubInstruments, scrubber: Scrubber) -> None:
+def _bind_levels(instruments: ScrubMetrics, scrubber: Scrubber) -> None:
     def count(kind: DamageKind) -> Callable[[], float]:
         return lambda: sum(damage.kind is kind for damage in scrubber.damages())
 

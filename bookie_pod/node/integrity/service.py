@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.scrub import ScrubInstruments
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node import options
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
@@ -96,7 +96,7 @@ class Integrity:
             self._copies,
         )
 
-    def _after_pass(self, instruments: ScrubInstruments) -> AfterPass | None:
+    def _after_pass(self, instruments: ScrubMetrics) -> AfterPass | None:
         parts = self._parts
         if not parts.config.integrity.local_scrub_repair:
             return None

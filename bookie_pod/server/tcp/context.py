@@ -18,9 +18,9 @@ from bookie_pod.few_lines import FewLines
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import LoopTurns, Stall
-from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
 
@@ -106,7 +106,7 @@ class ServerContext:
         *,
         auth: ServerAuthProvider | None = None,
         tls: RenewedTls | None = None,
-        metrics: ServerMetrics = NO_SERVER_METRICS,
+        metrics: RequestMetrics | None = None,
         memory: MemoryGovernor | None = None,
         audit: Audit | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class ServerContext:
         self.options = options
         self.auth = auth
         self.tls = tls
-        self.metrics = metrics
+        self.metrics = metrics or RequestMetrics(Registry())
         self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self.audit = audit or Audit("bookie", Registry())
         self.handlers: RequestHandlers

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
-from bookie_pod.storage.engines.metrics import FlushStage, StorageMetrics
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.location_rows import LocationRun
@@ -63,7 +63,9 @@ class FrozenWork:
     def is_empty(self) -> bool:
         return self.half is None and not self._dirty_ledgers and not self._deletions
 
-    def write(self, logs: EntryLogger, locations: LocationIndex, ledgers: LedgerIndex, metrics: StorageMetrics) -> None:
+    def write(
+        self, logs: EntryLogger, locations: LocationIndex, ledgers: LedgerIndex, metrics: DbStorageMetrics
+    ) -> None:
         """Make all of it durable. Raises what failed; the work stays whole."""
         if not self._logs_synced:
             with self._timed(metrics, FlushStage.ENTRY_LOG):
@@ -77,7 +79,7 @@ class FrozenWork:
             with self._timed(metrics, FlushStage.LEDGERS):
                 ledgers.write(self._dirty_ledgers)
 
-    def _timed(self, metrics: StorageMetrics, stage: FlushStage) -> _Timer:
+    def _timed(self, metrics: DbStorageMetrics, stage: FlushStage) -> _Timer:
         return _Timer(self._clock, metrics, stage)
 
     def _is_deleted(self, ledger_id: int) -> bool:
@@ -166,7 +168,7 @@ def _by_bytes(ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> Ite
 class _Timer:
     """Reports how long a stage took, if it succeeded."""
 
-    def __init__(self, clock: Callable[[], float], metrics: StorageMetrics, stage: FlushStage) -> None:
+    def __init__(self, clock: Callable[[], float], metrics: DbStorageMetrics, stage: FlushStage) -> None:
         self._clock = clock
         self._metrics = metrics
         self._stage = stage

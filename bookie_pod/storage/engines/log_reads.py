@@ -20,9 +20,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics, ReadLevel
 from bookie_pod.storage.cache.read_ahead import NEAR, ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
-from bookie_pod.storage.engines.metrics import ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.locations import LocationIndex
@@ -44,7 +44,7 @@ class LogReads:
         logs: EntryLogger,
         locations: LocationIndex,
         cache: ReadCache,
-        metrics: StorageMetrics,
+        metrics: DbStorageMetrics,
         window_entries: int,
         window_bytes: int,
         check_usable: Callable[[], None],

@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import groupby
 
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.cache.memtable import EntryMemTable
-from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_protocol.entry import LAST_ENTRY

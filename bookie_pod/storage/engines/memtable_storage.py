@@ -33,12 +33,12 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import ClassVar, Final
 
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
 from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, Consent, OnLoop, always, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
-from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.detection import check_engine, check_not_lost, stamp_index
 from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_pod.storage.engines.metrics import MemTableMetrics, NoMemTableMetrics, NoMetrics, StorageMetrics
 from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, check_name, is_db, short_name
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
@@ -80,12 +82,14 @@ class StorageParts:
     """None: RocksDB."""
     ledger_dirs: Callable[[str], LedgerDirs] = lambda directory: LedgerDirStates([directory])
     """The disk states that the entry logger of one ledger directory looks at."""
-    metrics: Callable[[str, str], StorageMetrics] = lambda ledger_directory, index_directory: NoMetrics()
+    metrics: Callable[[str, str], DbStorageMetrics] = lambda ledger_directory, index_directory: DbStorageMetrics(
+        Registry(), ledger_directory, index_directory
+    )
     """Counters of one (ledger directory, index directory) of DbLedgerStorage."""
     index_dirs: Callable[[str], LedgerDirs] | None = None
     """The disk states of one index directory; None: those of the ledger directory of that name, or, for tools, which
     watch no disks, of an index directory of its own one that is always writable."""
-    memtable_metrics: Callable[[], MemTableMetrics] = NoMemTableMetrics
+    memtable_metrics: Callable[[], MemTableMetrics] = lambda: MemTableMetrics(Registry())
     """Counters of the other two engines."""
 
 

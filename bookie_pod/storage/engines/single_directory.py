@@ -28,12 +28,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
 
+from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import Consent, OnLoop, always
 from bookie_pod.storage.engines.log_reads import LogReads
-from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
@@ -59,7 +59,7 @@ class SingleDirectoryStorage:
         read_cache_bytes: int,
         read_ahead_entries: int = 100,
         read_ahead_bytes: int = -1,
-        metrics: StorageMetrics | None = None,
+        metrics: DbStorageMetrics,
     ) -> None:
         """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
         self.logs = logs
@@ -78,7 +78,7 @@ class SingleDirectoryStorage:
         that of a rebuild sets it."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
-        self._metrics: StorageMetrics = metrics or NoMetrics()
+        self._metrics = metrics
         limit = read_cache_bytes // 2
         window_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
         self._log_reads = LogReads(

@@ -26,11 +26,11 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.ledger_collector import LedgerCollection, LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
-from bookie_pod.storage.gc.metrics import GcMetrics, GcStage
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import PassResult

@@ -21,6 +21,8 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.metrics.gc import GcMetrics, GcStage
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
@@ -33,7 +35,6 @@ from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.live_entries import Pay
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
-from bookie_pod.storage.gc.metrics import GcMetrics, GcStage, NoGcMetrics
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
@@ -71,7 +72,7 @@ class GarbageCollector:
         self._storage = storage
         self._index = index
         self._now_ms = now_ms
-        self._metrics: GcMetrics = metrics or NoGcMetrics()
+        self._metrics = metrics or GcMetrics(Registry(), None)
         self._memory = state_file.read(now_ms())
         self._stopped = threading.Event()
         self._wake = threading.Condition()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from bookie_pod.storage.gc.metrics import GcMetrics
+from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.storage.gc.schedule import GcTimes
 from bookie_pod.storage.gc.storage import CollectedStorage
 

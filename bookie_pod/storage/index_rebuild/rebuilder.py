@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
+from bookie_pod.metrics.scrub import IndexRebuildMetrics
 from bookie_pod.storage.gc.throttle import Throttle
 from bookie_pod.storage.index_rebuild.online_directory import DirectoryRebuild
 from bookie_pod.storage.index_rebuild.online_locations import LogsDamaged
@@ -27,14 +27,6 @@ from bookie_pod.storage.integrity.scrub_pace import ScrubPace, ScrubStopped
 from bookie_protocol.errors import BadRequest, PodkeeperError, Refused
 
 _log = structlog.get_logger(__name__)
-
-
-class RebuildMetrics(Protocol):
-    """What rebuilds tell their metrics. Any thread."""
-
-    def ran(self, milliseconds: float, success: bool, state: RebuildState) -> None:
-        """The rebuild of one directory has ended."""
-        ...
 
 
 class IndexRebuilder:
@@ -47,7 +39,7 @@ class IndexRebuilder:
         bytes_per_second: float,
         questions_per_second: float,
         under_pressure: Callable[[], bool] = lambda: False,
-        metrics: RebuildMetrics | None = None,
+        metrics: IndexRebuildMetrics | None = None,
     ) -> None:
         """Rates of 0: no limit of bytes; `questions_per_second` to the metadata service is above 0. No directories: the
         engine has no databases."""

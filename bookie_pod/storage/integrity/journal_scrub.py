@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.integrity.entry_check import Pay, Report
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
+from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.marks import LogMark
@@ -33,7 +35,7 @@ class JournalScrub(ScrubPart):
         metrics: ScrubMetrics | None = None,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
+        super().__init__(files, folder, pace, metrics or ScrubMetrics(Registry()), now_ms)
         self._mark = mark
 
     def _first_phase(self) -> ScrubPhase:

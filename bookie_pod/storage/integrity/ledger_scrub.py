@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -19,7 +21,7 @@ from bookie_pod.storage.integrity.log_check import LogCheck
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
+from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
@@ -39,7 +41,7 @@ class LedgerScrub(ScrubPart):
         metrics: ScrubMetrics | None = None,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
+        super().__init__(files, folder, pace, metrics or ScrubMetrics(Registry()), now_ms)
         self._storage = storage
         self._digests = digests
         self._may_be_earlier_life = may_be_earlier_life

@@ -26,10 +26,12 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
-from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
+from bookie_pod.storage.integrity.scrub_part import PartState, ScrubPart
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +80,7 @@ class Scrubber:
         self._stopped = stopped
         self._interval_ms = interval_s * 1000
         self._after_pass = after_pass
-        self._metrics: ScrubMetrics = metrics or NoScrubMetrics()
+        self._metrics = metrics or ScrubMetrics(Registry())
         self._now_ms = now_ms
         self._random = random or Random()
         self._wake = threading.Condition()

@@ -21,10 +21,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
+from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister
@@ -55,39 +56,6 @@ class PartState:
     """Since this process took the pass up."""
     errors: tuple[str, ...]
     """Why parts of the last pass could not be checked."""
-
-
-class ScrubMetrics(Protocol):
-    """What passes tell their metrics. Any thread."""
-
-    def found(self, damage: Damage) -> None:
-        """New damage."""
-        ...
-
-    def not_checked(self) -> None:
-        """A check could not be made."""
-        ...
-
-    def progressed(self, entries: int, nbytes: int, restored: int) -> None: ...
-    def ran(self, milliseconds: float, success: bool) -> None:
-        """A pass over everything has ended."""
-        ...
-
-
-class NoScrubMetrics:
-    """Counts nothing."""
-
-    def found(self, damage: Damage) -> None:
-        pass
-
-    def not_checked(self) -> None:
-        pass
-
-    def progressed(self, entries: int, nbytes: int, restored: int) -> None:
-        pass
-
-    def ran(self, milliseconds: float, success: bool) -> None:
-        pass
 
 
 class ScrubPart(ABC):

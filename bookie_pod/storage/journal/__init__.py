@@ -27,7 +27,6 @@ the event loop once. Special records are built by `journal.format`: `key_record`
 from bookie_pod.storage.journal.batch import Deliver, JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
-from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 from bookie_pod.storage.journal.replay import ReplayOptions, ReplaySink, replay_journal
 from bookie_pod.storage.journal.survey import read_records
@@ -36,7 +35,6 @@ __all__ = [
     "Deliver",
     "Journal",
     "JournalBatch",
-    "JournalMetrics",
     "JournalOptions",
     "LogMark",
     "MarkFiles",

@@ -20,10 +20,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.storage.journal.batch import JournalBatch
-from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, group_wait_ms, over_threshold
+from bookie_pod.storage.journal.group_commit import flush_reason, group_wait_ms, over_threshold
 from bookie_pod.storage.journal.group_pace import GroupPace
-from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import structlog
 
+from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import NO_FILE
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 
 _log = structlog.get_logger(__name__)

@@ -16,21 +16,13 @@ Pure functions: any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from typing import Final
 
+from bookie_pod.metrics.journal import FlushReason
 from bookie_pod.storage.journal.options import JournalOptions
 
 MANY_ENTRIES: Final = 64
 """Waiting records below which a longer wait would save nothing."""
-
-
-class FlushReason(Enum):
-    """Which trigger made a group."""
-
-    MAX_WAIT = "max wait"
-    MAX_OUTSTANDING = "max outstanding"
-    EMPTY_QUEUE = "empty queue"
 
 
 def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: float = 1.0) -> bool:

@@ -24,16 +24,16 @@ from collections.abc import Callable
 
 import structlog
 
+from bookie_pod.metrics.journal import FlushReason, JournalMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.batch import Deliver, JournalBatch
 from bookie_pod.storage.journal.batch_queue import BatchQueue
 from bookie_pod.storage.journal.directory import remove_journals_below
 from bookie_pod.storage.journal.file_supply import JournalFileSupply
 from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, without_explicit_lacs
-from bookie_pod.storage.journal.group_commit import FlushReason
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 from bookie_pod.storage.journal.sync_thread import SyncThread, WrittenGroup, observe_acknowledged
 from bookie_protocol.errors import StorageFault
@@ -60,7 +60,7 @@ class Journal:
         self._files = files
         self._deliver = deliver
         self._on_failure = on_failure
-        self._metrics = metrics or JournalMetrics()
+        self._metrics = metrics or JournalMetrics(Registry(), index)
         self._queue = BatchQueue(options, self._metrics)
         self._stopping = False
         self._broken = False
@@ -217,7 +217,7 @@ class Journal:
             if self._unsynced_since is None:
                 self._unsynced_since = began
         self._metrics.flush_latency.observe_ms((time.monotonic() - began) * 1000)
-        self._metrics.count_flush(reason)
+        self._metrics.groups[reason].add()
         self._pass_on(group)
 
     def _payload(self, batch: JournalBatch) -> tuple[list[bytes], int]:

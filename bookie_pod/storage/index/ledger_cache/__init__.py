@@ -1,7 +1,6 @@
 """The index of InterleavedLedgerStorage and SortedLedgerStorage: one file of slots per ledger, cached in pages."""
 
 from bookie_pod.storage.index.ledger_cache.cache import LedgerCache
-from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics, NoCacheMetrics
 from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
 
-__all__ = ["LedgerCache", "LedgerCacheMetrics", "LedgerCacheOptions", "NoCacheMetrics"]
+__all__ = ["LedgerCache", "LedgerCacheOptions"]

@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby
 
+from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics, NoCacheMetrics
 from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.page import entries_of, highest_entry, locations_in
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable
@@ -50,7 +51,7 @@ class LedgerCache:
     ) -> None:
         """`StorageFault` if the directories or a header cannot be read."""
         self._files = files
-        self._metrics: LedgerCacheMetrics = metrics or NoCacheMetrics()
+        self._metrics = metrics or LedgerCacheMetrics(Registry())
         self._page_bytes = options.page_bytes
         self._slots = options.page_bytes // SLOT_BYTES
         self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)

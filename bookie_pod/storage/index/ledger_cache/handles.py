@@ -21,8 +21,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.storage.files import File
-from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics
 
 
 class IndexHandle:

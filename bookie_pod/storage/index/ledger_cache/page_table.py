@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics
+from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.storage.index.ledger_cache.page import IndexPage
 
 Load = Callable[[int, int], bytearray]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_protocol.errors import NoSuchEntry
@@ -46,10 +45,9 @@ def read(registry: Registry) -> dict[str, str]:
 
 def test_names_and_what_they_count() -> None:
     registry = Registry()
-    metrics = MemTableStorageMetrics(registry)
-    hooks: MemTableMetrics = metrics
+    metrics = MemTableMetrics(registry)
     options = memtable_options(memtable_bytes=2000, page_bytes=64, page_limit=2)
-    parts = StorageParts(MemoryFiles(), call_directly, memtable_metrics=lambda: hooks)
+    parts = StorageParts(MemoryFiles(), call_directly, memtable_metrics=lambda: metrics)
     storage = open_storage(StorageSettings(["/a"], engine=SORTED_LEDGER_STORAGE, memtable=options), parts)
     assert isinstance(storage, MemTableStorage)
     memtable = storage.memtable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.scrub import ScrubInstruments
+from bookie_pod.metrics.scrub import ScrubMetrics
 from tests.support.scrub_rig import ScrubRig
 
 
 def test_what_a_pass_exports() -> None:
     registry = Registry()
-    instruments = ScrubInstruments(registry)
+    instruments = ScrubMetrics(registry)
     rig = ScrubRig()
     rig.write([1], 4)
     path, position = rig.place(1, 2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.requests import RequestMetrics
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -49,21 +50,19 @@ async def test_a_refused_login_of_version_2_is_told_as_that(rig: ServerRig) -> N
     assert transport.frames == []
 
 
-class Latencies:
+class Latencies(RequestMetrics):
     """What the server says of how long it took."""
 
     def __init__(self) -> None:
+        super().__init__(Registry())
         self.told: dict[str, float] = {}
 
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
         self.told[kind] = elapsed_ms
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(NO_SERVER_METRICS, name)
-
 
 async def test_latencies_are_those_of_the_request(rig: ServerRig) -> None:
-    rig.context.metrics = latencies = Latencies()  # type: ignore[assignment]
+    rig.context.metrics = latencies = Latencies()
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0)))
     other, answered = rig.connect()

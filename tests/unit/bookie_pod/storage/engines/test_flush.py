@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_pod.metrics.db_storage import FlushStage, ReadLevel
 from bookie_pod.storage.engines import db
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.frozen import SLICE_ENTRIES
-from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_pod.storage.index.locations import NEGATIVE
 from bookie_protocol.errors import NoWritableDirectory, StorageFault

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.metrics.memtable_storage import MemTableMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines import background
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, MemTableStorage
-from bookie_pod.storage.engines.metrics import NoMemTableMetrics
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_pod.storage.files_posix import PosixFiles
@@ -45,10 +46,11 @@ def dumped(storage: MemTableStorage) -> list[tuple[int, int]]:
     return [row[1:3] for log_id in storage.logs.log_ids() for row in storage.logs.scan(log_id)]
 
 
-class Throttling(NoMemTableMetrics):
+class Throttling(MemTableMetrics):
     """Counts how often the memtable was full, and what was flushed."""
 
     def __init__(self) -> None:
+        super().__init__(Registry())
         self.full = self.flushed_bytes = 0
 
     def throttled(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_pod.storage.engines.metrics import ReadLevel
+from bookie_pod.metrics.db_storage import ReadLevel
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.index.location_rows import KEY, VALUE, LocationRun
 from bookie_protocol.entry import LAST_ENTRY

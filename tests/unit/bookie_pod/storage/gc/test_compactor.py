@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_pod.metrics.gc import GcMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.interface import Row
-from bookie_pod.storage.gc.metrics import NoGcMetrics
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
 from tests.support.gc_rig import FAST, MINOR, GcRig
@@ -469,13 +470,13 @@ def test_entries_that_are_dead_cost_nothing_of_a_rate_of_entries(transactional: 
 def test_metrics_tell_what_came_back() -> None:
     told = []
 
-    class Metrics(NoGcMetrics):
+    class Metrics(GcMetrics):
         def reclaimed(self, nbytes: int, *, compacted: bool) -> None:
             told.append((nbytes, compacted))
 
     rig, source = _half_dead()
     size = rig.logs.size(source)
-    rig.gc._reclaimer._metrics = Metrics()
+    rig.gc._reclaimer._metrics = Metrics(Registry(), None)
     assert rig.force().reclaimed_bytes == size - 10 * SIZE
     assert told == [(size - 10 * SIZE, True)]
     rig.delete(1)

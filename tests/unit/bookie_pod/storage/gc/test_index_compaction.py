@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bookie_pod.metrics.gc import GcInstruments
+from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.state_file import GcStateFile
@@ -43,7 +43,7 @@ class Rewritten:
             rig.metadata,
             GcStateFile(rig.bookie.files, rig.bookie.directories[0]),
             replace(FAST, index_compaction_interval_ms=interval),
-            metrics=GcInstruments(self._registry, None),
+            metrics=GcMetrics(self._registry, None),
             now_ms=lambda: rig.now,
             random=_Delay(*delays),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.scrub import IndexRebuildInstruments
+from bookie_pod.metrics.scrub import IndexRebuildMetrics
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.location_rows import KEY
@@ -32,7 +32,7 @@ def made(*directories: DirectoryRebuild, rate: float = 0, registry: Registry | N
         directories,
         bytes_per_second=rate,
         questions_per_second=1e9,
-        metrics=IndexRebuildInstruments(registry or Registry()),
+        metrics=IndexRebuildMetrics(registry or Registry()),
     )
 
 

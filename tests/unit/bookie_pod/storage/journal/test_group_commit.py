@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, slices
+from bookie_pod.metrics.journal import FlushReason
+from bookie_pod.storage.journal.group_commit import flush_reason, slices
 from bookie_pod.storage.journal.options import JournalOptions
 
 DEFAULT = JournalOptions()

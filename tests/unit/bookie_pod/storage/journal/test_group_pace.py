@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_pod.metrics.journal import FlushReason, JournalMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.journal import batch_queue
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.batch_queue import BatchQueue
-from bookie_pod.storage.journal.group_commit import MANY_ENTRIES, FlushReason, flush_reason
+from bookie_pod.storage.journal.group_commit import MANY_ENTRIES, flush_reason
 from bookie_pod.storage.journal.group_pace import LONGEST_WAIT_MS, GroupPace
-from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 
 BUSY_MS = 1.5
@@ -114,7 +115,7 @@ def test_the_queue_waits_as_long_as_its_thread_is_late(
 ) -> None:
     late = _LateWaits(late_ms / 1000)
     monkeypatch.setattr(batch_queue, "time", late)
-    queue = BatchQueue(JournalOptions(), JournalMetrics())
+    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
     monkeypatch.setattr(queue, "_wake", late)
     for _ in range(200):
         queue.append(JournalBatch([b"x"], entries, 1, True, None))
@@ -127,7 +128,7 @@ def test_the_queue_waits_as_long_as_its_thread_is_late(
 def test_who_comes_alone_does_not_wait_and_groups_are_no_more_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
     late = _LateWaits(1e-6)
     monkeypatch.setattr(batch_queue, "time", late)
-    queue = BatchQueue(JournalOptions(), JournalMetrics())
+    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
     monkeypatch.setattr(queue, "_wake", late)
     left: list[float] = []
     for pause_ms in (0.0, 0.5, 1.9, 2.1, 10.0, 0.0, 0.0):
@@ -145,7 +146,7 @@ def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest
     late = _LateWaits(0.0)
     monkeypatch.setattr(batch_queue, "time", late)
     options = JournalOptions(group_bytes=10)
-    queue = BatchQueue(options, JournalMetrics())
+    queue = BatchQueue(options, JournalMetrics(Registry(), 0))
 
     def woken_by_a_large_batch(seconds: float) -> None:
         queue.append(JournalBatch([b"x" * 100], 1, 100, True, None))

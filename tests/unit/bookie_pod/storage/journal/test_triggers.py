@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 
-from bookie_pod.storage.journal import JournalMetrics
-from tests.support.journal_rig import FOREVER, Counting, JournalRig, an_add, records_of, small_options
+from bookie_pod.metrics.journal import FlushReason, JournalMetrics
+from bookie_pod.metrics.registry import Registry
+from tests.support.journal_rig import FOREVER, JournalRig, an_add, records_of, small_options
 from tests.support.memory_files import MemoryFiles
 
 
 def test_a_group_leaves_no_sooner_behind_another_than_the_group_wait() -> None:
-    waits = Counting()
-    with JournalRig(options=small_options(max_group_wait_ms=40.0), metrics=JournalMetrics(flush_max_wait=waits)) as rig:
+    metrics = JournalMetrics(Registry(), 0)
+    with JournalRig(options=small_options(max_group_wait_ms=40.0), metrics=metrics) as rig:
         began = time.monotonic()
         for entry_id in range(3):
             rig.add(an_add(7, entry_id))
         assert time.monotonic() - began >= 0.08
-        assert waits.total == 3
+        assert metrics.groups[FlushReason.MAX_WAIT].value == 3
 
 
 def test_records_within_the_group_wait_share_a_write() -> None:
@@ -28,12 +29,12 @@ def test_records_within_the_group_wait_share_a_write() -> None:
 
 
 def test_too_many_bytes_are_written_at_once() -> None:
-    reasons = Counting()
+    metrics = JournalMetrics(Registry(), 0)
     options = small_options(max_group_wait_ms=FOREVER, group_bytes=1000)
-    with JournalRig(options=options, metrics=JournalMetrics(flush_max_outstanding=reasons)) as rig:
+    with JournalRig(options=options, metrics=metrics) as rig:
         rig.add(an_add(7, 0))
         rig.add(an_add(7, 1, bytes(900)), an_add(7, 2, bytes(900)))
-        assert reasons.total == 1
+        assert metrics.groups[FlushReason.MAX_OUTSTANDING].value == 1
 
 
 def test_too_many_records_are_written_at_once() -> None:
@@ -58,11 +59,11 @@ def test_a_large_backlog_is_cut_into_groups() -> None:
 
 
 def test_an_empty_queue_is_reason_enough_if_allowed() -> None:
-    reasons = Counting()
+    metrics = JournalMetrics(Registry(), 0)
     options = small_options(max_group_wait_ms=FOREVER, flush_when_queue_empty=True)
-    with JournalRig(options=options, metrics=JournalMetrics(flush_empty_queue=reasons)) as rig:
+    with JournalRig(options=options, metrics=metrics) as rig:
         rig.add(an_add(7, 0))
-        assert reasons.total == 1
+        assert metrics.groups[FlushReason.EMPTY_QUEUE].value == 1
 
 
 def test_an_idle_journal_does_nothing() -> None:

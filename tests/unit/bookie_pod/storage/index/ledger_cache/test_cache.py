@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log import DiskState, LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
-from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions, NoCacheMetrics
+from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.options import default_page_limit
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.support.memory_files import MemoryFiles
@@ -23,10 +25,11 @@ GOLDEN = Path(__file__).parents[5] / "golden"
 KEY = bytes(range(20))
 
 
-class Counts(NoCacheMetrics):
+class Counts(LedgerCacheMetrics):
     """Counts what the cache reports."""
 
     def __init__(self) -> None:
+        super().__init__(Registry())
         self.hits = self.misses = self.reads = self.evicted = self.scanned_pages = 0
 
     def page_hit(self) -> None:
