@@ -46,15 +46,6 @@ def generated() -> dict[str, str]:
     return files
 
 
-def main(arguments: Sequence[str]) -> int:
-    command = "python -m bookie_operator.crds.generate"
-    return keep(ROOT, generated(), (), check="--check" in arguments, command=command)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def keep(root: Path, files: Mapping[str, str], surplus: Iterable[str], *, check: bool, command: str) -> int:
     """Write what differs of `files` (content by path below `root`) and remove `surplus`; the exit code.
 
@@ -80,3 +71,12 @@ def _present(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    command = "python -m bookie_operator.crds.generate"
+    return keep(ROOT, generated(), (), check="--check" in arguments, command=command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
