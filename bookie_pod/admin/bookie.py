@@ -67,6 +67,7 @@ class ThisBookie:
         self._bookie = bookie
         self._settings = settings
         self._sanity = sanity
+        self._changing = asyncio.Lock()
         directories = bookie.config.directories
         self._journal_folders = options.current_folders(directories.journal)
         self._ledger_folders = options.current_folders(directories.ledger)
@@ -125,15 +126,17 @@ class ThisBookie:
             raise BadRequest("readOnlyModeEnabled=false forbids that mode; change that and restart the bookie")
         if decommission is not None:
             await self._check(decommission)
-        before = mode.manual
-        mode.set_by_operator(read_only)
         try:
-            if decommission is not None:
-                await self._check(decommission)
-        except PodkeeperError:
-            if read_only and not before:
-                mode.set_by_operator(False)
-            raise
+            async with self._changing:  # what is taken back is this request's word, and nobody else's
+                before = mode.manual
+                mode.set_by_operator(read_only)
+                try:
+                    if decommission is not None:
+                        await self._check(decommission)
+                except PodkeeperError:
+                    if read_only and not before:
+                        mode.set_by_operator(False)
+                    raise
         finally:
             await self._announced()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -51,6 +51,13 @@ MAX_KEPT: Final = 16
 _SHOWN: Final = 20
 
 
+class _Job(NamedTuple):
+    """A decommission under way here. `begun`: its record is stored."""
+
+    work: asyncio.Task[None]
+    begun: asyncio.Event
+
+
 class Decommissions:
     """Begun, followed and taken back. The code of auto-recovery is loaded by the first who needs it."""
 
@@ -60,7 +67,9 @@ class Decommissions:
         self._service = client.metadata
         self._config = config
         self._admin = admin
-        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._beginning = asyncio.Lock()
+        """One begins at a time: what a second request accepts is added to what the first one has stored."""
         self._problems: dict[str, str] = {}
         self._recovery: asyncio.Task[None] | None = None
         self._recover: tuple[tuple[str, ...], Recover] | None = None
@@ -68,7 +77,7 @@ class Decommissions:
 
     async def stop(self) -> None:
         """End all jobs."""
-        tasks = [*self._jobs.values(), *([self._recovery] if self._recovery is not None else [])]
+        tasks = [*(job.work for job in self._jobs.values()), *([self._recovery] if self._recovery is not None else [])]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -88,27 +97,28 @@ class Decommissions:
             coordinator_name,
         )
 
-        self._check_room(bookie_id)
-        active = await DecommissionStore(self._service).active(bookie_id)
-        if (job := self._jobs.get(bookie_id)) is not None:
-            if active is None or accepted_losses <= set(active.value.accepted_losses):
-                return
-            job.cancel()  # it goes on with what is known now
-            await asyncio.wait({job})
-        if active is None:
-            plan = await make_plan(await self._client.get(), self._service, bookie_id)
-            if plan.refusals:
-                raise Refused("; ".join(plan.refusals))
-        coordinator = Coordinator(
-            Parts(self._service, await self._mover(), self._bookie_admin(), self._drain_options())
-        )
-        request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie, accepted_losses)
-        self._check_room(bookie_id)  # others may have come while the plan was made
-        if bookie_id not in self._jobs:
+        async with self._beginning:
+            self._check_room(bookie_id)
+            if (job := self._jobs.get(bookie_id)) is not None:
+                await _first(job.work, job.begun)  # whoever began it may be gone
+            active = await DecommissionStore(self._service).active(bookie_id)
+            if (job := self._jobs.get(bookie_id)) is not None:
+                if active is None or accepted_losses <= set(active.value.accepted_losses):
+                    return
+                job.work.cancel()  # it goes on with what is known now
+                await asyncio.wait({job.work})
+            if active is None:
+                plan = await make_plan(await self._client.get(), self._service, bookie_id)
+                if plan.refusals:
+                    raise Refused("; ".join(plan.refusals))
+            coordinator = Coordinator(
+                Parts(self._service, await self._mover(), self._bookie_admin(), self._drain_options())
+            )
+            request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie, accepted_losses)
             self._problems.pop(bookie_id, None)
-            job = asyncio.create_task(self._carry_out(coordinator.run(request), bookie_id))
-            self._jobs[bookie_id] = job
-            await _first(job, coordinator.begun)
+            work = asyncio.create_task(self._carry_out(coordinator.run(request), bookie_id))
+            self._jobs[bookie_id] = _Job(work, coordinator.begun)
+            await _first(work, coordinator.begun)
             if not coordinator.begun.is_set() and (problem := self._problems.get(bookie_id)):
                 raise Refused(problem)
 

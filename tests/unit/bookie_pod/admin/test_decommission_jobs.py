@@ -13,7 +13,7 @@ import pytest
 from bookie_client.client import Client
 from bookie_pod.admin.decommission_jobs import Decommissions
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.config.load import load_config
 from bookie_protocol.admin_api.decommission import DecommissionState
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, Rig, ledger
@@ -101,7 +101,7 @@ async def test_losses_that_are_accepted_while_it_runs_count(rig: Rig) -> None:
     await going.decommission(GOING, delete_cookie=True)
     assert list(going._jobs.values()) == [job], "the same request changes nothing"
     await going.decommission(GOING, delete_cookie=True, accepted_losses=frozenset({1}))
-    assert job.done()
+    assert job.work.done()
     state = await going.reaches(lambda state: state.phase == "done")
     assert (state.problem, state.delete_cookie) == ("", True)
     assert await rig.naming() == {1}
@@ -109,4 +109,42 @@ async def test_losses_that_are_accepted_while_it_runs_count(rig: Rig) -> None:
     finished = await DecommissionStore(rig.service).finished(GOING)
     assert finished is not None
     assert finished.accepted_losses == (1,)
+    await going.stop()
+
+
+async def test_losses_that_two_accept_at_once_count_both(rig: Rig) -> None:
+    going = Quick(rig)
+    going.mover.refuse = dict.fromkeys((1, 2), "no copy of entries can be read")
+    requests = [
+        going.decommission(GOING, delete_cookie=True, accepted_losses=frozenset(losses)) for losses in ((), {1}, {2})
+    ]
+    await asyncio.gather(*requests)
+    await going.reaches(lambda state: state.phase == "done")
+    finished = await DecommissionStore(rig.service).finished(GOING)
+    assert finished is not None
+    assert finished.accepted_losses == (1, 2)
+    await going.stop()
+
+
+async def test_losses_that_are_accepted_behind_a_request_that_was_given_up_count(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = Quick(rig)
+    going.mover.refuse[1] = "no copy of entries can be read"
+    begin, reached, goes_on = DecommissionStore.begin, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: DecommissionStore, request: DecommissionRequest) -> HeldRecord:
+        reached.set()
+        await goes_on.wait()
+        return await begin(self, request)
+
+    monkeypatch.setattr(DecommissionStore, "begin", slow)
+    first = asyncio.create_task(going.decommission(GOING, delete_cookie=True))
+    await reached.wait()
+    first.cancel()
+    second = asyncio.create_task(going.decommission(GOING, delete_cookie=True, accepted_losses=frozenset({1})))
+    await asyncio.sleep(0)
+    goes_on.set()
+    await second
+    await going.reaches(lambda state: state.phase == "done")
     await going.stop()

@@ -83,3 +83,26 @@ async def test_an_operators_own_word_asks_nobody(monkeypatch: pytest.MonkeyPatch
     world = World(monkeypatch, MetadataUnavailable("no answer"))
     await world.bookie.set_read_only(True)
     assert world.mode.manual
+
+
+async def test_who_asks_in_the_meantime_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, True)
+    looks, told = asyncio.Event(), asyncio.Event()
+
+    async def undone(metadata: None, bookie_id: str, began_ms: int) -> bool:
+        if not world.mode.manual:
+            return True
+        looks.set()
+        await told.wait()
+        return False
+
+    monkeypatch.setattr("bookie_pod.admin.bookie.is_under_way", undone)
+    late = asyncio.create_task(world.bookie.set_read_only(True, BEGAN))
+    await looks.wait()
+    operators = asyncio.create_task(world.bookie.set_read_only(True))
+    await asyncio.sleep(0)
+    told.set()
+    with pytest.raises(Refused, match="is over"):
+        await late
+    await operators
+    assert world.mode.manual is world.mode.announced is True
