@@ -272,7 +272,7 @@ async def _here(context: OfCluster, call: Call) -> Reply:
 
 
 _NONE_MARKED: Final = Text("No under replicated ledgers found", 404)
-_REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or there is no auditor.", 404)
+_REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or no auditor has begun its work.", 404)
 
 
 def _resource(path: str, *operations: Operation, own: bool = False) -> Resource:

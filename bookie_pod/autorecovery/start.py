@@ -25,7 +25,6 @@ from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.copy_options import copying_throttle, replication_options
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
-from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions
@@ -145,8 +144,7 @@ def make_worker(
         progress=progress,
         metrics=metrics,
     )
-    drained = DecommissionStore(metadata).bookies
-    worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics, drained)
+    worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics)
     _bind(metrics, worker, throttle)
     return worker
 

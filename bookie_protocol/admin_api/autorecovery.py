@@ -89,7 +89,7 @@ class AbsentBookieState(Body):
 
 
 class LedgerRepairState(Body):
-    """A ledger that the worker of this process has locked."""
+    """A ledger that the worker of this process has in hand."""
 
     ledger_id: int
     """Which one."""
@@ -123,7 +123,7 @@ class WorkerState(Body):
     running: bool
     """It takes ledgers."""
     ledgers: list[LedgerRepairState]
-    """Those it has locked."""
+    """Those it has in hand, also those that it leaves alone for a while."""
     ledgers_repaired: int
     """Ledgers whose mark it took away."""
     ledgers_failed: int

@@ -19,7 +19,9 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.tree.nodes import Node
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.under_replication.locks import _Directory
 from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 from tests.contract.test_metadata_golden import golden, load
@@ -70,10 +72,7 @@ class TestGolden:
         assert await tree.is_enabled()
         assert await service.auditor_election.current_auditor() == "127.0.0.1:32700"
         assert {await tree.check_time(check) for check in AuditorCheck} == {None}
-        passed_over = 6
-        ids = {(await tree.acquire(skip={passed_over})).ledger_id for _ in range(6)}
-        assert passed_over not in ids
-        ids.add((await tree.acquire()).ledger_id)
+        ids = {(await tree.acquire()).ledger_id for _ in range(7)}
         assert ids == {mark.ledger_id for mark in found} - {0}
         assert await tree.try_acquire() is None
 
@@ -201,6 +200,7 @@ class TestMarks:
             tree.disable(),
             tree.lost_bookie_recovery_delay(),
             tree.set_lost_bookie_recovery_delay(1),
+            tree.ask_for_audit(),
             tree.check_time(AuditorCheck.ALL_LEDGERS),
             service.auditor_election.current_auditor(),
             service.auditor_election.elect("b:1"),
@@ -208,6 +208,62 @@ class TestMarks:
             with pytest.raises(MetadataNotFound):
                 await call
         assert not await service.cluster.exists()
+
+
+class TestLedgersThatAreLeftAlone:
+    async def test_no_worker_takes_one_and_nobody_is_kept_from_it(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        lock = await one.lock(1)
+        async with one.leaving_alone(1):
+            await one.release(lock)
+            assert await one.try_acquire() is None
+            assert await two.try_acquire() is None
+            assert await two.locks() == {}
+            await two.release(await two.lock(1))
+            waiting = asyncio.create_task(two.acquire())
+            await two.mark(2, ["gone:1"], ctime_ms=None)
+            async with asyncio.timeout(5):
+                assert (await waiting).ledger_id == 2
+            waiting = asyncio.create_task(two.acquire())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+        async with asyncio.timeout(5):
+            assert (await waiting).ledger_id == 1
+
+    async def test_one_that_is_left_alone_since_the_last_look_is_passed_over(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        lock = await two.try_acquire()
+        assert lock is not None
+        await two.release(lock)
+        monkeypatch.setattr(_Directory, "may_serve", lambda listed, now: True)
+        async with one.leaving_alone(1):
+            assert await two.try_acquire() is None
+
+    async def test_it_ends_with_the_session(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        meanwhile = one.leaving_alone(1)
+        await meanwhile.__aenter__()
+        waiting = asyncio.create_task(two.acquire())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await pair[0].close()
+        async with asyncio.timeout(10):
+            assert (await waiting).ledger_id == 1
+        await meanwhile.__aexit__(None, None, None)
+
+    async def test_who_leaves_it_alone_has_it_again_at_once(self, pair: Pair) -> None:
+        one = pair[0].under_replication
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        for _ in range(5):
+            async with asyncio.timeout(2):
+                lock = await one.acquire()
+            async with one.leaving_alone(1):
+                await one.release(lock)
 
 
 class TestLocks:
@@ -368,7 +424,7 @@ class TestSettings:
             assert first is not None
             assert not await two.initialize_lost_bookie_recovery_delay(60)
             assert await two.lost_bookie_recovery_delay() == 30
-            await one.set_lost_bookie_recovery_delay(30)  # asks for an audit
+            assert await one.ask_for_audit()
             second = await anext(delays)
             assert second is not None
             assert (first.value, second.value) == (30, 30)
@@ -384,6 +440,27 @@ class TestSettings:
             await two.lost_bookie_recovery_delay()
         with pytest.raises(ValueError, match="lostBookieRecoveryDelay=-1"):
             await one.set_lost_bookie_recovery_delay(-1)
+
+    async def test_an_audit_that_is_asked_for_takes_no_delay_back(
+        self, driver: MetadataDriverUnderTest, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = (service.under_replication for service in pair)
+        assert not await one.ask_for_audit(), "the auditor that is about to begin sets the one of its configuration"
+        assert await two.lost_bookie_recovery_delay() is None
+        await one.set_lost_bookie_recovery_delay(0)
+        tree, others = pair[0].tree, [3600, 7200]
+        get = tree.get
+
+        async def slow(path: str, **options: Any) -> Node:
+            found = await get(path, **options)
+            if path.endswith("lostBookieRecoveryDelay") and others:
+                await two.set_lost_bookie_recovery_delay(others.pop(0))
+            return found
+
+        monkeypatch.setattr(tree, "get", slow)
+        assert await one.ask_for_audit()
+        assert await two.lost_bookie_recovery_delay() == 7200
+        assert (await get(f"{driver.root}/underreplication/lostBookieRecoveryDelay")).stat.version == 3
 
     @pytest.mark.parametrize("check", AuditorCheck)
     async def test_check_times(self, driver: MetadataDriverUnderTest, pair: Pair, check: AuditorCheck) -> None:

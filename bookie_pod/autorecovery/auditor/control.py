@@ -39,7 +39,8 @@ async def trigger_audit(service: MetadataService) -> str:
     auditor = await service.auditor_election.current_auditor()
     if auditor is None:
         raise Refused("there is no auditor: run auto-recovery somewhere (`bookie autorecovery`)")
-    await marks.set_lost_bookie_recovery_delay(await marks.lost_bookie_recovery_delay() or 0)
+    if not await marks.ask_for_audit():
+        raise Refused(f"the auditor, {auditor}, has only just been elected: ask again in a moment")
     return auditor
 
 

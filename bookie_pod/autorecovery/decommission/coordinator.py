@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.logs import get_logger
+from bookie_pod.autorecovery.auditor.control import trigger_audit
 from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.cookies import refuse_renamed
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
@@ -288,13 +289,3 @@ class Coordinator:
 
 def _form(presence: Presence) -> Form:
     return Form.STOPPED if presence is Presence.ABSENT else Form.LIVE
-
-
-async def trigger_audit(service: MetadataService) -> None:
-    """Ask the elected auditor for an audit now. `Refused`: auto-recovery is disabled, or there is no auditor."""
-    marks = service.under_replication
-    if not await marks.is_enabled():
-        raise Refused("auto-recovery is disabled, so no audit can be asked for")
-    if await service.auditor_election.current_auditor() is None:
-        raise Refused("no auditor is elected, so no audit can be asked for")
-    await marks.set_lost_bookie_recovery_delay(await marks.lost_bookie_recovery_delay() or 0)

@@ -2,11 +2,11 @@
 
 Invariants
 - At most `ledgers_at_once` ledgers are checked, copied or recovered at a time; ledgers that wait (for their writer, or
-  because they failed) take no such place. At most `MAX_LOCKS` locks are held altogether.
-- A lock is held from the first look at a ledger until its mark is gone, or until its time of waiting is over; however
-  its round ends, the lock is given back (`locks`).
-- A ledger that failed keeps its lock for as long as its back-off says, so that no worker tries it in vain meanwhile;
-  but not while a bookie of it is being drained: who drains needs the lock, be it to find that nothing can be moved.
+  because they failed) take no such place. At most `MAX_LEDGERS` are in hand altogether.
+- A lock is held from the first look at a ledger until its mark is gone or it has failed; however its round ends, the
+  lock is given back (`locks`). Who holds one may be about to name any bookie, and is waited for.
+- A ledger that failed is left alone by all workers for as long as its back-off says, and is locked by nobody: whoever
+  drains a bookie needs its lock, be it to find that nothing can be moved.
 - Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
   error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
 - While auto-recovery is disabled no ledger is taken, and no writer is fenced.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -35,7 +35,7 @@ import structlog
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
-from bookie_protocol.errors import MetadataError, MetadataNotFound, PodkeeperError
+from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from bookie_protocol.pace import doubled
@@ -45,9 +45,7 @@ EXPLAINED: Final = 2_000
 SHORTEST_S: Final = 0.1
 _FIRST: Final = 32
 """What part of the full delay the first one is."""
-MAX_LOCKS: Final = 10_000
-LOOK_S: Final = 5.0
-"""Between two looks whether a bookie is being drained, while ledgers back off."""
+MAX_LEDGERS: Final = 10_000
 STOP_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -148,18 +146,8 @@ class ReplicationWorker:
         options: WorkerOptions,
         progress: WorkerProgress,
         metrics: ReplicationWorkerMetrics,
-        drained: Callable[[], Awaitable[Collection[str]]],
     ) -> None:
-        """`drained`: which bookies are being drained by anybody."""
         self._marks = service.under_replication
-        self._ledgers = service.ledgers
-        self._drained = drained
-        self._drains: Collection[str] = ()
-        """Bookies that are being drained, as far as was known lately."""
-        self._drains_changed = asyncio.Event()
-        self._backing_off = 0
-        self._without_lock: set[int] = set()
-        """Ledgers that back off, but for a lock: not to be taken meanwhile."""
         self._repair = repair
         self._options = options
         self.progress = progress
@@ -167,7 +155,7 @@ class ReplicationWorker:
         self._backoff = Backoff(options.failed_ledger_backoff)
         self._keeper = LockKeeper(self._marks)
         self._at_work = asyncio.Semaphore(options.ledgers_at_once)
-        self._locks = asyncio.Semaphore(MAX_LOCKS)
+        self._in_hand = asyncio.Semaphore(MAX_LEDGERS)
         self._next_task_at = 0.0
 
     def status(self) -> WorkerStatus:
@@ -184,9 +172,8 @@ class ReplicationWorker:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_enabled())
-                group.create_task(self._follow_drains())
                 while True:
-                    await self._locks.acquire()
+                    await self._in_hand.acquire()
                     async with self._at_work:  # not kept: ledgers whose waiting is over need it, and none may be marked
                         pass
                     lock = await self._take()
@@ -210,7 +197,7 @@ class ReplicationWorker:
 
     async def _acquire(self) -> LedgerLock:
         """As the store's own; one that is taken at the very moment of the cancellation is given back."""
-        taking = asyncio.ensure_future(self._marks.acquire(skip=self._without_lock))
+        taking = asyncio.ensure_future(self._marks.acquire())
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -241,18 +228,6 @@ class ReplicationWorker:
                 _log.warning("whether auto-recovery is enabled cannot be seen", reason=str(error))
             await asyncio.sleep(max(self._options.pause_after_error, 1.0))
 
-    async def _follow_drains(self) -> None:
-        while True:
-            try:
-                drains = set(await self._drained()) if self._backing_off else set()
-                if drains != set(self._drains):
-                    changed, self._drains_changed = self._drains_changed, asyncio.Event()
-                    self._drains = drains
-                    changed.set()
-            except MetadataError as error:
-                _log.debug("whether a bookie is being drained cannot be seen", reason=str(error))
-            await asyncio.sleep(LOOK_S)
-
     # --- one ledger -------------------------------------------------------------------------------------------
 
     async def _see_through(self, lock: LedgerLock) -> None:
@@ -269,11 +244,14 @@ class ReplicationWorker:
                 result = await self._after_the_grace(lock, note, place, result)
             place.leave()
             if result is not None and result.outcome is Outcome.FAILED:
-                await self._wait_out(lock, self._back_off(note, result))
+                delay = self._back_off(note, result)
+                async with self._marks.leaving_alone(ledger_id):
+                    await self._keeper.give_back(lock)
+                    await asyncio.sleep(delay)
         finally:
             place.leave()
             self.progress.end(ledger_id)
-            self._locks.release()
+            self._in_hand.release()
             await self._keeper.give_back(lock)
 
     async def _after_the_grace(
@@ -344,39 +322,6 @@ class ReplicationWorker:
             **({"lost_entries": list(result.lost_entries)} if result.lost_entries else {}),
         )
         return delay
-
-    async def _wait_out(self, lock: LedgerLock, delay: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + delay
-        self._backing_off += 1
-        try:
-            async with asyncio.timeout_at(end):
-                changed = self._drains_changed
-                while not (self._drains and await self._is_of(lock.ledger_id, self._drains)):
-                    await changed.wait()
-                    changed = self._drains_changed
-            self._without_lock.add(lock.ledger_id)
-            await self._keeper.give_back(lock)
-            await asyncio.sleep(end - loop.time())
-        except TimeoutError:
-            pass
-        finally:
-            self._backing_off -= 1
-            if lock.ledger_id in self._without_lock:
-                self._without_lock.remove(lock.ledger_id)
-                self._marks.look_again()
-
-    async def _is_of(self, ledger_id: int, bookies: Collection[str]) -> bool:
-        """Whether the ledger, or its mark, names one of them, or nobody can tell."""
-        try:
-            mark = await self._marks.read(ledger_id)
-            if mark is not None and not set(bookies).isdisjoint(mark.replicas):
-                return True
-            return not set(bookies).isdisjoint((await self._ledgers.read(ledger_id)).value.all_bookies())
-        except MetadataNotFound:
-            return False
-        except MetadataError:
-            return True
 
 
 class _Place:

@@ -77,7 +77,7 @@ class AutoRecoveryConfig:
     failed_ledger_lock_release_ms: int = key(
         "lockReleaseOfFailedLedgerGracePeriod", 300_000, at_least=0, at_most=INT_MAX
     )
-    """How long a worker keeps the lock of a ledger that it failed to repair, in ms."""
+    """How long workers leave a ledger alone that one of them failed to repair, at most, in ms."""
     worker_backoff_ms: int = key("rwRereplicateBackoffMs", 5000, at_least=0, at_most=INT_MAX)
     """Pause of a worker after an error, in ms."""
     ledgers_at_once: int = key("replicationLedgersAtOnce", 8, at_least=1, at_most=1024, own=True)

@@ -26,6 +26,8 @@ class UnderReplicationBase:
         self.path = f"{root}/{paths.UNDER_REPLICATION}"
         self.ledgers = f"{self.path}/{names.LEDGERS}"
         self.locks = f"{self.path}/{names.LOCKS}"
+        self._own = f"{root}/{paths.PODKEEPER}"
+        self.left_alone = f"{self._own}/{names.LEFT_ALONE}"
         self._prepared = False
 
     def mark(self, ledger_id: int) -> str:
@@ -35,6 +37,10 @@ class UnderReplicationBase:
     def lock(self, ledger_id: int) -> str:
         """The path of a ledger's lock."""
         return f"{self.locks}/{names.leaf_name(ledger_id)}"
+
+    def note(self, ledger_id: int) -> str:
+        """The path of the note that a ledger is left alone."""
+        return f"{self.left_alone}/{names.leaf_name(ledger_id)}"
 
     async def prepare(self, timeout: float | None = None, *, again: bool = False) -> None:
         """Make what is missing. `MetadataDamaged`: the tree has another layout. `again`: look once more."""
@@ -51,7 +57,8 @@ class UnderReplicationBase:
         except MetadataExists:
             formats.check_layout((await self.tree.get(layout, timeout=timeout)).data, layout)
         await self.tree.ensure(self.ledgers, timeout=timeout)
-        await self.tree.ensure(self.locks, timeout=timeout)
+        for parent in (self.locks, self._own, self.left_alone):
+            await self.tree.ensure(parent, timeout=timeout)
         self._prepared = True
 
     async def write(self, name: str, data: bytes, *, open_to_all: bool = False, replace: bool = True) -> bool:

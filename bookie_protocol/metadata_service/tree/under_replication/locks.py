@@ -7,6 +7,8 @@ Invariants
   mark that goes changes a directory, which may hold tens of thousands. What is found through it is looked at again
   before it is locked, and before a search ends with nothing it is listed anew.
 - A search that found nothing names an event for the first change of what it saw.
+- Whoever failed to repair a ledger gives its lock up, and leaves a note instead that ends with its session as a lock
+  does: searches pass over the ledger, and nobody else is kept from it. Java's workers know nothing of such notes.
 - A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background,
   and so is one that could not be given back: its session would keep it from everybody.
 - A lock of our own session that nobody here holds is nobody's: it is removed, and the ledger locked anew.
@@ -22,12 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree.nodes import NodeStat, check_session
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
@@ -52,6 +55,7 @@ class Locks:
         self._changed = asyncio.Event()
         self._held: dict[int, LedgerLock] = {}
         self._unsettled: set[int] = set()  # ledgers whose locks are being made, or deleted in the background
+        self._left_alone: set[int] = set()
         self._owner = formats.encode_lock(socket.gethostname())
 
     # --- one ledger -------------------------------------------------------------------------------------------
@@ -77,6 +81,21 @@ class Locks:
             self._abandon(lock.ledger_id, lock.session_id, times=1)
             raise
         self._unsettled.discard(lock.ledger_id)
+
+    @asynccontextmanager
+    async def leaving_alone(self, ledger_id: int) -> AsyncGenerator[None, None]:
+        session_id, path = self._tree.session_id, self._base.note(ledger_id)
+        self._left_alone.add(ledger_id)
+        times = 2  # it may come to be behind its first deletion
+        try:
+            with suppress(MetadataError):  # then others try the ledger in vain
+                await self._create(path, None)
+                times = 1
+            yield
+        finally:
+            self._left_alone.discard(ledger_id)
+            self._tree.settle(lambda: self._tree.delete_own(path, session_id), times=times)
+            self.look_again()
 
     async def locked_by(self, ledger_id: int) -> str | None:
         path = self._base.lock(ledger_id)
@@ -153,15 +172,15 @@ class Locks:
 
     # --- any ledger -------------------------------------------------------------------------------------------
 
-    async def find(self, skip: Collection[int] = ()) -> tuple[LedgerLock | None, asyncio.Event]:
-        """Lock a marked ledger; None: there is none that is not locked, but for those in `skip`.
+    async def find(self) -> tuple[LedgerLock | None, asyncio.Event]:
+        """Lock a marked ledger; None: there is none that is not locked, or left alone.
 
         The event is set as soon as anything that this search saw changes.
         """
         await self._base.prepare()
         while True:
             changed = self._changed
-            lock = await self._walk("", 0, skip)
+            lock = await self._walk("", 0)
             stale = [path for path, known in self._directories.items() if known.is_stale]
             if lock is not None or not stale:
                 return lock, changed
@@ -172,29 +191,33 @@ class Locks:
         """The next search asks the service for all that it sees."""
         self._directories.clear()
 
-    async def _walk(self, directory: str, level: int, skip: Collection[int]) -> LedgerLock | None:
+    async def _walk(self, directory: str, level: int) -> LedgerLock | None:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
-            return None if ledger_id is None else await self._try_lock(ledger_id, skip)
+            return None if ledger_id is None else await self._try_lock(ledger_id)
         listed = await self._list(self._base.ledgers + directory)
         count = len(listed.groups)
         start = self._random.randrange(count) if count else 0
         for place in range(start, start + count):
-            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, skip)
+            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1)
             if lock is not None:
                 return lock
             listed.misses += 1
         return None
 
-    async def _try_lock(self, ledger_id: int, skip: Collection[int]) -> LedgerLock | None:
-        locks = await self._list(self._base.locks)
-        if ledger_id in skip or names.leaf_name(ledger_id) in locks.names:
+    async def _try_lock(self, ledger_id: int) -> LedgerLock | None:
+        locks, notes = await self._list(self._base.locks), await self._list(self._base.left_alone)
+        name = names.leaf_name(ledger_id)
+        if ledger_id in self._left_alone or name in locks.names or name in notes.names:
             return None
         path = self._base.mark(ledger_id)
         stat = await self._tree.exists(path)
         if stat is None:  # on its way in or out: the watch wakes us if it comes
             stat = await self._tree.exists(path, watch=self.look_again)
-        if stat is None or ledger_id in skip:  # by now
+        if stat is None:
+            return None
+        if await self._tree.exists(self._base.note(ledger_id)) is not None or ledger_id in self._left_alone:
+            notes.misses += 1  # since it was listed
             return None
         try:
             return await self._lock(ledger_id, stat)
@@ -207,7 +230,7 @@ class Locks:
         known = self._directories.get(path)
         if known is not None and known.may_serve(now):
             return known
-        found = _Directory(now)
+        found, apart = _Directory(now), (self._base.locks, self._base.left_alone)
 
         def changed() -> None:
             found.is_stale = True
@@ -216,13 +239,13 @@ class Locks:
         try:
             children = await self._tree.children(path, watch=changed)
         except MetadataNotFound:
-            if path not in (self._base.ledgers, self._base.locks):
+            if path not in (self._base.ledgers, *apart):
                 self._directories.pop(path, None)
                 return found  # gone since its parent was listed, whose watch tells
             await self._base.prepare(again=True)  # formatted under our hands
             children = await self._tree.children(path, watch=changed)
         found.names = frozenset(children.names)
-        if path != self._base.locks:
+        if path not in apart:
             found.groups = sorted(filter(names.is_group, children.names))
         if path not in self._directories and len(self._directories) >= MAX_DIRECTORIES:
             self._directories.pop(next(iter(self._directories)))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Final
 
-from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
@@ -77,15 +78,14 @@ class UnderReplication:
 
     # --- locks ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, *, skip: Collection[int] = ()) -> LedgerLock:
+    async def acquire(self) -> LedgerLock:
         """Lock a marked ledger; waits, without limit, for one and for auto-recovery to be enabled.
 
-        Every mark has its turn: the tree is walked in random order, and passes over ledgers that are in `skip`, which
-        may change meanwhile: see `look_again`.
+        Every mark has its turn, but for ledgers that are left alone: the tree is walked in random order.
         """
         while True:
             await self._until_enabled()
-            lock, changed = await self._locks.find(skip)
+            lock, changed = await self._locks.find()
             if lock is not None:
                 return lock
             try:
@@ -94,9 +94,10 @@ class UnderReplication:
             except TimeoutError:
                 self._locks.forget_directories()
 
-    def look_again(self) -> None:
-        """Let those who wait in `acquire` look anew, for what they passed over."""
-        self._locks.look_again()
+    def leaving_alone(self, ledger_id: int) -> AbstractAsyncContextManager[None]:
+        """Meanwhile no worker acquires this ledger, which nobody has to lock for that, as long as our session lives.
+        Never raises for want of the metadata service: then others may acquire it."""
+        return self._locks.leaving_alone(ledger_id)
 
     async def try_acquire(self) -> LedgerLock | None:
         """As `acquire`, but None at once if nothing can be locked or auto-recovery is disabled."""
@@ -183,6 +184,21 @@ class UnderReplication:
     async def set_lost_bookie_recovery_delay(self, seconds: int) -> None:
         """Set the delay. Setting the present value again asks the auditor for an audit now."""
         await self._write_delay(seconds, replace=True)
+
+    async def ask_for_audit(self) -> bool:
+        """Ask the auditor for an audit now, by writing the delay as it is; a value that somebody sets meanwhile stays.
+        False: nobody has set one."""
+        while True:
+            try:
+                node = await self._tree.get(self._delay)
+                formats.decode_delay(node.data, self._delay)
+                await self._tree.set(self._delay, node.data, node.stat.version)
+            except MetadataVersionConflict:
+                continue
+            except MetadataNotFound:
+                await self._base.cluster.require()
+                return False
+            return True
 
     async def _write_delay(self, seconds: int, *, replace: bool) -> bool:
         data = formats.encode_delay(seconds)

@@ -19,6 +19,8 @@ from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 LAYOUT: Final = "LAYOUT"
 LEDGERS: Final = "ledgers"
 LOCKS: Final = "locks"
+LEFT_ALONE: Final = "left-alone"
+"""Of Podkeeper's own, beside its records: the children are named as locks are."""
 DISABLE: Final = "disable"
 LOST_BOOKIE_RECOVERY_DELAY: Final = "lostBookieRecoveryDelay"
 AUDITOR_ELECTION: Final = "auditorelection"
@@ -32,7 +34,7 @@ _VOTE: Final = re.compile(r"V_(-?[0-9]+)")
 
 
 def leaf_name(ledger_id: int) -> str:
-    """The name of a mark and of a lock."""
+    """The name of a mark, of a lock, and of a note that the ledger is left alone."""
     return f"{_PREFIX}{ledger_id:010d}"
 
 

@@ -65,7 +65,7 @@ async def test_a_stopped_bookie_needs_no_admin_api(rig: Rig) -> None:
     assert await rig.naming() == set()
     assert not await rig.has_cookie()
     assert coordinator.watched.notes == [
-        "no auditor is elected, so no audit can be asked for; the coordinator copies alone"
+        "there is no auditor: run auto-recovery somewhere (`bookie autorecovery`); the coordinator copies alone"
     ]
 
 

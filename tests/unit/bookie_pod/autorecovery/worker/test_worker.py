@@ -6,13 +6,14 @@ How long a failing ledger is left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import (
@@ -78,21 +79,20 @@ class Repairs:
         return await self.after_grace(lock.ledger_id)
 
 
+async def _fail(ledger_id: int) -> RoundResult:
+    return RoundResult(Outcome.FAILED, "no copy is left", (0,))
+
+
 @asynccontextmanager
 async def working(
     service: TreeMetadataService,
     repairs: Repairs,
     registry: Registry | None = None,
-    drained: Collection[str] = (),
     **options: float,
 ) -> AsyncIterator[ReplicationWorker]:
     settings = {"open_ledger_grace": 0.05, "failed_ledger_backoff": 3.2, "pause_after_error": 0.05, **options}
     metrics = ReplicationWorkerMetrics(registry or Registry(), embedded=False)
-
-    async def bookies() -> Collection[str]:
-        return drained
-
-    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics, bookies)  # type: ignore[arg-type]
+    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics)  # type: ignore[arg-type]
     running = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -246,7 +246,6 @@ class TestFailing:
             await until(lambda: len(times) >= 4)
             (seen,) = worker.status().ledgers
             assert (seen.reason, seen.lost_entries) == ("no spare", (7, 8)), "also while it is tried again"
-            assert await service.under_replication.locked_by(1) is not None
         pauses = [after - before for before, after in pairwise(times)]
         assert [pause >= expected for pause, expected in zip(pauses, (0.1, 0.2, 0.4), strict=False)] == [True] * 3
         assert await marked(service) == [1]
@@ -268,23 +267,18 @@ class TestFailing:
             assert not worker.progress.is_busy()
             assert {seen.reason for seen in worker.status().ledgers} == {"no answer"}
 
-    async def test_whoever_drains_a_bookie_gets_its_lock(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
-        repairs, drained = Repairs(), set[str]()
-
-        async def fail(ledger_id: int) -> RoundResult:
-            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
-
-        repairs.how = fail
+    async def test_whoever_needs_its_lock_gets_it(self, service: TreeMetadataService) -> None:
+        """Be it to find that nothing can be moved; and no proof waits for a lock under which nobody does anything."""
+        repairs = Repairs()
+        repairs.how = _fail
         await mark(service, 1)
-        async with working(service, repairs, drained=drained, failed_ledger_backoff=1000) as worker:
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
             await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
-            drained.add("gone:1")
             async with asyncio.timeout(5):
                 while await service.under_replication.locked_by(1) is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+            found, locked = await survey_unclaimed(service, "other:1", 0.0)
+            assert (found.left(), locked) == (set(), frozenset())
             mine = await service.under_replication.lock(1)
             await service.under_replication.release(mine)
             await mark(service, 2)
@@ -292,42 +286,28 @@ class TestFailing:
             assert repairs.begun == [1, 2], "it backs off all the same"
             assert worker.progress.notes[1].phase is Phase.BACKING_OFF
 
-    async def test_without_a_lock_it_is_tried_again_when_its_time_has_come(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    async def test_no_other_worker_tries_it_meanwhile(
+        self, driver: EmbeddedUnderTest, service: TreeMetadataService
     ) -> None:
+        repairs, others = Repairs(), Repairs()
+        repairs.how = _fail
+        await mark(service, 1)
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
+            async with working(await driver.open(timeout=4.0), others):
+                await mark(service, 2)
+                await until(lambda: 2 in repairs.begun + others.begun)
+                assert 1 not in others.begun
+        async with working(await driver.open(timeout=4.0), others):
+            await until(lambda: 1 in others.begun)
+
+    async def test_it_is_tried_again_when_its_time_has_come(self, service: TreeMetadataService) -> None:
         """Though nothing changes in the metadata service that would tell of it."""
-        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
         repairs = Repairs()
-
-        async def fail(ledger_id: int) -> RoundResult:
-            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
-
-        repairs.how = fail
+        repairs.how = _fail
         await mark(service, 1)
-        async with working(service, repairs, drained={"gone:1"}):
+        async with working(service, repairs):
             await until(lambda: len(repairs.begun) >= 4)
-
-    async def test_a_drain_of_others_takes_no_lock(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("bookie_pod.autorecovery.worker.worker.LOOK_S", 0.01)
-        repairs, looked = Repairs(), list[int]()
-
-        async def fail(ledger_id: int) -> RoundResult:
-            return RoundResult(Outcome.FAILED, "no copy is left", (0,))
-
-        repairs.how = fail
-        await mark(service, 1)
-        async with working(service, repairs, drained={"other:1"}, failed_ledger_backoff=1000) as worker:
-            is_of = worker._is_of
-
-            async def noting(ledger_id: int, bookies: Collection[str]) -> bool:
-                looked.append(ledger_id)
-                return await is_of(ledger_id, bookies)
-
-            monkeypatch.setattr(worker, "_is_of", noting)
-            await until(lambda: looked)
-            assert await service.under_replication.locked_by(1) is not None
 
     async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
         repairs, registry = Repairs(), Registry()
