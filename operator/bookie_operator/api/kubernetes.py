@@ -170,13 +170,22 @@ class Kubernetes:
         return await self.merge(resource, namespace, name, {**patch, "metadata": metadata})
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        propagation: str = "Background",
+        resource_version: str = "",
     ) -> None:
-        """`propagation`: `Background`, `Foreground`, or `Orphan` (what it owns stays). Conflict: it is another one."""
+        """`propagation`: `Background`, `Foreground`, or `Orphan` (what it owns stays). `resource_version`: only if it
+        is still what it was then; empty: whatever it became. Conflict: it is another one, or was changed."""
+        preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
+            "preconditions": preconditions,
             "propagationPolicy": propagation,
         }
         await self._transport.request(Request("DELETE", resource.path(namespace, name), {}, body))

@@ -88,7 +88,12 @@ class Sight:
 
     @property
     def phase(self) -> Phase:
-        return Phase(self.record["data"]["phase"]) if self.record is not None else Phase.NONE
+        """A record of bookies that had these names before, in metadata of their own, tells nothing."""
+        if self.record is None:
+            return Phase.NONE
+        own = self.seen.cluster.spec.bootstrap.instance_id
+        data = self.record["data"]
+        return Phase(data["phase"]) if data.get("instanceId", own) == own else Phase.NONE
 
     @property
     def kept(self) -> dict[str, KubernetesObject]:
@@ -309,7 +314,7 @@ def _orphaned(sight: Sight, owner: KubernetesObject | None, then: str) -> Step |
     words = f"StatefulSet {sight.set_name} is deleted: {then}"
     if "deletionTimestamp" in owner["metadata"]:
         return Step(words)
-    return Step(words, lambda api: _delete(api, owner, "Orphan"))
+    return Step(words, lambda api: _delete(api, owner, "Orphan", owner["metadata"]["resourceVersion"]))
 
 
 def _names_held(sight: Sight, *, theirs: bool) -> Step | None:
@@ -490,7 +495,11 @@ def new_record(sight: Sight) -> KubernetesObject:
     assert sight.foreign is not None
     kept[key_of(sight.foreign)] = original(sight.foreign)
     metadata = {"name": record_name(cluster.name), "namespace": cluster.namespace}
-    data = {"phase": Phase.TAKING_OVER.value, "originals": json.dumps(kept, sort_keys=True)}
+    data = {
+        "phase": Phase.TAKING_OVER.value,
+        "instanceId": cluster.spec.bootstrap.instance_id,
+        "originals": json.dumps(kept, sort_keys=True),
+    }
     return {"apiVersion": "v1", "kind": CONFIG_MAP.kind, "metadata": metadata, "data": data}
 
 
@@ -538,10 +547,15 @@ async def _merge(api: Api, obj: KubernetesObject, patch: KubernetesObject) -> No
     await api.kubernetes.merge_exactly(resource, found["namespace"], found["name"], found["uid"], patch)
 
 
-async def _delete(api: Api, obj: KubernetesObject, propagation: str = "Background") -> None:
+async def _delete(api: Api, obj: KubernetesObject, propagation: str = "Background", version: str = "") -> None:
     found = obj["metadata"]
     await api.kubernetes.delete(
-        resource_of(obj), found["namespace"], found["name"], uid=found["uid"], propagation=propagation
+        resource_of(obj),
+        found["namespace"],
+        found["name"],
+        uid=found["uid"],
+        propagation=propagation,
+        resource_version=version,
     )
 
 

@@ -115,8 +115,9 @@ class ApiServer:
                 self.store.updated_by(patched, request.query.get("fieldManager", ""), body)
                 return patched
             case "DELETE":
-                uid = (body.get("preconditions") or {}).get("uid", "")
-                return self.store.delete(resource, namespace, name, uid, body.get("propagationPolicy", "Background"))
+                wanted, propagation = body.get("preconditions") or {}, body.get("propagationPolicy", "Background")
+                version = wanted.get("resourceVersion", "")
+                return self.store.delete(resource, namespace, name, wanted.get("uid", ""), propagation, version)
         raise Refused(405, "MethodNotAllowed", request.method)
 
     def _list(self, request: web.Request, resource: Resource, namespace: str) -> Object:

@@ -163,9 +163,17 @@ class Store:
         return stored
 
     def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", propagation: str = "Background"
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        propagation: str = "Background",
+        version: str = "",
     ) -> Object:
         live = self.get(resource, namespace, name)
+        if version and version != live["metadata"]["resourceVersion"]:
+            raise Refused(409, "Conflict", f"{name}: the object has been modified")
         if uid and uid != live["metadata"]["uid"]:
             raise Refused(
                 409,

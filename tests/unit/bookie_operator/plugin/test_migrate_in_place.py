@@ -409,3 +409,39 @@ async def test_a_run_ends_when_somebody_gives_back(rig: KubectlRig, capsys: pyte
     assert f"`kubectl bookie migrate undo {NAME} --in-place` ends that" in capsys.readouterr().err
     assert await rig.run("migrate", "status", NAME, "--in-place") == 0
     assert "it is being given back" in capsys.readouterr().out
+
+
+async def test_a_record_of_bookies_that_had_the_names_before_tells_nothing(
+    rig: KubectlRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {
+        "metadata": {"name": f"{NAME}-in-place"},
+        "data": {"phase": "TakenOver", "instanceId": "of-a-chart-of-before", "originals": "{}"},
+    }
+    rig.fake.store.create(CONFIG_MAP, NAMESPACE, record)
+    assert await rig.run("migrate", "undo", NAME, "--in-place") == 0
+    assert "nothing is under way" in capsys.readouterr().out
+    watch, before = Watch(rig), as_before(rig)
+    assert await done(rig, watch, "run") == 0
+    assert ours(rig) == PODS
+    data = rig.fake.store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-in-place")["data"]
+    assert (data["phase"], data["instanceId"]) == ("TakenOver", "of-the-chart")
+    assert await done(rig, watch, "undo") == 0
+    assert as_before(rig)[f"StatefulSet/{SET}"] == before[f"StatefulSet/{SET}"]
+
+
+async def test_what_is_changed_right_before_it_is_deleted_is_kept_too(rig: KubectlRig) -> None:
+    store, upgrades = rig.fake.store, ["an upgrade of the chart"]
+    delete = store.delete
+
+    def late(resource: Any, namespace: str, name: str, *preconditions: str) -> Any:
+        if (resource, name) == (STATEFUL_SET, SET) and upgrades:
+            store.patch(resource, namespace, name, {"metadata": {"annotations": {"by": upgrades.pop()}}})
+        return delete(resource, namespace, name, *preconditions)
+
+    store.delete = late
+    watch = Watch(rig)
+    assert await done(rig, watch, "run") == 0
+    assert not upgrades
+    assert await done(rig, watch, "undo") == 0
+    assert store.get(STATEFUL_SET, NAMESPACE, SET)["metadata"]["annotations"]["by"] == "an upgrade of the chart"
