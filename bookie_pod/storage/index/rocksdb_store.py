@@ -19,8 +19,8 @@ write goes to memory only. Before it `_make_way`, without the lock, empties the 
 another memory table while there is room in this one, and waits while RocksDB stalls. So a disk that holds up writing
 holds up its writer alone.
 
-What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, as the beginning of a memory
-table does, or the opening.
+What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, or the opening. Writers seek
+once after each opening, for the number of the last memory table.
 
 Source: reference on-disk formats, sections 8.1 and 8.4.
 """
@@ -121,6 +121,8 @@ class RocksStore:
         self._unsynced = WriteOptions()
         self._buffered = 0
         """Bytes of batches since the buffer of the write-ahead log was empty."""
+        self._last_table: int | None = None
+        """The number of the memory table that began last, 0 if there was none; None: to be looked for."""
         self._write_failed = False
         self._reopening = threading.Lock()
         self._closed = False
@@ -224,11 +226,13 @@ class RocksStore:
 
     def _begin_table(self, db: Rdict) -> None:
         db.flush_wal(True)
-        last = _floor(db, _table_key(_LAST_TABLE))
-        number = _TABLE.unpack(last[0])[1] if last is not None and last[0] >= _table_key(0) else 0
+        if self._last_table is None:
+            last = _floor(db, _table_key(_LAST_TABLE))
+            self._last_table = _TABLE.unpack(last[0])[1] if last is not None and last[0] >= _table_key(0) else 0
         batch = WriteBatch(raw_mode=True)
-        batch.put(_table_key(number + 1), b"")
+        batch.put(_table_key(self._last_table + 1), b"")
         db.write(batch, self._unsynced)
+        self._last_table += 1
 
     def sync(self) -> None:
         self._change("sync of the write-ahead log", lambda db: db.flush_wal(True))
@@ -262,6 +266,7 @@ class RocksStore:
                 del db
             self._db = self._open_when_free()
             self._buffered = 0
+            self._last_table = None  # what failed may have come through
             self._write_failed = False
 
     def _open_when_free(self) -> Rdict:

@@ -15,6 +15,7 @@ import pytest
 from rocksdict import Rdict
 
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index import rocksdb_store
 from bookie_pod.storage.index.locations import NEGATIVE
 from bookie_pod.storage.index.rocksdb_options import CHECKSUMS, Compression, RocksOptions
 from bookie_pod.storage.index.rocksdb_store import SCAN_CHUNK, RocksStore, RocksStores
@@ -207,6 +208,24 @@ def test_a_sync_lets_other_threads_run(tmp_path: Path) -> None:
         stop.set()
         thread.join()
         store.close()
+
+
+def test_a_writer_seeks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seek reads from the disk under the interpreter lock."""
+    store = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 16))
+    sought, floor = [], rocksdb_store._floor
+    monkeypatch.setattr(rocksdb_store, "_floor", lambda db, key: sought.append(key) or floor(db, key))
+    for number in range(0, 20_000, 500):
+        _fill(store, range(number, number + 500))
+    tables = [key for key, _ in store.scan(NEGATIVE)]
+    assert len(tables) > 5
+    assert len(sought) == 1
+    assert store.has_all_tables()
+    store.close()
+    again = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 16))
+    _fill(again, range(1))
+    assert again.has_all_tables()
+    again.close()
 
 
 class _FullDisk:
