@@ -1,7 +1,8 @@
 """One ledger from a source into a cluster: written, closed, read again, compared.
 
 A run that died left a record in WRITING, and perhaps a ledger with the attempt's tag: the next one deletes that ledger
-and begins anew. Nothing refers to a ledger before its record is COMPLETE.
+and begins anew. Nothing refers to a ledger before its record is COMPLETE; so before a ledger is deleted its record is
+written anew as it is, by compare-and-set, and whoever is about to complete it fails.
 
 Entries keep their ids, because a ledger's entries begin at 0 and have no gaps. A ledger that has to keep its own id is
 created only where none of this id exists; one that is there and is not of this transfer is left alone and told.
@@ -15,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -27,8 +29,10 @@ from bookie_protocol.errors import (
     EntryDamaged,
     LedgerFenced,
     LedgerIdsExhausted,
+    MetadataVersionConflict,
     NoSuchLedger,
     Refused,
+    SessionEnded,
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -36,7 +40,7 @@ from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.jobs.framework.ledgers import text_of
-from pyspark_bookie.jobs.framework.records import JobRecords
+from pyspark_bookie.jobs.framework.records import JobRecords, TakenOver
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState, record_key
 from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource
 
@@ -110,6 +114,7 @@ class Transferrer:
                 stored = self._recognised(stored, self._source.ledger(source_id, uuid), life)
             return TransferFate.ALREADY, stored.value
         if stored is not None:
+            stored = self._records.update(stored, stored.value)  # from here on nobody completes it
             self._remove(stored.value)
         ledger = self._source.ledger(source_id, uuid)
         if self._settings.keep_ids and self._metadata(source_id) is not None:
@@ -120,7 +125,7 @@ class Transferrer:
             self._verify(stored.value, ledger, counts)
             stored = self._records.update(stored, stored.value.complete(counts))
         except Exception as error:
-            self._remove(stored.value)
+            self._give_up(stored)
             if self._settings.keep_ids and isinstance(error, Unauthorized | LedgerFenced):
                 raise type(error)(
                     f"bookies still have a ledger {source_id} of before: give its password by --new-password-file, or"
@@ -219,11 +224,31 @@ class Transferrer:
                 " its own"
             )
 
+    def _give_up(self, stored: Stored) -> None:
+        """Remove what this attempt has written, unless it counts by now: the answer may be lost that it is complete."""
+        try:
+            self._records.update(stored, stored.value)
+        except TakenOver:
+            found = self._records.find(stored.value.key)
+            if found is not None and (found.value.uuid, found.value.state) == (
+                stored.value.uuid,
+                TransferState.COMPLETE,
+            ):
+                return
+        self._remove(stored.value)
+
     def _remove(self, record: TransferRecord) -> None:
-        """Delete the ledger of an attempt, if it is the attempt's."""
-        metadata = self._metadata(record.target_id)
-        if metadata is not None and metadata.custom_metadata.get(TRANSFER_KEY) == record.tag:
-            self._client.delete(record.target_id)
+        """Delete the ledger of an attempt, and none that somebody makes under its id meanwhile."""
+        while True:
+            try:
+                found = self._client.run(lambda client: client.stored_metadata(record.target_id))
+            except NoSuchLedger:
+                return
+            if found.value.custom_metadata.get(TRANSFER_KEY) != record.tag:
+                return
+            with suppress(MetadataVersionConflict, SessionEnded):  # its writer lives, or it is another one
+                self._client.run(lambda client, found=found: client.metadata_service.ledgers.delete_this(found))  # type: ignore[misc]
+                return
 
     def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
         try:

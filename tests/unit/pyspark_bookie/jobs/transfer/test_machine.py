@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bookie_client import Client
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings
 from bookie_client.streams.model import GOING_KEY, STREAM_KEY
-from bookie_protocol.errors import BadRequest, EntryDamaged, LedgerNotClosed, NoSuchLedger, Refused, Unauthorized
+from bookie_protocol.errors import (
+    BadRequest,
+    EntryDamaged,
+    LedgerNotClosed,
+    MetadataUnavailable,
+    NoSuchLedger,
+    Refused,
+    Unauthorized,
+)
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.records import TakenOver
 from pyspark_bookie.jobs.restore.job import RestoreArguments
 from pyspark_bookie.jobs.transfer.machine import (
+    Stored,
     TransferFate,
     Transferrer,
     TransferSettings,
@@ -170,6 +181,72 @@ def test_of_two_runs_one_goes_on(source: LedgerShelf, target: LedgerShelf) -> No
     with pytest.raises((TakenOver, NoSuchLedger)):
         transferrer(source, target).transfer(7)
     assert list(target.list()) == [made_of(target, 7).target_id]
+    assert target.payloads(made_of(target, 7).target_id) == PAYLOADS
+
+
+def test_a_run_that_looked_before_another_was_done_removes_nothing(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    first, late = transferrer(source, target), transferrer(source, target)
+    update, find = first._records.update, late._records.find
+    done: list[Stored] = []
+
+    def complete(stored: Stored, record: TransferRecord) -> Stored:
+        def look(key: str) -> Stored | None:
+            found = find(key)
+            if not done:
+                done.append(update(stored, record))
+            return found
+
+        late._records.find = look  # type: ignore[method-assign]
+        with pytest.raises(TakenOver):
+            late.transfer(7)
+        return done[0]
+
+    first._records.update = complete  # type: ignore[method-assign]
+    assert first.transfer(7)[0] is TransferFate.MADE
+    assert list(target.list()) == [made_of(target, 7).target_id]
+
+
+class Sleeps(LedgerShelf):
+    """A client of a run that sleeps behind its first look at ledgers, until others have done their work."""
+
+    def __init__(self, shelf: LedgerShelf, meanwhile: Callable[[], object]) -> None:
+        self.__dict__ = {**shelf.__dict__, "meanwhile": [meanwhile]}
+
+    def run(self, function: Callable[[Client], Any]) -> Any:
+        found = super().run(function)
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return found
+
+
+def test_what_another_run_makes_under_the_id_is_not_removed(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    with pytest.raises(Killed):
+        transferrer(source, target, KillSwitch(5), keep_ids=True).transfer(7)
+    assert list(target.list()) == [7]
+    late = transferrer(source, target, keep_ids=True)
+    late._client = Sleeps(target, lambda: transferrer(source, target, keep_ids=True).transfer(7))
+    assert late.transfer(7) == (TransferFate.EXISTS, None)
+    assert target.payloads(7) == PAYLOADS
+    assert target.metadata(7).custom_metadata[TRANSFER_KEY] == made_of(target, 7).tag
+
+
+def test_one_of_which_nobody_was_told_that_it_is_complete_stays(source: LedgerShelf, target: LedgerShelf) -> None:
+    """Another run may have listed it since."""
+    source.put(7, PAYLOADS)
+    first = transferrer(source, target)
+    update = first._records.update
+
+    def lost(stored: Stored, record: TransferRecord) -> Stored:
+        update(stored, record)
+        first._records.update = update  # type: ignore[method-assign]
+        raise MetadataUnavailable("no answer")
+
+    first._records.update = lost  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailable):
+        first.transfer(7)
+    assert transferrer(source, target).transfer(7)[0] is TransferFate.ALREADY
     assert target.payloads(made_of(target, 7).target_id) == PAYLOADS
 
 
