@@ -36,6 +36,8 @@ class Callers:
 
     def __init__(self, memory: MemoryGovernor) -> None:
         self.memory = memory
+        self.anybody = asyncio.Event()
+        """Set as long as somebody calls."""
         self._callers: dict[str, Caller] = {}
 
     @contextmanager
@@ -44,6 +46,7 @@ class Callers:
         caller = self._callers.get(peer)
         if caller is None:
             caller = self._callers[peer] = Caller(self.memory)
+            self.anybody.set()
         call = Call(caller)
         caller.calls.add(call)
         token = _CURRENT.set(call)
@@ -56,6 +59,8 @@ class Callers:
             if not caller.calls and self._callers.get(peer) is caller:
                 del self._callers[peer]
                 caller.share.end()
+                if not self._callers:
+                    self.anybody.clear()
 
     @property
     def receivers(self) -> int:

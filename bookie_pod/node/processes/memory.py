@@ -16,6 +16,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,9 @@ WORTH_BYTES: Final = 64 * 1024 * 1024
 
 GUARD_INTERVAL_S: Final = 0.01
 """A fast network brings some ten megabytes in this time."""
+QUIET_INTERVAL_S: Final = 0.1
+"""So much later is the next look where nobody calls over gRPC and nothing is held: a hundred looks in a second are a
+sixtieth of a processor."""
 GUARD_SHARE: Final = 5 / 4
 """So many times the budget may be resident before anybody is in the way; a container may have twice the budget, and
 what comes in until calls have ended has to fit in between."""
@@ -93,7 +97,8 @@ async def guard_memory(
     And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
     is above its budget, and has grown lately by a good part of what clients may have, and not by what they are known to
     hold, end the calls into which messages may come, but for as many as there is room for. Until they have ended, as
-    much may come as came since the look before: it is awaited. Runs until cancelled."""
+    much may come as came since the look before: it is awaited. The first call of a process that was quiet is looked
+    at when it begins. Runs until cancelled."""
     memory = callers.memory
     while (begin := _known(resident)) is None:
         await asyncio.sleep(interval)
@@ -106,6 +111,10 @@ async def guard_memory(
     before = begin
     while True:
         await asyncio.sleep(interval)
+        if not memory.total:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET_INTERVAL_S):
+                    await callers.anybody.wait()
         memory.relieve(time.perf_counter())
         if (now := _known(resident)) is None:
             continue

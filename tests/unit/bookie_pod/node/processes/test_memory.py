@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.node.processes import memory as memory_module
 from bookie_pod.node.processes.memory import WORTH_BYTES, give_back_memory, guard_memory, resident_bytes, trimmer
@@ -83,6 +84,8 @@ class Receiving:
     def __init__(self) -> None:
         self.memory = MemoryGovernor(8 * MB)
         self.receivers = 8
+        self.anybody = asyncio.Event()
+        self.anybody.set()
 
     def cut_receivers(self, keep: int) -> int:
         cut, self.receivers = self.receivers - keep, keep
@@ -178,3 +181,40 @@ async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: py
     with suppress(asyncio.CancelledError):
         await task
     assert len(trims) >= 2
+
+
+async def test_where_nobody_calls_it_looks_less_often_and_at_once_when_somebody_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_module, "QUIET_INTERVAL_S", 3600.0)
+    callers, looked = Callers(MemoryGovernor(8 * MB)), asyncio.Event()
+
+    def resident() -> int:
+        looked.set()
+        return 10 * MB
+
+    task = asyncio.create_task(guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.0))
+    await asyncio.wait_for(looked.wait(), 10)  # as large as it is at the beginning
+    for _ in range(3):
+        await turns()
+        looked.clear()
+        await turns()
+        assert not looked.is_set()
+        with callers.call("ipv4:192.0.2.1:1"):
+            await asyncio.wait_for(looked.wait(), 10)
+            looked.clear()
+            await asyncio.wait_for(looked.wait(), 10)  # as long as the call goes on
+    share = callers.memory.share(lambda: None)
+    share.hold(1)
+    with callers.call("ipv4:192.0.2.1:1"):
+        await asyncio.wait_for(looked.wait(), 10)
+    looked.clear()
+    await asyncio.wait_for(looked.wait(), 10)  # something is held
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
