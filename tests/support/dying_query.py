@@ -24,13 +24,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_bookie import DefaultSource
 from pyspark_bookie.sink.streaming import StreamingWriter
 from pyspark_bookie.source.streaming.reader import StreamingReader
+from tests.support.warm_spark import STARTED_BY
 
 FOLDER_VARIABLE = "PODKEEPER_DYING_QUERY"
 PLACES = ("latest", "partitions", "write-begin", "write", "write-end", "commit-before", "commit-after")
@@ -120,7 +120,7 @@ def come_to(place: str) -> None:
     except FileNotFoundError:
         return  # another task was faster
     if kill.who == EXECUTOR:
-        psutil.Process().parents()[1].kill()  # of the daemon that this process was forked from
+        os.kill(int(os.environ[STARTED_BY]), signal.SIGKILL)
     if kill.who in (PROCESS, EXECUTOR):
         os.kill(os.getpid(), signal.SIGKILL)
     for pid in (folder / "pids").read_text().split():

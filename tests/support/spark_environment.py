@@ -1,4 +1,4 @@
-"""The environment of a process that starts Spark: on this machine alone, with the Java and the Python of the tests.
+"""The environment of a process that starts Spark: on this machine alone, with the Java of the tests and a warm Python.
 
 Reads what this process was started with and changes nothing. Any thread may call it.
 """
@@ -6,10 +6,10 @@ Reads what this process was started with and changes nothing. Any thread may cal
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from tests.support.java import SHORT_LIVED, java_home
+from tests.support.warm_spark import spark_python
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ def spark_variables() -> dict[str, str]:
     others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return {
         "JAVA_HOME": str(java_home()),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": spark_python(),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(REPOSITORY), *others))),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LAUNCHER_OPTS": " ".join(SHORT_LIVED),

@@ -2,7 +2,7 @@
 
 What a test starts with `WarmProcess` or `run` is a process in a session of its own, which is killed, paused and waited
 for as any other, and runs what the installed command runs. Tests of the start itself, and of a command's imports, start
-the command. One warm parent serves a process of the tests; it ends with it, and what it started ends with it.
+the command. One warm parent of a kind serves a process of the tests; it ends with it, and what it started ends with it.
 
     process = WarmProcess("bookie_pod.cli.main:main", ["serve", "--config", file], stderr=file)
     done = run("bookie_pod.cli.main:main", ["cluster", "init", uri])
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -62,7 +61,7 @@ class WarmProcess:
         request = json.dumps([program, list(arguments), environment, os.getcwd()]).encode()
         with Path(os.devnull).open("r+b") as nothing:
             given = (nothing if file == subprocess.DEVNULL else file for file in (stdin, stdout, stderr))
-            self._parent = _warm_parent().connect()
+            self._parent = warm_parent(_IMPORTED).connect()
             files = [file if isinstance(file, int) else file.fileno() for file in given]
             socket.send_fds(self._parent, [_WORD.pack(len(request))], files)
             self._parent.sendall(request)
@@ -153,40 +152,44 @@ def _content(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-class _WarmParent:
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
-        self._path = f"{self._folder.name}/parent"
+class WarmParent:
+    """A process that has imported what its forks need, and forks when it is asked. `folder` ends with this process."""
+
+    def __init__(self, imported: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix="warm-")
+        self.folder = Path(self._made.name)
+        self.path = self.folder / "parent"
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self._path)
+            listener.bind(str(self.path))
             listener.listen(64)
             # It ends when its standard input does, which is when this process has ended, however that was.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno())],
+                [sys.executable, "-m", __name__, str(listener.fileno()), *imported],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 cwd=Path(__file__).parents[2],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy starts no threads, which a fork would lose
+                # NumPy starts no threads, which a fork would lose.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **variables},
                 start_new_session=True,
             )
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._path)
+        connection.connect(str(self.path))
         return connection
 
 
 _making = threading.Lock()
+_parents: dict[tuple[str, ...], WarmParent] = {}
 
 
-def _warm_parent() -> _WarmParent:
+def warm_parent(imported: Sequence[str], **variables: str) -> WarmParent:
+    """The parent that has imported these modules; the first call starts it, with these variables of its environment."""
+    key = tuple(imported)
     with _making:
-        return _made()
-
-
-@functools.cache
-def _made() -> _WarmParent:
-    return _WarmParent()
+        if key not in _parents:
+            _parents[key] = WarmParent(key, variables)
+        return _parents[key]
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -263,7 +266,7 @@ class _Parent:
 
 
 def main() -> None:
-    for module in _IMPORTED:
+    for module in sys.argv[2:]:
         importlib.import_module(module)
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"a fork would lose the threads that imports have started: {threads}"
