@@ -52,6 +52,8 @@ most often half a minute later."""
 _LEASE_THREADS: Final = 1
 _SCOPE_THREADS: Final = 4
 _DEFINED_S: Final = 5.0
+MAX_CONNECTIONS: Final = 256
+"""To its own port. Of more, those go that have been there for longest: a probe is a new one."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +247,20 @@ async def serving(
     app.router.add_get("/metrics", show)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
+
+    def new_connection() -> web.RequestHandler:
+        assert runner.server is not None, "it was set up"
+        here = runner.server.connections
+        for longest in here[: max(0, len(here) - MAX_CONNECTIONS + 1)]:
+            longest.force_close()
+        return runner.server()
+
+    listening = None
     try:
-        await web.TCPSite(runner, host_to_bind("0.0.0.0", port), port).start()
-        yield int(runner.addresses[0][1])
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(new_connection, host_to_bind("0.0.0.0", port), port)
+        yield int(listening.sockets[0].getsockname()[1])
     finally:
+        if listening is not None:
+            listening.close()
         await runner.cleanup()

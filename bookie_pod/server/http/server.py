@@ -6,6 +6,7 @@ Invariants
   begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and whoever asks for
   anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then, and go when more come: nobody's
   connections or requests keep the probes out, however many they are. Where descriptors are few, so are all of these.
+- With TLS all this begins when the handshake is over; those in the middle of it are bounded by `Handshakes`.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
@@ -40,6 +41,7 @@ from bookie_pod.server.access import Access
 from bookie_pod.server.http.api.context import Context, Workers
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
+from bookie_pod.server.http.handshakes import Handshakes
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
@@ -60,6 +62,7 @@ SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 MOST_LOOKED_AT: Final = 2 * _BACKLOG
 """A backlog of them comes at once, before anything that they sent is read."""
+MOST_HANDSHAKES: Final = 2 * _BACKLOG
 _REASON_CHARS: Final = 200
 _PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
 _LONGEST_METHOD: Final = len("HEAD ")
@@ -95,7 +98,8 @@ class HttpServer:
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self._complaints = _Complaints()
         self._listener = listener
-        self._context = server_context(config)
+        tls = server_context(config)
+        self._handshakes = Handshakes(tls, self._protocol, self._most_handshakes) if tls is not None else None
         self._silent: OrderedDict[_Connection, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
         self._idle: OrderedDict[_Connection, None] = OrderedDict()
@@ -117,8 +121,14 @@ class HttpServer:
     def _bounds(self) -> tuple[int, int, int]:
         """So many connections may be open, so many more looked at, and so many more taken for the probes alone."""
         all_kinds = side_connections()
+        if self._handshakes is not None:
+            all_kinds -= self._most_handshakes
         most, probes = min(MAX_CONNECTIONS, all_kinds // 2), min(PROBE_CONNECTIONS, max(1, all_kinds // 8))
         return most, min(MOST_LOOKED_AT, all_kinds - most - probes), probes
+
+    @property
+    def _most_handshakes(self) -> int:
+        return min(MOST_HANDSHAKES, side_connections() // 4)
 
     @property
     def port(self) -> int:
@@ -133,12 +143,10 @@ class HttpServer:
         host, port = self._listener.host, self._listener.port
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._protocol,
+                self._protocol if self._handshakes is None else self._handshakes.protocol,
                 host_to_bind(host, port),
                 port,
                 backlog=_BACKLOG,
-                ssl=self._context,
-                ssl_handshake_timeout=FIRST_REQUEST_S if self._context else None,
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -153,6 +161,8 @@ class HttpServer:
         """Stop listening and close every connection. May be called more than once."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for connection in tuple(self._looked_at):
             connection.turn_away()
         await self._runner.cleanup()
@@ -195,7 +205,7 @@ class HttpServer:
                 self._silent.pop(connection).cancel()
                 connection.force_close()
                 return True
-            self._silent.move_to_end(connection)  # gone, or not there yet, as in a TLS handshake: its timer sees to it
+            self._silent.move_to_end(connection)  # gone, or not there yet: its timer sees to it
         while self._idle:
             connection, _ = self._idle.popitem(last=False)
             if connection.transport is not None:
@@ -207,7 +217,7 @@ class HttpServer:
         del self._silent[connection]
         connection.force_close()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
+    def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         most, looked_at, _ = self._bounds
@@ -265,7 +275,7 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._share = self._memory.share(self._cut_off)  # only now: a TLS handshake that fails is told to nobody
+        self._share = self._memory.share(self._cut_off)
 
     def data_received(self, data: bytes) -> None:
         before = self._received

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
@@ -87,3 +90,25 @@ async def test_health_is_about_the_loop_and_not_about_a_cluster() -> None:
         assert (await status("/healthz"), await status("/readyz"), await status("/metrics")) == (200, 503, 200)
         idle, ready = 901.0, True
         assert (await status("/healthz"), await status("/readyz"), await status("/metrics")) == (503, 200, 200)
+
+
+async def test_its_port_has_few_connections_however_many_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_operator.running.MAX_CONNECTIONS", 5)
+    async with serving(
+        free_port(),
+        OperatorMetrics(),
+        idle_for=lambda: 0.0,
+        leading=lambda: True,
+        not_watched=lambda: "",
+        not_ready=lambda: "",
+        limit_s=900.0,
+    ) as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        async with asyncio.timeout(5):
+            for reader, _ in silent[:10]:
+                assert await reader.read() == b"", "whoever has been here for longest goes"
+        assert not any(reader.at_eof() for reader, _ in silent[15:])
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            assert answer.status == 200
+        for _, writer in silent:
+            writer.close()

@@ -219,7 +219,7 @@ async def test_connections_of_all_kinds_are_no_more_than_descriptors_allow(
 async def test_who_is_not_there_yet_when_others_come_is_closed_when_silent(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several connections are accepted at once, and a TLS handshake takes a while."""
+    """Several connections are accepted at once."""
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(server_module, "UNREAD_S", -1.0)
     monkeypatch.setattr(server_module, "FIRST_REQUEST_S", 0.05)
@@ -475,7 +475,8 @@ def make_certificate(tmp_path: Path) -> tuple[str, str]:
     return str(store), str(certificate)
 
 
-async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Registry, tmp_path: Path) -> None:
+def with_tls(tmp_path: Path) -> tuple[HttpConfig, ssl.SSLContext]:
+    """And what its clients use."""
     store, authorities = make_certificate(tmp_path)
     config = HttpConfig(
         server_port=0,
@@ -484,12 +485,81 @@ async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Regist
         key_store_path=store,
         trust_store_path=authorities,
     )
+    context = ssl.create_default_context(cafile=authorities)
+    context.load_cert_chain(store)
+    return config, context
+
+
+async def test_however_many_handshakes_never_end_there_are_few_at_a_time_and_others_are_served(
+    node: FakeNode, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MOST_HANDSHAKES", 10)
+    config, context = with_tls(tmp_path)
+    server = await start_http(config, node, registry)
+    assert server is not None
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+    async with asyncio.timeout(5):
+        for reader, _ in silent[:20]:
+            assert await reader.read() == b"", "whoever has been here for longest goes"
+    assert not any(reader.at_eof() for reader, _ in silent[20:])
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=context) as answer:
+                assert answer.status == 200
+    assert [reader.at_eof() for reader, _ in silent[20:]] == [True] + 9 * [False]
+    await server.stop()
+    async with asyncio.timeout(5):
+        for reader, _ in silent:
+            assert await reader.read() == b""
+    await closed(*(writer for _, writer in silent))
+
+
+async def test_what_comes_with_the_end_of_a_handshake_is_served_and_what_is_none_ends(
+    node: FakeNode, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_pod.server.http.handshakes.HANDSHAKE_S", 0.2)
+    config, context = with_tls(tmp_path)
+    server = await start_http(config, node, registry)
+    assert server is not None
+    client, incoming, outgoing = _tls_client(context)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(1 << 16))
+    client.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+    writer.write(outgoing.read())  # with what the handshake had left
+    answer = b""
+    while b"\r\n" not in answer:
+        incoming.write(await reader.read(1 << 16))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            answer += client.read(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 200")
+    for nonsense in (b"GET /healthz HTTP/1.1\r\n\r\n", b""):
+        ended, other = await asyncio.open_connection("127.0.0.1", server.port)
+        other.write(nonsense)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                await ended.read()
+        await closed(other)
+    await closed(writer)
+    await server.stop()
+
+
+def _tls_client(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    return context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1"), incoming, outgoing
+
+
+async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Registry, tmp_path: Path) -> None:
+    config, context = with_tls(tmp_path)
     server = await start_http(config, node, registry)
     assert server is not None
     url = f"https://127.0.0.1:{server.port}/readyz"
-    context = ssl.create_default_context(cafile=authorities)
-    context.load_cert_chain(store)
-    anonymous = ssl.create_default_context(cafile=authorities)
+    anonymous = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     async with aiohttp.ClientSession() as session:
         async with session.get(url, ssl=context) as answer:
             assert answer.status == 200
