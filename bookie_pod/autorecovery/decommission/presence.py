@@ -34,6 +34,8 @@ ADMIN_S: Final = 20.0
 """Seconds that a bookie's admin API may take to change its mode."""
 ANNOUNCED_S: Final = 30.0
 """Seconds within which a change of mode must show in the metadata service."""
+FOLLOW_PAUSE_S: Final = 1.0
+"""Until registrations that could not be followed are followed again."""
 _LOOK_S: Final = 0.2
 
 
@@ -105,12 +107,14 @@ class Vigil:
         await asyncio.wait(self._tasks)
 
     async def _follow(self, group: BookieGroup) -> None:
-        with suppress(MetadataError):  # then `check` alone tells
-            async with self._service.bookies.watch(group) as snapshots:
-                async for snapshot in snapshots:
-                    is_here = self._bookie_id in snapshot.bookies
-                    self.seen_registered |= is_here
-                    self.seen_writable |= is_here and group is BookieGroup.WRITABLE
+        while True:
+            with suppress(MetadataError):  # then `check` alone tells
+                async with self._service.bookies.watch(group) as snapshots:
+                    async for snapshot in snapshots:
+                        is_here = self._bookie_id in snapshot.bookies
+                        self.seen_registered |= is_here
+                        self.seen_writable |= is_here and group is BookieGroup.WRITABLE
+            await asyncio.sleep(FOLLOW_PAUSE_S)
 
 
 class BookieAdmin(Protocol):

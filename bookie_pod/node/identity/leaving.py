@@ -7,7 +7,8 @@ Invariants
 - What cannot be told holds up no start: the bookie starts as it is configured, and goes on asking.
 - A decommission that is undone gives back what this took and nothing else (`BookieMode.set_leaving`). One that is done
   leaves the bookie read-only; with the cookie that it deleted it is the business of an earlier bookie of the id.
-- A bookie that is known not to leave asks no more: its coordinator tells it.
+- A bookie that is known not to leave asks no more: its coordinator tells it. No other answer ends the asking, whatever
+  the metadata service says in between, as when a cluster is restored.
 
 Event loop only.
 """
@@ -21,7 +22,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.node.mode import BookieMode
-from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
@@ -60,17 +61,23 @@ class Leaving:
 
     async def follow(self) -> None:
         """Ends when the bookie does not leave (any more), or has left."""
-        try:
-            async with self._metadata.records(DECOMMISSION).watch(self._bookie_id) as versions:
-                async for record in versions:
-                    self.is_known = True
-                    if record is None or not self._names(record):
-                        break
-                    self._tell()
-            if not await self._is_done():
-                self._mode.set_leaving(False)
-        except MetadataError as error:  # nothing will be told any more; the mode stays what it is
-            _log.warning("cannot tell whether the bookie is being decommissioned", reason=str(error))
+        told = ""
+        while True:
+            try:
+                async with self._metadata.records(DECOMMISSION).watch(self._bookie_id) as versions:
+                    async for record in versions:
+                        self.is_known = True
+                        if record is None or not self._names(record):
+                            break
+                        self._tell()
+                if not await self._is_done():
+                    self._mode.set_leaving(False)
+                return
+            except MetadataError as error:  # the mode stays what it is until something is told
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("cannot tell whether the bookie is being decommissioned", reason=told)
+            await asyncio.sleep(RETRY_S)
 
     def _tell(self) -> None:
         """Once: an operator may have said otherwise since."""
@@ -93,18 +100,14 @@ class Leaving:
         return found.phase is not Phase.UNDOING
 
     async def _is_done(self) -> bool:
-        """Whether the decommission that was seen last came to its end; one that is undone leaves nothing behind."""
+        """Whether the decommission that was seen last came to its end; one that is undone leaves nothing behind.
+        Raises `MetadataError`."""
         from bookie_pod.autorecovery.decommission.store import DecommissionStore
 
         if self._started_ms is None:
             return False
-        while True:
-            try:
-                finished = await DecommissionStore(self._metadata).finished(self._bookie_id)
-            except MetadataUnavailable:
-                await asyncio.sleep(RETRY_S)
-                continue
-            return finished is not None and finished.started_ms == self._started_ms
+        finished = await DecommissionStore(self._metadata).finished(self._bookie_id)
+        return finished is not None and finished.started_ms == self._started_ms
 
 
 async def has_left(metadata: MetadataService, bookie_id: str, stamped_at: datetime) -> bool:

@@ -5,7 +5,9 @@ Invariants
   half time-outs, since ZooKeeper ends a session up to a tick after its time-out.
 - A listing never mixes up "no such parent" with "nobody": if the parent is missing, the cluster's root
   decides.
-- A set's version grows over the lives of a cluster: it begins with the time at which the parent was made.
+- A set's version grows over the lives of a cluster: it begins with the time at which the parent was made. And over
+  those of the metadata service: one that was restored from a backup counts from an earlier number again, which whoever
+  follows notices, as it asks for one set after the other.
 
 Threads: event loop only.
 
@@ -15,6 +17,7 @@ Sources: reference metadata layout, sections 4.1, 4.3 and 4.4.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +38,7 @@ from bookie_protocol.metadata_service.tree.watching import follow
 _WAIT_FACTOR: Final = 1.5
 _NO_PARENT: Final = -1
 _CHILD_VERSION_BITS: Final = 32
+_TREE_VERSION_BITS: Final = 128
 
 
 class BookieRegistry:
@@ -50,6 +54,8 @@ class BookieRegistry:
             BookieGroup.ALL: f"{root}/{paths.COOKIES}",
         }
         self._racks = f"{parent_of(root).rstrip('/')}/{paths.PULSAR_BOOKIES}"
+        self._turned_back: Counter[BookieGroup] = Counter()
+        """How often somebody who follows was given less than before."""
 
     # --- our own registration -----------------------------------------------------------------------------
 
@@ -106,19 +112,20 @@ class BookieRegistry:
 
     async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
         """The members of a group. `MetadataNotFound` if the cluster was never initialised."""
-        return await self._list(group, None, timeout)
+        return self._dated(group, await self._list(group, None, timeout))
 
     def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
         """The members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
 
         async def feed(publish: Callable[[BookieSet], None]) -> None:
-            newest: BookieSet | None = None
+            last: BookieSet | None = None
 
             def deliver(bookies: BookieSet) -> bool:
-                nonlocal newest
-                if newest is None or bookies.version > newest.version:
-                    newest = bookies
-                    publish(bookies)
+                nonlocal last
+                if bookies != last:
+                    self._turned_back[group] += last is not None and bookies.version <= last.version
+                    last = bookies
+                    publish(self._dated(group, bookies))
                 return True
 
             await follow(lambda watch: self._list(group, watch, None), deliver)
@@ -146,6 +153,9 @@ class BookieRegistry:
             return (await self._tree.get(self._racks, timeout=timeout)).data
         except MetadataNotFound:
             return b""
+
+    def _dated(self, group: BookieGroup, listed: BookieSet) -> BookieSet:
+        return BookieSet(listed.bookies, listed.version + (self._turned_back[group] << _TREE_VERSION_BITS))
 
     async def _list(self, group: BookieGroup, watch: Watch | None, timeout: float | None) -> BookieSet:
         parent = self._parents[group]

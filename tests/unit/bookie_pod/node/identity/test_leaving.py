@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -16,7 +17,7 @@ from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_pod.node.identity.leaving import Leaving, decommissioned_at, has_left
 from bookie_pod.node.mode import BookieMode, ModeOptions
 from bookie_pod.storage.disks import DiskVerdict
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from tests.support.decommission_rig import GOING, Rig
@@ -62,7 +63,7 @@ async def test_nobody_wants_it_to_leave(rig: Rig) -> None:
     assert not starting.gate.read_only
 
 
-@pytest.mark.parametrize("phase", set(Phase) - {Phase.UNDOING})
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.UNDOING])
 async def test_it_starts_read_only_whatever_the_disks_say(rig: Rig, phase: Phase) -> None:
     keeps_its_cookie = phase is Phase.DONE  # otherwise it is the record of an earlier bookie of the id
     record = DecommissionRecord(GOING, "a coordinator", 1, 1, phase, delete_cookie=not keeps_its_cookie)
@@ -104,6 +105,33 @@ async def test_what_cannot_be_told_holds_up_nothing_and_is_asked_again(rig: Rig)
     await until(lambda: starting.gate.read_only, 20)
     assert starting.leaving.is_known
     following.cancel()
+
+
+async def test_no_error_ends_the_asking(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a cluster that is not there for a moment, while it is restored."""
+    monkeypatch.setattr("bookie_pod.node.identity.leaving.RETRY_S", 0.01)
+    await begin(rig)
+    starting = Starting(rig)
+    assert await starting.leaving.look()
+    records, errors = rig.service.records, [MetadataNotFound("there is no cluster")]
+
+    def failing(kind: str) -> Any:
+        store: Any = records(kind)
+        if kind == DECOMMISSION and errors:
+            store.watch = lambda name: _raise(errors.pop())
+        return store
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.service, "records", failing)
+        following = asyncio.create_task(starting.leaving.follow())
+        await until(lambda: not errors)
+    await undo(rig.service, rig, GOING)
+    await asyncio.wait_for(following, 10)
+    assert not starting.gate.read_only
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 async def test_undone_it_is_writable_again(rig: Rig) -> None:
