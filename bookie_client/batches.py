@@ -16,6 +16,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, TypeVar
 
+from bookie_protocol.errors import fresh
+
 MAX_ITEMS: Final = 1_000
 MAX_BYTES: Final = 4 * 1024 * 1024
 
@@ -57,7 +59,7 @@ class Batches(Generic[T]):
             self._changed.clear()
             await self._changed.wait()
         if not self._arrived and self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         batch, self._arrived, self._nbytes = self._arrived, [], 0
         self._room.set()
         return batch
@@ -84,7 +86,7 @@ class Batches(Generic[T]):
                     self._room.clear()
                     await self._room.wait()
         except Exception as error:
-            self._error = error
+            self._error = fresh(error)
         finally:
             self._ended = True
             self._changed.set()

@@ -18,7 +18,7 @@ Sources: reference wire protocol, section 9 (codes); BookKeeper's client return 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 
 class V2Code(IntEnum):
@@ -100,6 +100,22 @@ class PodkeeperError(Exception):
     v2: ClassVar[V2Code] = V2Code.EIO
     v3: ClassVar[V3Status] = V3Status.EIO
     client: ClassVar[ClientCode] = ClientCode.UNEXPECTED
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def fresh(kept: E) -> E:
+    """A copy, without the frames that it has passed through, of an error that somebody keeps: what is kept of one that
+    was caught, and what is raised of one that is kept. One of these frames, most often, keeps whoever keeps the error,
+    so that only the collector of cycles would free what a failed call leaves; and an error that is raised again and
+    again has ever more of them. A defect stays as it is, with the frames that tell where it came from."""
+    if not isinstance(kept, PodkeeperError):
+        return kept
+    raised = type(kept).__new__(type(kept), *kept.args)
+    raised.__dict__.update(kept.__dict__)
+    raised.__cause__, raised.__suppress_context__ = kept.__cause__, kept.__suppress_context__
+    return raised
 
 
 # --- the store knows, and the answer is no ----------------------------------------------------------------

@@ -26,7 +26,7 @@ from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
 from bookie_protocol.addresses import host_and_port
-from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError, fresh
 from bookie_protocol.wire.add_frames import AddFrames
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Channel:
                 raise  # else `close` has ended the attempt, and nobody those who wait for it
         if self._connection is None:
             error = self._error or self._pool.closed_error(self.bookie_id)
-            raise error if isinstance(error, BookieUnavailable) else BookieUnavailable(str(error))
+            raise fresh(error) if isinstance(error, BookieUnavailable) else BookieUnavailable(str(error))
 
     def _start_attempt(self) -> None:
         self._attempt = self._loop.create_task(self._open(), name=f"connect {self.bookie_id}")
@@ -160,7 +160,7 @@ class Channel:
         except MetadataError as problem:
             error = BookieUnavailable(f"bookie {bookie}: address unknown: {problem}")
         except PodkeeperError as problem:
-            error = problem
+            error = fresh(problem)
         except Exception as problem:
             # Whatever it is, those who wait must hear of it.
             _log.error("connection attempt failed", bookie=bookie, exc_info=problem)

@@ -31,6 +31,7 @@ from bookie_protocol.errors import (
     InvalidConfiguration,
     ProtocolViolation,
     Unauthorized,
+    fresh,
 )
 from bookie_protocol.tls_limits import limit_tls
 from bookie_protocol.tls_stores import BadStore, load_own, load_trusted
@@ -78,7 +79,7 @@ class HandshakeProtocol(asyncio.Protocol):
             self.error = BookieUnavailable(f"bookie {self.bookie_id} refused this client after the handshake")
             self.transport.abort()
         if self.error is not None:
-            raise self.error
+            raise fresh(self.error)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
 
@@ -87,7 +88,7 @@ class HandshakeProtocol(asyncio.Protocol):
         self.transport.write(frame)
         while not self._frames:
             if self.error is not None:
-                raise self.error
+                raise fresh(self.error)
             self._arrived.clear()
             await self._arrived.wait()
         return self._frames.popleft()

@@ -35,7 +35,7 @@ from bookie_client.connection.dialect import KeyAndFrame
 from bookie_client.connection.pool import Channel, ChannelPool
 from bookie_client.connection.request import Answer, Request
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import PodkeeperError, ProtocolViolation
+from bookie_protocol.errors import PodkeeperError, ProtocolViolation, fresh
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.packed_entries import PackedEntries
 
@@ -83,7 +83,7 @@ class BookieOperations:
         key, frame = request
         if fence_key is None:
             channel.send_read(frame, key, one_shot)
-            return await one_shot.result
+            return await one_shot.outcome()
         return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
 
     async def add_entry(
@@ -98,7 +98,7 @@ class BookieOperations:
         key, frame = encode(next(self._transactions), entry_id, entry)
         one_shot = OneShot(f"the add of entry {entry_id} of ledger {ledger_id}", nothing)
         channel.send_add(frame, key, one_shot)
-        await one_shot.result
+        await one_shot.outcome()
 
     def send_batch_read(
         self,
@@ -161,7 +161,7 @@ class BookieOperations:
         finally:
             request.abandon()
         if isinstance(outcome, PodkeeperError):
-            raise outcome
+            raise fresh(outcome)
         return outcome
 
     # --- the last add confirmed -----------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class BookieOperations:
     async def _ask(self, channel: Channel, request: KeyAndFrame, one_shot: OneShot[T], timeout: float) -> T:
         key, frame = request
         channel.send(frame, key, one_shot, timeout)
-        return await one_shot.result
+        return await one_shot.outcome()
 
 
 def _entry(answer: Answer) -> EntryAnswer:
@@ -266,31 +266,38 @@ def _long_poll(answer: Answer) -> LongPollAnswer:
 class OneShot(Request, Generic[T]):
     """`convert` makes the result of a successful answer; it raises `ProtocolViolation` when it cannot."""
 
-    __slots__ = ("_convert", "_what", "result")
+    __slots__ = ("_answered", "_convert", "_what")
 
     def __init__(self, what: str, convert: Callable[[Answer], T]) -> None:
         self._what = what
         self._convert = convert
-        self.result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._answered: asyncio.Future[T | PodkeeperError] = asyncio.get_running_loop().create_future()
+
+    async def outcome(self) -> T:
+        """What came of it. Raises the error that it ended with."""
+        outcome = await self._answered
+        if isinstance(outcome, PodkeeperError):
+            raise fresh(outcome)
+        return outcome
 
     @property
     def is_wanted(self) -> bool:
-        return not self.result.done()
+        return not self._answered.done()
 
     def take(self, answer: Answer) -> None:
-        if self.result.done():
+        if self._answered.done():
             return
         try:
-            self.result.set_result(self._convert(answer))
+            self._answered.set_result(self._convert(answer))
         except PodkeeperError as error:
-            self.result.set_exception(error)
+            self.failed(fresh(error))
 
     def answered(self, entry: bytes, max_lac: int | None) -> None:
         self.take(Answer(b"", None, entry, max_lac))
 
     def failed(self, error: PodkeeperError) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)
+        if not self._answered.done():
+            self._answered.set_result(error)
 
     def describe(self) -> str:
         return self._what

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, fresh
 
 T = TypeVar("T")
 
@@ -43,7 +43,8 @@ class Ballot(Generic[T]):
 
     async def close(self) -> None:
         """Give up what is not answered. Calling it again is fine."""
-        tasks = list(self._positions)
+        tasks, self._positions = list(self._positions), {}
+        self._pending, self._done = set(), []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -58,7 +59,5 @@ class Ballot(Generic[T]):
 
 
 def _answer(task: asyncio.Task[T]) -> T | PodkeeperError:
-    try:
-        return task.result()
-    except PodkeeperError as error:
-        return error
+    error = task.exception()
+    return fresh(error) if isinstance(error, PodkeeperError) else task.result()

@@ -26,7 +26,7 @@ from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, fresh
 from bookie_protocol.wire.packed_entries import PackedEntries
 
 if TYPE_CHECKING:
@@ -140,15 +140,11 @@ class BatchRead:
 
     def _outcome(self, bookie: str, answer: PackedEntries | PodkeeperError) -> BatchAnswer | Exception | None:
         """None: it goes on."""
-        try:
-            if isinstance(answer, PodkeeperError):
-                raise answer
-            taken = self._take(bookie, answer)
-        except PodkeeperError as error:
-            self._failed(bookie, error)
-        else:
+        taken = answer if isinstance(answer, PodkeeperError) else self._take(bookie, answer)
+        if isinstance(taken, BatchAnswer):
             self._tell_slow(bookie)
             return taken
+        self._failed(bookie, taken)
         if not self._under_way:
             if self._asked == len(self._order):
                 return BatchRefused() if self._refusals else read_failure(*self._question[:2], self._errors)
@@ -156,15 +152,18 @@ class BatchRead:
         self._wait_from(self._parts.clock())
         return None
 
-    def _take(self, bookie: str, entries: PackedEntries) -> BatchAnswer:
+    def _take(self, bookie: str, entries: PackedEntries) -> BatchAnswer | PodkeeperError:
         parts = self._parts
         ledger_id, first, most, _, step = self._question
-        verified = verify_packed(parts.digest, ledger_id, first, entries, most, step)
+        try:
+            verified = verify_packed(parts.digest, ledger_id, first, entries, most, step)
+        except PodkeeperError as problem:
+            return fresh(problem)
         parts.support.served(bookie)
         if len(verified.damaged) == len(verified.entries):
             for place, error in verified.damaged.items():
                 parts.observer.damaged(bookie, first + place * step, error)
-            raise verified.damaged[0]
+            return verified.damaged[0]
         return BatchAnswer(bookie, first, verified, step)
 
     def _failed(self, bookie: str, error: PodkeeperError) -> None:

@@ -22,7 +22,7 @@ from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
 from bookie_client.reading.read_failure import read_failure
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import DigestMismatch, PodkeeperError
+from bookie_protocol.errors import DigestMismatch, PodkeeperError, fresh
 
 if TYPE_CHECKING:
     from bookie_client.reading.sources import EntrySources
@@ -113,7 +113,7 @@ class EntryRead(Request):
             payload = path.digest.verify(entry, ledger_id, entry_id)
         except DigestMismatch as error:
             path.observer.damaged(bookie, entry_id, error)
-            self.failed_at(bookie, error)
+            self.failed_at(bookie, fresh(error))
             return
         self.is_done = True
         observer = path.observer

@@ -21,13 +21,7 @@ from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.lac import least_lac
-from bookie_protocol.errors import (
-    LedgerClosed,
-    MetadataError,
-    MetadataNotFound,
-    NoSuchLedger,
-    PodkeeperError,
-)
+from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataNotFound, NoSuchLedger, PodkeeperError, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -78,7 +72,7 @@ class FollowedLedger:
             if self._lac >= entry_id or self.is_closed:
                 return
             if self.failure is not None:
-                raise self.failure
+                raise fresh(self.failure)
             if self.is_deleted:
                 raise NoSuchLedger(f"ledger {self.ledger_id} was deleted before it was closed")
             await asyncio.wait([change])
@@ -119,7 +113,7 @@ class FollowedLedger:
     def fail(self, error: PodkeeperError) -> None:
         """Nothing more can be learnt: whoever waits gets this error."""
         if self.failure is None:
-            self.failure = error
+            self.failure = fresh(error)
             self._changed()
 
     def _deleted(self) -> None:

@@ -31,7 +31,7 @@ from bookie_client.reading.fetched import Fetched, fetched, interleaved
 from bookie_client.reading.plan import Piece, ReadPlan
 from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.speculation import Speculator
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, fresh
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class RangeRead:
         while True:
             if (head := self._handed_out) is not None:
                 if head.error is not None:
-                    raise head.error
+                    raise fresh(head.error)
                 plan.consumed()
             if plan.is_finished:
                 return None
@@ -207,7 +207,7 @@ class RangeRead:
         elif isinstance(outcome, PodkeeperError):
             self._took_column(columns, place, Fetched([], 0, outcome))
         else:
-            raise outcome
+            self._break(outcome)
 
     def _took_column(self, columns: Columns, place: int, got: Fetched) -> None:
         columns.fetched[place] = got

@@ -24,7 +24,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.plan import ENTRY_COST, LARGEST_SINGLES_PIECE
 from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.verified import verify_packed, verify_run
-from bookie_protocol.errors import BookieUnavailable, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError, fresh
 from bookie_protocol.ledger_metadata.model import holds_entry
 from bookie_protocol.wire.packed_entries import PackedEntries
 
@@ -72,7 +72,7 @@ class ReplicaReader:
         verified = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
         for error in verified.damaged.values():
             sources.damaged(bookie, entry_id, error)
-            raise error
+            raise fresh(error)
         return verified.entries[0], bytes(answer.entry)
 
     async def read_all(self, entry_id: int) -> list[ReplicaAnswer]:
@@ -129,7 +129,7 @@ class ReplicaReader:
         try:
             entry = await self.read(bookie, entry_id)
         except PodkeeperError as error:
-            return ReplicaAnswer(bookie, entry_id, None, error, loop.time() - started)
+            return ReplicaAnswer(bookie, entry_id, None, fresh(error), loop.time() - started)
         return ReplicaAnswer(bookie, entry_id, entry, None, loop.time() - started)
 
     async def _chunk(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:

@@ -33,7 +33,7 @@ from bookie_client.reading.origins import Origins
 from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import DigestMismatch, PodkeeperError, StorageFault
+from bookie_protocol.errors import DigestMismatch, PodkeeperError, StorageFault, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _log = get_logger(__name__)
@@ -213,7 +213,7 @@ class EntrySources:
         answer = group.answers[entry_id]
         if isinstance(answer, LedgerEntry):
             return answer
-        raise answer
+        raise fresh(answer)
 
     def read_batch(
         self,
@@ -261,7 +261,7 @@ class EntrySources:
         try:
             return await self.read_one(entry_id, others, {bookie: error})
         except PodkeeperError as problem:
-            return problem
+            return fresh(problem)
 
     # --- what came of it -------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac_follower import LacFollower
 from bookie_client.reading.read_failure import may_pass
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, fresh
 
 ReadBatches = Callable[[int, int], AsyncGenerator[Sequence[LedgerEntry], None]]
 """Reads confirmed entries, from the first id to the last."""
@@ -81,10 +81,10 @@ class _Retry:
         if entry_id != self._entry_id:
             self._entry_id, self._pause, self._until = entry_id, 0.0, now + self._patience
         if now >= self._until or self._ledger.is_deleted:
-            raise error
+            raise fresh(error)
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), MAX_PAUSE)
         again = min(now + self._pause, self._until)
         while self._ledger.failure is None and (left := again - self._loop.time()) > 0:
             await asyncio.wait({self._ledger.next_change}, timeout=left)
         if self._ledger.failure is not None:
-            raise self._ledger.failure
+            raise fresh(self._ledger.failure)

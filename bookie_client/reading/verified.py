@@ -18,7 +18,7 @@ from bookie_client.reading.entry import EntryBatch, LedgerEntry
 from bookie_client.reading.even_batch import even_crc32c_batch
 from bookie_protocol.digest import DigestManager, DigestType
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from bookie_protocol.errors import DigestMismatch
+from bookie_protocol.errors import DigestMismatch, fresh
 from bookie_protocol.wire.packed_entries import PackedEntries
 from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
 
@@ -107,5 +107,5 @@ def _mismatch(digest: DigestManager, ledger_id: int, entry_id: int, entry: bytes
     try:
         digest.verify(entry, ledger_id, entry_id)
     except DigestMismatch as error:
-        return error
+        return fresh(error)
     raise AssertionError("the digest manager disagrees with itself")

@@ -29,7 +29,7 @@ from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_protocol.entry import read_header
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, fresh
 
 
 class FoundEntry(NamedTuple):
@@ -99,11 +99,11 @@ class _ForwardRead:
         # Of answers that came together a copy counts before those who have none.
         for task in sorted(done, key=lambda task: task.exception() is not None):
             bookie = self._asked.pop(task)
-            try:
-                found = task.result()
-            except PodkeeperError as error:
-                self._vote.failed(bookie, self._parts.weighed(bookie, error))
+            error = task.exception()
+            if isinstance(error, PodkeeperError):
+                self._vote.failed(bookie, self._parts.weighed(bookie, fresh(error)))
             else:
+                found = task.result()
                 self._vote.found(bookie)
         return found
 

@@ -24,7 +24,7 @@ from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import find_spares, replace_bookies
 from bookie_client.writing.pipeline import AddPipeline
-from bookie_protocol.errors import CouldNotTell, PodkeeperError
+from bookie_protocol.errors import CouldNotTell, PodkeeperError, fresh
 from bookie_protocol.ledger_metadata.model import Ensemble
 
 
@@ -100,7 +100,7 @@ class Rewriter:
     def _raise_failure(self) -> None:
         failure: PodkeeperError | None = self._state.failure
         if failure is not None:
-            raise failure
+            raise fresh(failure)
 
     async def _change(self, failed: Mapping[int, str]) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums

@@ -52,6 +52,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
     StorageFault,
     TooManyRequests,
+    fresh,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.wire.availability import Availability
@@ -146,7 +147,7 @@ class LedgerChecker:
         except MetadataError:
             raise
         except PodkeeperError as error:
-            return least_lac(metadata), error
+            return least_lac(metadata), fresh(error)
 
     async def _check_fragment(
         self,

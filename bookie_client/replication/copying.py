@@ -113,8 +113,12 @@ class FragmentCopy:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its frames lead here
         if self._unreadable:
             raise self._unreadable_error()
 

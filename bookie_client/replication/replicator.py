@@ -51,7 +51,14 @@ from bookie_client.replication.targets import (
 )
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, CopyLost, MetadataVersionConflict, NotEnoughBookies, PodkeeperError
+from bookie_protocol.errors import (
+    BadRequest,
+    CopyLost,
+    MetadataVersionConflict,
+    NotEnoughBookies,
+    PodkeeperError,
+    fresh,
+)
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -227,7 +234,7 @@ class FragmentReplicator:
                 targets = await choose(left_out)
                 return await self._restore(job, targets)
             except NotEnoughBookies as error:
-                raise failure or error from None
+                raise fresh(failure or error) from None
             except TargetFailed as failed:
                 failure = failed.error
                 if failed.bookie in job.refilled.values():
@@ -235,7 +242,7 @@ class FragmentReplicator:
                 left_out[failed.bookie] = f"it failed just now: {failure}"
                 _log.warning("target failed", ledger=job.fragment.ledger_id, bookie=failed.bookie, error=str(failure))
         assert failure is not None
-        raise failure
+        raise fresh(failure)
 
     async def _restore(self, job: _Job, targets: Targets) -> ReplicationResult:
         stored, fragment, refilled = job.stored, job.fragment, job.refilled

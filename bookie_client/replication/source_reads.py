@@ -29,7 +29,7 @@ from bookie_client.context import ClientContext
 from bookie_client.distribution import columns_of
 from bookie_client.replication.fragments import Fragment
 from bookie_protocol.entry import ENTRY_HEADER_SIZE, ENTRY_IDS
-from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests, fresh
 
 MAX_SINGLES: Final = 256
 """Single reads of one piece that are under way at once."""
@@ -185,11 +185,11 @@ class SourceReads:
                 )
                 entries = packed.split()[: len(ids) - done]
             except BookieUnavailable as error:
-                self._unavailable(bookie, ids[done:], error, outcome)
+                self._unavailable(bookie, ids[done:], fresh(error), outcome)
                 return ()
             except TooManyRequests as error:  # and many more requests would not be served either
                 for entry_id in ids[done:]:
-                    outcome.errors[entry_id][bookie] = error
+                    outcome.errors[entry_id][bookie] = fresh(error)
                 return ()
             except PodkeeperError as error:
                 self._support.judge(bookie, error, self._loop.time())
@@ -253,7 +253,7 @@ class SourceReads:
         try:
             self._digest.verify(entry, self._fragment.ledger_id, entry_id)
         except DigestMismatch as error:
-            return error
+            return fresh(error)
         raise AssertionError("the digest manager disagrees with itself")
 
 

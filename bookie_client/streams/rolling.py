@@ -28,7 +28,7 @@ from bookie_client.streams.model import StreamSettings
 from bookie_client.streams.owner import StreamOwner
 from bookie_client.streams.ownership import LedgerEnd
 from bookie_client.writing.writer import LedgerWriter
-from bookie_protocol.errors import BadRequest, NoSuchStream, PodkeeperError, StreamFenced, Unauthorized
+from bookie_protocol.errors import BadRequest, NoSuchStream, PodkeeperError, StreamFenced, Unauthorized, fresh
 
 FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 2.0
@@ -149,7 +149,7 @@ class RollingLedger:
             else:
                 sent = await ledger.submit_many([payload for unit in units for payload in unit.payloads])
         except PodkeeperError as error:
-            self._broken = error
+            self._broken = fresh(error)
         else:
             sent.add_done_callback(partial(self._answered, units, ledger.ledger_id))
 
@@ -184,7 +184,7 @@ class RollingLedger:
         if units[0].sent_to != ledger_id:
             return  # the end of their ledger has told before
         if error is not None:
-            self._broken = self._broken or error
+            self._broken = self._broken or fresh(error)
             self._wake.set()
             return
         for unit in units:
@@ -264,7 +264,7 @@ class RollingLedger:
         if self._failing_since is None:
             self._failing_since = self._loop.time()
         if self._loop.time() - self._failing_since >= self._patience:
-            raise error
+            raise fresh(error)
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, MAX_PAUSE)
 

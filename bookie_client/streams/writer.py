@@ -25,7 +25,7 @@ from bookie_client.streams.appends import Unit
 from bookie_client.streams.model import StreamPosition
 from bookie_client.streams.rolling import RollingLedger
 from bookie_protocol.digest import Buffer, DigestType, digest_manager
-from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, StreamFenced
+from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, StreamFenced, fresh
 
 UNIT_ENTRIES: Final = 256
 UNIT_BYTES: Final = 1024 * 1024
@@ -45,7 +45,7 @@ class StreamWriter:
         self._appends = rolling.appends
         self._max_payload = 0
         self._running: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[PodkeeperError | None] | None = None
         self._failure: BaseException | None = None
         self._abandoned = False
 
@@ -126,7 +126,7 @@ class StreamWriter:
         """Wait until everything submitted has ended. Raises what ended appending, if something did."""
         await self._appends.idle()
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     async def roll_over(self) -> None:
         """End the ledger behind everything that was submitted before, and begin the next one; a ledger without entries
@@ -157,9 +157,11 @@ class StreamWriter:
         if self._running is None:
             return
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close stream {self.name}")
-            self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.shield(self._closing)
+            closing = self._try_to_close()
+            self._closing = asyncio.get_running_loop().create_task(closing, name=f"close stream {self.name}")
+        failure = await asyncio.shield(self._closing)
+        if failure is not None:
+            raise fresh(failure)
 
     async def __aenter__(self) -> StreamWriter:
         await self.start()
@@ -176,7 +178,7 @@ class StreamWriter:
                 raise
             _log.warning("stream could not be closed", stream=self.name, error=str(problem))
         if error is None and self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -202,7 +204,7 @@ class StreamWriter:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
         if self._running is None:
             raise RuntimeError("this writer was not started: use `async with`, or call start()")
         if self._closing is not None:
@@ -231,8 +233,16 @@ class StreamWriter:
 
     def _failed(self, error: BaseException) -> None:
         _log.warning("stream cannot be appended to any more", stream=self.name, error=str(error))
-        self._failure = error
+        self._failure = fresh(error)
         self._appends.fail_all(error)
+
+    async def _try_to_close(self) -> PodkeeperError | None:
+        """Why not. It is kept for the next caller: everybody who called may have been cancelled."""
+        try:
+            await self._close()
+        except PodkeeperError as error:
+            return fresh(error)
+        return None
 
     async def _close(self) -> None:
         assert self._running is not None
@@ -259,7 +269,7 @@ class StreamWriter:
         await self._rolling.abandon()
         if self._failure is None:
             self._failure = LedgerClosed(f"stream {self.name}: the client was closed before this writer")
-            self._appends.fail_all(self._failure)
+            self._appends.fail_all(fresh(self._failure))
 
 
 def _all_of(units: list[Unit]) -> asyncio.Future[list[StreamPosition]]:

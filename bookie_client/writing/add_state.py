@@ -34,7 +34,15 @@ from bookie_client.connection.request import BookieRequest
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd, count_together
 from bookie_client.writing.write_ensemble import Positions, WriteEnsemble
-from bookie_protocol.errors import BookieReadOnly, LedgerClosed, LedgerFenced, PodkeeperError, QuorumLost, Unauthorized
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    LedgerClosed,
+    LedgerFenced,
+    PodkeeperError,
+    QuorumLost,
+    Unauthorized,
+    fresh,
+)
 
 
 @dataclass(slots=True)
@@ -383,7 +391,7 @@ class AddState:
         )
 
     def _fail(self, error: PodkeeperError) -> Outcome:
-        self.failure = error
+        self.failure = fresh(error)
         self._ensemble.give_up()
         failed = [(add, failure_of(add, self.ledger_id, self.quorums, error)) for add in self._pending]
         self._pending.clear()

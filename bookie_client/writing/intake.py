@@ -19,7 +19,7 @@ from bookie_client.writing.add_state import AddState
 from bookie_client.writing.outbox import BULK_BYTES, Outbox
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer
-from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
+from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, fresh
 
 if TYPE_CHECKING:
     from bookie_client.writing.pipeline import AddPipeline
@@ -61,7 +61,7 @@ class AddBatch:
         """Raise what ended an add of this batch, if something did."""
         error = self.future.exception() if self.future.done() else None
         if error is not None:
-            raise error
+            raise fresh(error)
 
 
 Waiter = asyncio.Future[int] | AddBatch

@@ -49,7 +49,7 @@ from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost
+from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -92,7 +92,7 @@ class WriteHandle:
             doubt=self._doubt,
         )
         self._reader = OwnEntries(context, lambda: self._metadata, digest)
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[PodkeeperError | None] | None = None
         self._forces: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
         if options.add_quorum_timeout is not None:
@@ -157,7 +157,7 @@ class WriteHandle:
         """Wait until everything submitted has ended. Raises what ended appending, if something did."""
         await self._pipeline.idle()
         if self._state.failure is not None:
-            raise self._state.failure
+            raise fresh(self._state.failure)
 
     async def force(self) -> None:
         """Make durable what was acknowledged before this call, and move `last_add_confirmed` there.
@@ -172,7 +172,10 @@ class WriteHandle:
         )
         self._forces.add(task)
         task.add_done_callback(self._forces.discard)
-        await task
+        try:
+            await task
+        finally:
+            del task  # its error's frames, this one among them, would keep it
 
     # --- reading what is confirmed --------------------------------------------------------------------------
 
@@ -199,9 +202,10 @@ class WriteHandle:
         were not forced are cut off.
         """
         if self._closing is None or _may_try_again(self._closing):
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close {self.ledger_id}")
-            self._closing.add_done_callback(_retrieve)
-        await asyncio.shield(self._closing)
+            self._closing = asyncio.get_running_loop().create_task(self._try_to_close(), name=f"close {self.ledger_id}")
+        failure = await asyncio.shield(self._closing)
+        if failure is not None:
+            raise fresh(failure)
 
     async def __aenter__(self) -> Self:
         return self
@@ -218,7 +222,15 @@ class WriteHandle:
                 raise
             _log.warning("ledger could not be closed", ledger=self.ledger_id, error=str(problem))
         if error is None and self._state.failure is not None:
-            raise self._state.failure
+            raise fresh(self._state.failure)
+
+    async def _try_to_close(self) -> PodkeeperError | None:
+        """Why not. It is kept for the next caller: everybody who called may have been cancelled."""
+        try:
+            await self._close()
+        except PodkeeperError as error:
+            return fresh(error)
+        return None
 
     async def _close(self) -> None:
         state = self._state
@@ -310,16 +322,15 @@ class WriteHandle:
         return self.metadata.last_ensemble
 
 
-def _may_try_again(closing: asyncio.Task[None]) -> bool:
+def _may_try_again(closing: asyncio.Task[PodkeeperError | None]) -> bool:
     """Whether nobody could tell what is stored. The end of the ledger is decided by then: what is tried again is the
     same compare-and-set, which loses against whatever was stored meanwhile, and then finds it."""
-    return closing.done() and not closing.cancelled() and isinstance(closing.exception(), MetadataUnavailable)
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    # Every caller of `close` may have been cancelled; the error is kept for the next one.
-    if not task.cancelled():
-        task.exception()
+    return (
+        closing.done()
+        and not closing.cancelled()
+        and closing.exception() is None
+        and isinstance(closing.result(), MetadataUnavailable)
+    )
 
 
 class LedgerWriter(WriteHandle):
@@ -437,5 +448,8 @@ async def force_ledger(context: ClientContext, state: AddState) -> None:
                 f"ledger {state.ledger_id}: entries to {point.entry_id} could not be forced, bookie {bookie}: {answer}"
             ) from answer
         if isinstance(answer, BaseException):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer, answers  # its frames lead here
     state.forced(point)

@@ -22,7 +22,7 @@ from bookie_pod.audit import audited
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation
 from bookie_pod.gateway.writers import OpenWriter, OpenWriters
-from bookie_protocol.errors import BadRequest, LedgerClosed
+from bookie_protocol.errors import BadRequest, LedgerClosed, fresh
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 
 MAX_ENTRIES: Final = 100_000
@@ -107,8 +107,9 @@ class AppendCall:
                 self._all_sent = True
                 self._changed.set()
         except BaseExceptionGroup as errors:
+            errors.__traceback__ = None  # leads to the frame of the group, which keeps what it raised
             # What a batch failed with comes first; others are its consequences.
-            raise self._error or errors.exceptions[0] from None
+            raise fresh(self._error or errors.exceptions[0]) from None
 
     async def _send(self, entries: list[bytes]) -> None:
         if not entries:
@@ -147,7 +148,7 @@ class AppendCall:
                 await self._respond_with(acknowledged, closed=False)
                 told = acknowledged
             if self._error is not None:
-                raise self._error
+                raise fresh(self._error)
             if self._all_sent:
                 return
 

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from bookie_protocol.errors import fresh
+
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class Subscription(Generic[T]):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # handed to the reader
-            self._error = error
+            self._error = fresh(error)
         finally:
             self._ended = True
             self._changed.set()
@@ -53,7 +55,7 @@ class Subscription(Generic[T]):
         while not self._waiting:
             if self._ended:
                 if self._error is not None:
-                    raise self._error
+                    raise fresh(self._error)
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()

@@ -13,7 +13,7 @@ from bookie_protocol.errors import MetadataUnavailable, QuorumLost
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from tests.support.garbage import left_in_cycles
 from tests.support.until import until
-from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_all, write
+from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_all, rest_of, write
 from tests.unit.bookie_pod.gateway.conftest import serve
 
 
@@ -44,6 +44,15 @@ async def test_errors_have_a_code_and_their_own_name(stub, call, expected):
     assert error_of(raised)[:2] == expected
 
 
+async def append_to_what_is_closed(stub):
+    call = stub.Append()
+    await call.write(pb.AppendRequest(create=pb.CreateRequest()))
+    await stub.Recover(pb.RecoverRequest(ledger_id=(await call.read()).ledger_id))
+    for request in batches(1, 1, 1):
+        await call.write(request)
+    await rest_of(call)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -51,6 +60,7 @@ async def test_errors_have_a_code_and_their_own_name(stub, call, expected):
         lambda s: read_all(s, ledger_id=9),
         lambda s: anext(aiter(s.Append(iter(batches(1))))),
         lambda s: write(s, *batches(1)),
+        lambda s: append_to_what_is_closed(s),
     ],
 )
 async def test_a_call_that_ends_leaves_nothing_to_the_collector_of_cycles(stub, call):
