@@ -10,6 +10,7 @@ Invariants
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
+  An idle connection keeps nothing of its last request.
   An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
   so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
@@ -28,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
 import structlog
-from aiohttp import web
+from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from bookie_pod.audit import Audit
@@ -56,6 +57,8 @@ MAX_BODY_BYTES: Final = 512 * 1024
 """Of the admin API, which has a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
+LINGER_S: Final = 10.0
+"""For a body that comes though its request was answered."""
 UNREAD_S: Final = 1.0
 """So long what a connection begins with may lie unread while very many come at once."""
 SHUTDOWN_S: Final = 2.0
@@ -293,6 +296,23 @@ class _Connection(web.RequestHandler):
             self._share.stuck_since = time.perf_counter()
             super().data_received(data)
             self._share.relieve()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """As aiohttp's, which keeps request and answer until the next request comes: half a megabyte and more for each
+        idle connection, which nobody counts. Their bodies are let go of."""
+        finished = await super().finish_response(request, resp, start_time)
+        if isinstance(resp, web.Response):
+            resp.body = None
+        request._read_bytes = None
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await request.release()  # what is still to come, too
+        except (OSError, web.PayloadAccessError, HttpProcessingError, ClientError):
+            self.force_close()
+        self.dealt_with()
+        return finished
 
     def dealt_with(self) -> None:
         """What was received is being handled, or needed no more."""

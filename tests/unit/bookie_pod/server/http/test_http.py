@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -444,6 +447,45 @@ async def test_stop_closes_and_may_be_repeated(server: HttpServer) -> None:
     await writer.wait_closed()
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.parametrize(
+    "request_of_many_bytes",
+    [
+        b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: here\r\nContent-Length: 400000\r\n\r\n" + bytes(400_000),
+        b"PUT /api/v1/config/server_config HTTP/1.1\r\nHost: here\r\nContent-Length: 400000\r\n\r\n" + bytes(400_000),
+    ],
+    ids=["answer", "body that nobody wants", "body"],
+)
+async def test_an_idle_connection_keeps_nothing_of_its_last_request(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, request_of_many_bytes: bytes
+) -> None:
+    monkeypatch.setattr(registry, "render", lambda: "x" * 400_000)
+    config = HttpConfig(server_port=0, server_host="127.0.0.1", server_enabled=True)
+    server = await start_http(config, node, registry, object, table=RESOURCES)
+    assert server is not None
+
+    async def idle() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request_of_many_bytes)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        await until(lambda: not any(each.held for each in server._memory._shares))
+        return writer
+
+    writers = [await idle()]
+    tracemalloc.start()
+    try:
+        writers += [await idle() for _ in range(5)]
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 400_000
+    finally:
+        tracemalloc.stop()
+    await closed(*writers)
+    await server.stop()
 
 
 def make_certificate(tmp_path: Path) -> tuple[str, str]:
