@@ -34,10 +34,14 @@ TAKES_S: Final = 0.1
 class Callers:
     """The callers of one process."""
 
-    def __init__(self, memory: MemoryGovernor) -> None:
+    def __init__(self, memory: MemoryGovernor, apart: Callers | None = None) -> None:
+        """`apart`: for calls that hold little, and have to go on whatever the others wait for."""
         self.memory = memory
+        self.apart = self._beside = apart
         self.anybody = asyncio.Event()
         """Set as long as somebody calls."""
+        if apart is not None:
+            apart._beside, self.anybody = self, apart.anybody
         self._callers: dict[str, Caller] = {}
 
     @contextmanager
@@ -59,13 +63,14 @@ class Callers:
             if not caller.calls and self._callers.get(peer) is caller:
                 del self._callers[peer]
                 caller.share.end()
-                if not self._callers:
+                if not self._callers and (self._beside is None or not self._beside._callers):
                     self.anybody.clear()
 
     @property
     def receivers(self) -> int:
-        """Calls into which a message may be coming in."""
-        return sum(caller.receivers for caller in self._callers.values())
+        """Calls into which a message may be coming in, those `apart` too."""
+        own = sum(caller.receivers for caller in self._callers.values())
+        return own if self.apart is None else own + self.apart.receivers
 
     def cut_receivers(self, keep: int) -> int:
         """End the callers with most of them, until no more are left than this; how many calls that were."""
@@ -79,6 +84,8 @@ class Callers:
             for call in tuple(caller.calls):
                 call.cut()
         shut(peers)
+        if self.apart is not None and left > keep:
+            ended += self.apart.cut_receivers(max(0, self.apart.receivers - (left - keep)))
         return ended
 
 

@@ -112,7 +112,7 @@ class MetadataProcess(ServiceProcess):
         self._phase = "opening the store"
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         self._undo.push_async_callback(owner.close)
-        callers = Callers(memory)
+        callers = Callers(memory, Callers(MemoryGovernor(memory.limit // RENEWALS_SHARE)))
         strangers = Strangers(STRANGERS)
         served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry, strangers)
         server = EmbeddedMetadataServer(owner, options.host, options.port, served)
@@ -137,14 +137,14 @@ class MetadataProcess(ServiceProcess):
 
 
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
-    """The bounds of a server whose clients have so many sessions at most."""
+    """The bounds of a server whose clients have so many sessions at most; `callers` have renewals `apart`."""
     calls = max_sessions + CALLS  # each session has a stream of events
     governed = GovernedCalls(
         callers,
         MAX_REQUEST_BYTES,
         only=MAX_REQUEST_BYTES,
         large_answers=_is_read,
-        apart={f"/{_SERVICE.full_name}/Heartbeat": Callers(MemoryGovernor(callers.memory.limit // RENEWALS_SHARE))},
+        apart=(f"/{_SERVICE.full_name}/Heartbeat",),
     )
     return ServingBounds(
         interceptors=(governed,),

@@ -15,7 +15,9 @@ Invariants
 - A message counts until the next one is asked for, or the call ends. With `large_answers` what is answered counts until
   the client has taken it, and the one answer to a request of which that says so is made in the room that the request
   was waited for with; else that is the services' business.
-- Whoever waits for the services keeps such room, so that calls which have to go on meanwhile have some `apart`.
+- Whoever waits for the services keeps such room. So calls that have to go on meanwhile have some `apart`, and each of
+  them so little that nobody waits for it: `APART_BYTES`, as much as their one request may have. A call of these that is
+  silent for `SILENT_S` ends.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
 - Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
@@ -29,9 +31,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -46,6 +47,7 @@ long."""
 SMALL_MESSAGE_BYTES: Final = 64 * 1024
 ONLY_REQUEST_BYTES: Final = 128 * 1024
 """What a ledger is given (`gateway.messages.MAX_GIVEN_BYTES`) is the largest part of any."""
+APART_BYTES: Final = 4 * 1024
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
@@ -82,8 +84,8 @@ def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
 
 class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Has every call's messages received by `_Messages`. Bytes: `largest` of any message, `only` of those that are
-    their call's only ones. `large_answers`: whether the answer to a request may be a large one. `apart`: the callers of
-    some methods, by their full names."""
+    their call's only ones. `large_answers`: whether the answer to a request may be a large one. `apart`: the full names
+    of methods whose calls are `Callers.apart`."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         *,
         only: int = ONLY_REQUEST_BYTES,
         large_answers: Callable[[Any], bool] | None = None,
-        apart: Mapping[str, Callers] = MappingProxyType({}),
+        apart: Collection[str] = (),
     ) -> None:
         self._callers = callers
         self._largest = largest
@@ -112,8 +114,12 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         many, answers = handler.request_streaming, handler.response_streaming
         large_answers = self._large_answers
         streams = answers or large_answers is not None
-        callers = self._apart.get(handler_call_details.method, self._callers)
+        callers, only = self._callers, self._only
         first = min(COPIES * self._largest, callers.memory.limit // FIRST_SHARE)
+        is_apart = handler_call_details.method in self._apart
+        if is_apart:
+            assert callers.apart is not None, "there are such methods"
+            callers, first, only = callers.apart, APART_BYTES, APART_BYTES
         serve = next(
             each
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
@@ -123,8 +129,8 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         @leaving_no_cycle
         async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             with callers.call(context.peer()) as call:
-                largest = None if many else self._only
-                messages = _Messages(context, call, handler.request_deserializer, first, largest)
+                largest = None if many else only
+                messages = _Messages(context, call, handler.request_deserializer, first, largest, is_apart)
                 try:
                     request = messages if many else await anext(messages, None)
                     if request is None:
@@ -234,12 +240,14 @@ class _Messages:
         deserialize: Callable[[bytes], Any] | None,
         first: int,
         only: int | None,
+        is_apart: bool = False,
     ) -> None:
         """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most."""
         self._context = context
         self._call = call
         self._expected = first
         self._only = only
+        self._is_apart = is_apart
         self._largest = self._count = 0
         self._room = 0
         self._held = 0
@@ -298,6 +306,9 @@ class _Messages:
             self._give_back()
 
     def _is_silent(self) -> None:
+        if self._is_apart:
+            self._call.cut()
+            return
         room = self._room
         self._give_back()  # first, so that it does not count twice
         if self._only is not None:

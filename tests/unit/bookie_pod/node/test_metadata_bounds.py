@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import pytest
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor, Share
-from bookie_pod.node.processes.metadata_service import MAX_REQUEST_BYTES, serving_bounds
+from bookie_pod.node.processes.metadata_service import MAX_REQUEST_BYTES, RENEWALS_SHARE, serving_bounds
+from bookie_pod.server.grpc import receiving
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
@@ -33,8 +34,12 @@ EXECUTE = "/podkeeper.embedded_metadata.EmbeddedMetadata/Execute"
 class Served:
     server: EmbeddedMetadataServer
     owner: EmbeddedOwner
-    memory: MemoryGovernor
+    callers: Callers
     peak: int = 0
+
+    @property
+    def memory(self) -> MemoryGovernor:
+        return self.callers.memory
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
@@ -52,9 +57,10 @@ class Served:
 async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=100))
     memory = MemoryGovernor(LIMIT)
-    server = EmbeddedMetadataServer(owner, bounds=serving_bounds(Callers(memory), 100))
+    callers = Callers(memory, Callers(MemoryGovernor(LIMIT // RENEWALS_SHARE)))
+    server = EmbeddedMetadataServer(owner, bounds=serving_bounds(callers, 100))
     await server.start()
-    made = Served(server, owner, memory)
+    made = Served(server, owner, callers)
     before = {"hold": Share.hold, "make": Share.make, "take": Share.take}
 
     def noting(name: str) -> Any:
@@ -139,6 +145,31 @@ async def test_a_slow_store_keeps_nobody_from_writing_or_renewing_a_session(serv
             gate.set()
         await asyncio.gather(slow, *writes, *reads)
         await until(lambda: served.memory.total == 0)
+
+
+async def test_renewals_that_say_nothing_hold_up_nobodys_and_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "SILENT_S", 30)
+    heartbeat = EXECUTE.replace("Execute", "Heartbeat")
+    async with served.channel() as channel, AsyncExitStack() as stack:
+        stub: Any = EmbeddedMetadataStub(channel)  # type: ignore[no-untyped-call]
+        mine = await session(stub)
+        others = [await stack.enter_async_context(served.channel()) for _ in range(10)]
+        silent = [other.stream_unary(heartbeat)() for other in others for _ in range(5)]
+        await until(lambda: served.callers.receivers == len(silent))
+        for _ in range(3):
+            assert (await stub.Heartbeat(mine, timeout=10)).code == messages.OK
+        monkeypatch.setattr(receiving, "SILENT_S", 0.05)
+        ending: Any = others[0].stream_unary(heartbeat)()
+        assert await ending.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        large = channel.unary_unary(heartbeat)(bytes(receiving.APART_BYTES + 1))
+        assert await large.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert served.callers.cut_receivers(0) == len(silent), "should memory be short"
+        assert {await call.code() for call in silent} <= {
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.UNAVAILABLE,
+        }
 
 
 async def test_a_client_as_it_is_works_as_ever(served: Served) -> None:

@@ -33,6 +33,10 @@ from tests.support.certificates import Certificates
 TOKEN = "a-token-that-nobody-knows"
 
 
+def some_callers() -> Callers:
+    return Callers(MemoryGovernor(16 << 20), Callers(MemoryGovernor(2 << 20)))
+
+
 class Guarded:
     """A served store; everything in one folder."""
 
@@ -64,7 +68,9 @@ class Guarded:
     async def serve(self, **given: object) -> AsyncIterator[EmbeddedMetadataServer]:
         options = self.options(**given)
         owner = await EmbeddedOwner.open(str(options.data))
-        bounds = serving_bounds(Callers(MemoryGovernor(16 << 20)), options.max_sessions)
+        bounds = serving_bounds(
+            Callers(MemoryGovernor(16 << 20), Callers(MemoryGovernor(2 << 20))), options.max_sessions
+        )
         server = EmbeddedMetadataServer(
             owner, "127.0.0.1", 0, await guarded(bounds, options, self.registry, self.strangers)
         )
@@ -217,7 +223,7 @@ def _exchange(path: Path, content: str) -> None:
     ],
 )
 async def test_a_start_is_refused(guard: Guarded, given: dict[str, str], told: str) -> None:
-    bounds = serving_bounds(Callers(MemoryGovernor(16 << 20)), 20)
+    bounds = serving_bounds(some_callers(), 20)
     with pytest.raises(InvalidConfiguration, match=told):
         await guarded(bounds, guard.options(**given), guard.registry, guard.strangers)
 
