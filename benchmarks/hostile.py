@@ -6,7 +6,8 @@
 A bookie for each attack, on fresh directories. Its client adds and reads 1 KB, a pair every few milliseconds: first
 alone, then beside the attack, then some seconds after it. A probe asks `/healthz` meanwhile. Attackers, bookie and
 client share the machine's processors, and attackers have what the others leave; the column `CPU` has how busy the
-bookie was.
+bookie was, and `turn` its event loop's longest turn beside the attack: how long its thread was at work in one of them,
+and how long one took by the clock, in which the thread may have waited for a processor.
 
 All attacks take some seven minutes. The exit code is 1 if a bookie of ours was beyond a bound, which is told at the
 end: it held more than twice its budget, ended, failed its client, kept it waiting for `SLOWER` times as long as without
@@ -34,6 +35,7 @@ import psutil
 
 from benchmarks.attacks import ATTACKS, OVER_TCP, STORED, STORED_BYTES, STORED_ENTRIES
 from benchmarks.environment import Environment
+from benchmarks.turns import longest
 from tests.support.bookie_process import free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
@@ -46,6 +48,8 @@ QUICK_S: Final = 0.1
 """Less is never too slow."""
 LATE_S: Final = 30.0
 """A request that is not answered by then failed."""
+SHOWN: Final = 5
+"""Failures of which the reason is told."""
 _LEDGER: Final = 77
 _PAYLOAD: Final = bytes(1000)
 _MB: Final = 1 << 20
@@ -67,6 +71,10 @@ class Row:
     noes: int = 0
     log_kb: float = 0.0
     ended: bool = False
+    turn: tuple[float, float] = (0.0, 0.0)
+    """The longest one, by the work of its thread and by the clock."""
+    reasons: list[str] = field(default_factory=list)
+    """Of failures, the first few."""
 
     def beyond(self, budget: int) -> list[str]:
         """What is beyond its bound."""
@@ -75,7 +83,7 @@ class Row:
             for is_beyond, line in (
                 (self.peak > 2 * budget, f"{self.peak:.0f} MB, more than {2 * budget}"),
                 (self.ended, "the bookie ended"),
-                (self.failures > 0, f"{self.failures} requests of the client failed"),
+                (self.failures > 0, f"{self.failures} requests of the client failed: {'; '.join(self.reasons)}"),
                 (self.is_slow, f"p99 of {1000 * self.p99:.0f} ms, {1000 * self.idle_p99:.0f} without the attack"),
                 (self.noes > 0, f"{self.noes} of {self.probes} probes were answered no, or not within a second"),
             )
@@ -97,6 +105,7 @@ class Row:
             served,
             f"{self.noes} of {self.probes}" + " **over**" * bool(self.noes) if self.probes else "",
             f"{self.cpu:.0f} %",
+            f"{1000 * self.turn[0]:.0f}, {1000 * self.turn[1]:.0f}",
             f"{self.log_kb:.0f}",
         ]
 
@@ -109,6 +118,7 @@ HEADER: Final = (
     "answered",
     "probes answered no",
     "CPU",
+    "turn in ms, at work and by the clock",
     "log, KB",
 )
 
@@ -120,6 +130,7 @@ class Modest:
         self._port = port
         self.latencies: list[float] = []
         self.failures = 0
+        self.reasons: list[str] = []
         self._entry_id = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -146,15 +157,21 @@ class Modest:
                             v2_read(_LEDGER, self._entry_id),
                         ):
                             asked = time.perf_counter()
-                            if v2_code(client.ask(frame)):
-                                self.failures += 1
+                            if code := v2_code(client.ask(frame)):
+                                self._failed(f"answered {code}", asked)
                             self.latencies.append(time.perf_counter() - asked)
                         self._entry_id += 1
                         time.sleep(BETWEEN_S)
-            except (OSError, EOFError):
-                self.failures += 1
+            except (OSError, EOFError) as error:
+                self._failed(repr(error), began)
                 self.latencies.append(time.perf_counter() - began)
                 time.sleep(BETWEEN_S)
+
+    def _failed(self, why: str, began: float) -> None:
+        self.failures += 1
+        if len(self.reasons) < SHOWN:
+            took = time.perf_counter() - began
+            self.reasons.append(f"entry {self._entry_id} {why} after {took:.3f} s, {time.strftime('%X')}")
 
 
 @dataclass
@@ -207,8 +224,17 @@ def store(port: int) -> None:
                 raise RuntimeError(f"an entry of ledger {STORED} was answered {code}")
 
 
-def beside(attack: str, port: int, grpc_port: int, http_port: int, pid: int, log: Path, seconds: float) -> Row:
-    """One row, of a bookie that was just started."""
+def beside(
+    attack: str,
+    port: int,
+    grpc_port: int,
+    http_port: int,
+    pid: int,
+    log: Path,
+    seconds: float,
+    turns: Path | None = None,
+) -> Row:
+    """One row, of a bookie that was just started. `turns`: where those of its loop are noted."""
     store(port)
     row, process = Row(attack), psutil.Process(pid)
     modest = Modest(port)
@@ -218,7 +244,7 @@ def beside(attack: str, port: int, grpc_port: int, http_port: int, pid: int, log
     row.idle_p99, row.at_rest = p99(modest.take()), process.memory_info().rss / _MB
     watch = Watch(process, http_port)
     watch.start()
-    failed, written = modest.failures, log.stat().st_size
+    failed, written, began = modest.failures, log.stat().st_size, time.monotonic()
     busy = sum(process.cpu_times()[:2])
     ports = [str(each) for each in (port, grpc_port, http_port)]
     attacker = subprocess.Popen([sys.executable, "-m", "benchmarks.attacks", attack, *ports, str(seconds)])
@@ -237,7 +263,8 @@ def beside(attack: str, port: int, grpc_port: int, http_port: int, pid: int, log
         row.ended = True
     modest.stop()
     watch.stop()
-    row.p99, row.failures = p99(modest.take()), modest.failures - failed
+    row.p99, row.failures, row.reasons = p99(modest.take()), modest.failures - failed, modest.reasons
+    row.turn = longest(turns, began) if turns is not None else (0.0, 0.0)
     row.peak, row.probes, row.noes = max(watch.peak, row.at_rest), watch.probes, watch.noes
     row.log_kb = (log.stat().st_size - written) / 1024
     return row
@@ -270,10 +297,12 @@ def ours(attack: str, budget: int, folder: Path, seconds: float) -> Row:
         "grpcServerPort": str(grpc_port),
     }
     with ServeProcess(folder, settings) as bookie:
+        turns = folder / "turns"
+        bookie.program = ["benchmarks.turns:main", str(turns)]
         bookie.start()
         until_ready(http_port)  # gRPC and the gateway start behind it
         assert bookie.process is not None
-        return beside(attack, bookie.port, grpc_port, http_port, bookie.process.pid, bookie.log, seconds)
+        return beside(attack, bookie.port, grpc_port, http_port, bookie.process.pid, bookie.log, seconds, turns)
 
 
 def java(environment: Environment, attack: str, budget: int, seconds: float) -> Row:
