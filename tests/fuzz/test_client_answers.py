@@ -77,6 +77,14 @@ class _Transport(asyncio.Transport):
         self.aborted = True
 
 
+async def _error_of(request: OneShot[int]) -> PodkeeperError | None:
+    try:
+        await request.outcome()
+    except PodkeeperError as error:
+        return error
+    return None
+
+
 async def _feed(speaks: Dialect, pieces: list[bytes], take: Callable[[BookieConnection, bytes], None]) -> None:
     loop = asyncio.get_running_loop()
     health = BookieHealth(ClientOptions(), loop.time)
@@ -104,16 +112,11 @@ async def _feed(speaks: Dialect, pieces: list[bytes], take: Callable[[BookieConn
     connection.connection_lost(None)
     assert closed == [connection]
     for request in requests:
-        assert request.result.done()
-        error = request.result.exception()
-        if isinstance(error, ProtocolViolation):
-            assert transport.aborted
-        elif error is not None:
-            assert isinstance(error, PodkeeperError)
-    if not transport.aborted:
-        assert all(not isinstance(request.result.exception(), ProtocolViolation) for request in requests)
+        assert not request.is_wanted
+    errors = [await _error_of(request) for request in requests]
+    assert transport.aborted or not any(isinstance(error, ProtocolViolation) for error in errors)
     assert connection.outstanding == 0
     late: OneShot[int] = OneShot("the probe", lambda answer: 0)
     connection.send(b"", b"", late, 1)
     with pytest.raises((BookieUnavailable, ProtocolViolation)):
-        await late.result
+        await late.outcome()

@@ -26,6 +26,8 @@ WAITING: Final = 14
 R = TypeVar("R")
 RENDER_SHARE: Final = 9
 """So many times as long as the processor was at the metrics passes until they are rendered again."""
+PIECE_S: Final = 0.002
+"""So long they are rendered in one turn of the event loop."""
 
 
 class Workers:
@@ -63,6 +65,8 @@ class Context(Generic[R]):
         self.status = status
         self._registry = registry
         self._rendering: asyncio.Task[str] | None = None
+        """Of which nothing is made yet."""
+        self._one_renders = asyncio.Lock()
         self._may_render_at = 0.0
         self.workers = workers
         self._find_admin = find_admin
@@ -81,15 +85,23 @@ class Context(Generic[R]):
 
     async def metrics(self) -> str:
         """All of them, as they are after the call. Those who wait at the same time are told the same, so that however
-        many ask, a tenth of the loop goes to it."""
+        many ask, a tenth of the loop goes to it, and little of any of its turns."""
         if self._rendering is None:
             self._rendering = asyncio.create_task(self._render(), name="metrics")
         return await asyncio.shield(self._rendering)
 
     async def _render(self) -> str:
-        await asyncio.sleep(max(0.0, self._may_render_at - time.perf_counter()))
-        self._rendering = None
-        began = time.thread_time()  # no time at which the process did not run: that would put off the next for as long
-        text = self._registry.render()
-        self._may_render_at = time.perf_counter() + RENDER_SHARE * (time.thread_time() - began)
-        return text
+        async with self._one_renders:
+            await asyncio.sleep(max(0.0, self._may_render_at - time.perf_counter()))
+            self._rendering = None
+            pieces, worked = list[str](), 0.0
+            began = time.thread_time()  # not while the process does not run: the next would be put off for as long
+            for piece in self._registry.pieces():
+                pieces.append(piece)
+                if (took := time.thread_time() - began) > PIECE_S:
+                    worked += took
+                    await asyncio.sleep(0)
+                    began = time.thread_time()
+            worked += time.thread_time() - began
+            self._may_render_at = time.perf_counter() + RENDER_SHARE * worked
+            return "".join(pieces)

@@ -138,18 +138,18 @@ async def later(answer, seconds=0.0):
 
 
 async def test_answers_come_as_they_are_given_and_errors_in_their_place():
-    fault = StorageFault("x")
     is_next = {"slow": asyncio.Event(), "fault": asyncio.Event()}
 
     async def after(event, answer):
         await event.wait()
         return await later(answer)
 
-    waiting = {0: after(is_next["slow"], "slow"), 1: later("fast"), 2: after(is_next["fault"], fault)}
+    waiting = {0: after(is_next["slow"], "slow"), 1: later("fast"), 2: after(is_next["fault"], StorageFault("x"))}
     async with Ballot(waiting) as ballot:
         assert await anext(ballot) == (1, "fast")
         is_next["fault"].set()
-        assert await anext(ballot) == (2, fault)
+        position, answer = await anext(ballot)
+        assert (position, type(answer), str(answer)) == (2, StorageFault, "x")
         is_next["slow"].set()
         assert await anext(ballot) == (0, "slow")
         assert [answer async for answer in ballot] == []

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -461,7 +461,7 @@ async def test_stop_closes_and_may_be_repeated(server: HttpServer) -> None:
 async def test_an_idle_connection_keeps_nothing_of_its_last_request(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, request_of_many_bytes: bytes
 ) -> None:
-    monkeypatch.setattr(registry, "render", lambda: "x" * 400_000)
+    monkeypatch.setattr(registry, "pieces", lambda: ["x" * 400_000])
     config = HttpConfig(server_port=0, server_host="127.0.0.1", server_enabled=True)
     server = await start_http(config, node, registry, object, table=RESOURCES)
     assert server is not None
@@ -610,6 +610,30 @@ async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Regist
     await server.stop()
 
 
+async def test_many_metrics_are_rendered_in_many_turns_of_the_loop(server: HttpServer, registry: Registry) -> None:
+    turn, turns, ticking = 0, set[int](), True
+
+    def look() -> float:
+        until = time.thread_time() + 0.003
+        while time.thread_time() < until:
+            pass
+        turns.add(turn)
+        return 1.0
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if ticking:
+            asyncio.get_running_loop().call_soon(tick)
+
+    for number in range(20):
+        registry.gauge("slow", {"number": str(number)}, look)
+    tick()
+    status, text, _ = await ask(server, "/metrics")
+    ticking = False
+    assert (status, text.count("slow{"), len(turns)) == (200, 20, 20)
+
+
 async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -617,15 +641,15 @@ async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
     assert server is not None
     rendered = 0
 
-    def render() -> str:
+    def pieces() -> Iterator[str]:
         nonlocal rendered
         rendered += 1
         until = time.thread_time() + 0.02
         while time.thread_time() < until:
             pass
-        return f"rendered {rendered}\n"
+        yield f"rendered {rendered}\n"
 
-    monkeypatch.setattr(registry, "render", render)
+    monkeypatch.setattr(registry, "pieces", pieces)
     url = f"http://127.0.0.1:{server.port}/metrics"
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -647,12 +671,12 @@ async def test_metrics_are_not_put_off_by_a_time_at_which_the_process_stood_stil
 ) -> None:
     now = 0.0
 
-    def render() -> str:
+    def pieces() -> Iterator[str]:
         nonlocal now
         now += 600.0
-        return "rendered\n"
+        yield "rendered\n"
 
-    monkeypatch.setattr(registry, "render", render)
+    monkeypatch.setattr(registry, "pieces", pieces)
     monkeypatch.setattr("time.perf_counter", lambda: now)
     context = Context(node, registry, lambda: None, Workers(1))
     async with asyncio.timeout(10):
