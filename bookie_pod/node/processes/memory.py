@@ -88,7 +88,7 @@ async def guard_memory(
     trim: Callable[[], None] | None = None,
     resident: Callable[[], int] = resident_bytes,
     interval: float = GUARD_INTERVAL_S,
-    collect: Callable[[], object] = gc.collect,
+    collect: Callable[[], object] = lambda: gc.collect(1),
 ) -> None:
     """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`), and whether the
     process is larger than it should be: what clients have given back lies between what others hold, and is returned by
@@ -143,8 +143,8 @@ class _Trims:
     """Trims a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
     it is far too large, since what made it so may be given back after a trim.
 
-    Garbage is collected before: each gRPC call leaves its metadata in a cycle, and thousands of calls come between two
-    of `collect_cycles`."""
+    Young garbage is collected before: each gRPC call leaves its metadata in a cycle, and thousands of calls come
+    between two of `collect_cycles`, which sees to what died old. To look at everything is a long turn of the loop."""
 
     def __init__(self, trim: Callable[[], None], collect: Callable[[], object], resident: int, worth: int) -> None:
         self._trim = trim

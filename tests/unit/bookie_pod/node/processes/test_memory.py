@@ -1,6 +1,7 @@
 """When memory is given back, and that the platform's trim really does it."""
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
@@ -181,6 +182,31 @@ async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: py
     with suppress(asyncio.CancelledError):
         await task
     assert len(trims) >= 2
+
+
+async def test_before_a_trim_only_young_garbage_is_collected() -> None:
+    """All of it would hold up the event loop for as long as there are objects."""
+    trimmed, loop = asyncio.Event(), asyncio.get_running_loop()
+    sizes = iter([10 * MB])
+    guard = guard_memory(
+        Receiving(),  # type: ignore[arg-type]
+        16 * MB,
+        lambda: loop.call_soon_threadsafe(trimmed.set),
+        lambda: next(sizes, 90 * MB),
+        interval=0.001,
+    )
+    before = [each["collections"] for each in gc.get_stats()]
+    gc.disable()
+    try:
+        task = asyncio.create_task(guard)
+        await asyncio.wait_for(trimmed.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    finally:
+        gc.enable()
+    _, young, old = (each["collections"] for each in gc.get_stats())
+    assert (young > before[1], old) == (True, before[2])
 
 
 async def test_where_nobody_calls_it_looks_less_often_and_at_once_when_somebody_comes(
