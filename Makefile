@@ -37,12 +37,12 @@ check: $(VENV)/.installed
 
 # What is asked for by name runs whole, but for what is slow.
 test: $(VENV)/.installed java
-	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled $(VENV)/.classes
 	$(PARALLEL) $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
 
 # All that `.ci/run` runs without Maven, Go and Kubernetes.
 test-change: $(VENV)/.installed java
-	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled $(VENV)/.classes
 	$(PARALLEL) $(TESTS) -m "not slow and $(NOT_HERE)" $(PYTEST_ARGS)
 
 # What no shorter ring has.
@@ -141,6 +141,11 @@ $(VENV)/.kerberos: $(VENV)/.installed requirements-kerberos.lock
 $(VENV)/.compiled: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q bookie_protocol bookie_client bookie_pod operator pyspark_bookie
 	@$(BIN)/pytest --collect-only -qq -p no:cacheprovider tests >/dev/null || true
+	@touch $@
+
+# The same of Spark's classes; without them its Java starts more slowly, which is no fault.
+$(VENV)/.classes: $(VENV)/.installed $(VENV)/.compiled
+	@$(BIN)/python -m tests.support.spark_classes >/dev/null 2>$(VENV)/spark-classes.log || tail -n 3 $(VENV)/spark-classes.log
 	@touch $@
 
 clean:

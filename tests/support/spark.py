@@ -44,6 +44,9 @@ class SparkSessions:
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
+            # Code for a query of ten rows costs more than it saves; programs that tests start keep it.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.local.dir": str(work / "local"),
             "spark.sql.warehouse.dir": str(work / "warehouse"),
             **(settings or {}),
@@ -57,13 +60,13 @@ class SparkSessions:
             self._session = self._started()
         return self._session
 
-    def stop(self) -> None:
-        """End the session and the Java process."""
+    def stop(self, patience_s: float = 30.0) -> None:
+        """End the session and the Java process, which may take so long for it."""
         session, self._session = self._session, None
         if session is not None:
             with kept_interrupts(), suppress(Exception):  # a test may have killed the Java process
                 session.stop()
-            _end_java()
+            _end_java(patience_s)
         self._environment.undo()
 
     def _started(self) -> SparkSession:
@@ -83,7 +86,7 @@ def kept_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end_java() -> None:
+def _end_java(patience_s: float) -> None:
     """PySpark keeps the Java process for the next session; it ends when its standard input does."""
     gateway = SparkContext._gateway
     if gateway is None:
@@ -93,7 +96,7 @@ def _end_java() -> None:
         gateway.shutdown()
     process.stdin.close()
     try:
-        process.wait(30)
+        process.wait(patience_s)
     finally:
         process.kill()
         process.wait()

@@ -36,10 +36,8 @@ def run_job(capfd: pytest.CaptureFixture[str], *arguments: str) -> JobRun:
 def start_job(work: Path, module: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """As a process that leads a group of its own, Java and all workers included that do not leave it. It does not step
     back for the other tests of a busy machine."""
-    if module == "pyspark_bookie.jobs":
-        arguments = (*arguments, "--niceness", "0")
     return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", module, *arguments, "--niceness", "0"],
         cwd=work,
         env=spark_environment(python=False, **environment),
         stdin=subprocess.DEVNULL,
