@@ -280,10 +280,11 @@ class Offloader:
             raise TakenOver(f"offload {record.key}: another run works on it") from error
 
     def _forget(self, ledger_id: int) -> None:
-        """The ledger is gone: remove what was written of it, then the record."""
+        """The ledger is gone: remove what was written of it, then the record. Raises `TakenOver`."""
         stored = self._store.read(ledger_id)
         if stored is None or stored.value.state.is_archived:
             return
+        stored = self._store.update(stored, stored.value)  # from here on nobody completes it
         left = (*stored.value.abandoned, stored.value.attempt)
         for attempt in left:
             if attempt.target == self._settings.target:

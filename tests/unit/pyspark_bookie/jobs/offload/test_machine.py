@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bookie_protocol.archive.record import LedgerIdentity, OffloadState
+from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.archive.files import Files
@@ -16,7 +16,7 @@ from pyspark_bookie.archive.reading import archived_ledgers, manifest_at, read_p
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.cleaning import find_orphans
 from pyspark_bookie.jobs.offload.machine import Fate
-from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
+from pyspark_bookie.jobs.offload.store import OffloadStore, Stored, TakenOver
 from tests.support.killing import Killed, KillSwitch
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import check_complete, folder_of, offloader, stop_after
@@ -274,4 +274,33 @@ def test_the_loser_of_two_runs_leaves_the_winners_manifest(shelf: LedgerShelf, t
     one._files.write = after_another_run  # type: ignore[method-assign]
     with pytest.raises(TakenOver):
         one.offload(7)
+    check_complete(shelf, target, 7, PAYLOADS)
+
+
+def test_a_ledger_that_goes_while_it_is_archived_keeps_what_was_completed(shelf: LedgerShelf, target: str) -> None:
+    """A run that finds it gone looks at its record right before another run is done."""
+    shelf.put(7, PAYLOADS)
+    first, late = offloader(shelf, target), offloader(shelf, target)
+    update, read = first._store.update, late._store.read
+    done: list[Stored] = []
+
+    def complete(stored: Stored, record: OffloadRecord) -> Stored:
+        if record.state is not OffloadState.COMPLETE:
+            return update(stored, record)
+        is_last = iter((False, True))
+
+        def look(ledger_id: int) -> Stored | None:
+            found = read(ledger_id)
+            if next(is_last):
+                done.append(update(stored, record))
+            return found
+
+        late._store.read = look  # type: ignore[method-assign]
+        shelf.delete(7)
+        with pytest.raises(TakenOver):
+            late.offload(7)
+        return done[0]
+
+    first._store.update = complete  # type: ignore[method-assign]
+    assert first.offload(7)[0] is Fate.OFFLOADED
     check_complete(shelf, target, 7, PAYLOADS)
