@@ -99,22 +99,15 @@ def cookie(run: Run) -> Decision:
 
 def start(run: Run) -> Decision:
     found = run.pod
-    drained = run.world.drains.get(run.bookie_id)
-    if drained is not None and drained.phase in draining.UNDER_WAY:
-        return run.act(UndoDrain(run.bookie_id), f"{run.bookie} is a new bookie, and must not be drained")
+    late = operations.overdue(run.world, run.operation, run.world.cluster.spec.update.progress_deadline_seconds)
+    helped = None if late else _helped(run)  # what is refused again and again must not keep it here
+    if helped is not None:
+        return helped
     if found is not None and found.ready and gates.is_writable(run.world, run.desired, run.bookie):
         message = f"{run.bookie} was started anew with empty disks; what it held has its copies elsewhere"
         return run.finish(message, event=Event("BookieReplaced", message))
-    assert run.world.facts is not None
-    if found is not None and found.ready and run.bookie_id in run.world.facts.read_only:
-        return run.act(SetReadOnly(run.bookie, False), f"{run.bookie} is a new bookie, and takes new data")
-    if found is not None and not found.deleting and _waits_to_restart(run):
-        return run.act(
-            DeletePod(found.name, found.uid), f"{run.bookie} may start now: it need not wait to be restarted"
-        )
     why = remedy(found) if found is not None and found.fault and found.fault is not PodFault.COOKIE else ""
-    deadline = run.world.cluster.spec.update.progress_deadline_seconds
-    if operations.overdue(run.world, run.operation, deadline):
+    if late:
         look = f"`kubectl describe pod {run.bookie}` and its log say why, or the events of its StatefulSet"
         message = (
             f"{run.bookie} has empty disks, and what it held has its copies elsewhere; but it did not take new data in"
@@ -122,6 +115,21 @@ def start(run: Run) -> Decision:
         )
         return run.finish(message, outcome="Failed", event=Event("ReplacementFailed", message, EventType.WARNING))
     return run.wait("StartingBookie", f"waits until the new {run.bookie} takes new data{f': {why}' if why else ''}")
+
+
+def _helped(run: Run) -> Decision | None:
+    """What keeps it from taking new data is put right."""
+    found, drained = run.pod, run.world.drains.get(run.bookie_id)
+    if drained is not None and drained.phase in draining.UNDER_WAY:
+        return run.act(UndoDrain(run.bookie_id), f"{run.bookie} is a new bookie, and must not be drained")
+    assert run.world.facts is not None
+    if found is not None and found.ready and run.bookie_id in run.world.facts.read_only:
+        return run.act(SetReadOnly(run.bookie, False), f"{run.bookie} is a new bookie, and takes new data")
+    if found is not None and not found.deleting and _waits_to_restart(run):
+        return run.act(
+            DeletePod(found.name, found.uid), f"{run.bookie} may start now: it need not wait to be restarted"
+        )
+    return None
 
 
 def _waits_to_restart(run: Run) -> bool:

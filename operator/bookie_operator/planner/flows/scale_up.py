@@ -180,9 +180,6 @@ def _settle(
     if len(up) == len(pods):
         message = f"{have.name} has {have.replicas} bookies; those that are new take writes"
         return Finish(operation, "Done", message, event=Event("ScaledUp", message))
-    undone = _undo_drain(world, desired, operation, pods)
-    if undone is not None:
-        return undone
     waiting = ", ".join(pod for pod in pods if pod not in up)
     if wanted.template_hash != operation.saved[_TEMPLATE] or wanted.replicas < int(operation.saved[_TO]):
         return Finish(operation, "Cancelled", f"spec changed before {waiting} took writes")
@@ -196,7 +193,8 @@ def _settle(
             f"StatefulSet {have.name} if there is no pod. Lower spec.replicas to take them away again"
         )
         return Finish(operation, "Failed", message, event=Event("ScaleUpFailed", message, EventType.WARNING))
-    return operations.wait(operation, "Scaling", message)
+    # Last: what is refused again and again keeps from none of the above.
+    return _undo_drain(world, desired, operation, pods) or operations.wait(operation, "Scaling", message)
 
 
 def _writable(world: World, desired: Desired, name: str) -> bool:

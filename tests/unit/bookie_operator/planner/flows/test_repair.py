@@ -12,7 +12,9 @@ from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.actions import BeginDrain, DeleteClaim, DeleteCookie, DeletePod, TriggerAudit, UndoDrain
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import repair
+from bookie_operator.world.facts import DrainPhase
 from tests.support.operator_sim import Simulation, killed_everywhere
+from tests.support.operator_sim.bookkeeper import Refused, SimDrain
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
 from tests.support.operator_sim.going import (
     LOST,
@@ -250,3 +252,22 @@ def test_a_pod_is_deleted_once_more_rather_than_waited_for(four: Simulation) -> 
     assert isinstance(decision, Act)
     assert isinstance(decision.action, DeletePod)
     assert decision.reason == "c-bookie-1 may start now: it need not wait to be restarted"
+
+
+def test_an_undo_that_is_refused_ends_some_time(four: Simulation) -> None:
+    lose(four)
+    at_step(four, "Start")
+    bookie_id = four.desired().bookie_id(LOST)
+
+    def refused(bookie_id: str) -> None:
+        raise Refused(f"{bookie_id} stays read-only")
+
+    def is_drained(sim: Simulation) -> None:
+        sim.bookkeeper.drains[bookie_id] = SimDrain(False, DrainPhase.RUNNING)
+        if bookie_id in sim.bookkeeper.running:
+            sim.bookkeeper.read_only.add(bookie_id)
+
+    four.bookkeeper.undo_drain = refused  # type: ignore[method-assign]
+    four.run(lambda sim, _: bool(sim.status.history), each=is_drained, most=900)
+    assert any("stays read-only" in one.error for one in four.passes)
+    assert four.status.history[0].outcome == "Failed"

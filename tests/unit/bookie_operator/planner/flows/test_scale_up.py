@@ -12,7 +12,7 @@ from bookie_operator.planner.decision import Act, Finish, Wait
 from bookie_operator.planner.flows import leftovers, scale_up
 from bookie_operator.world.facts import DrainPhase, Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
-from tests.support.operator_sim.bookkeeper import SimDrain, SimLedger
+from tests.support.operator_sim.bookkeeper import Refused, SimDrain, SimLedger
 from tests.support.operator_sim.flows import acted
 from tests.support.operator_sim.kubernetes import BAD_IMAGE, SimClaim
 
@@ -167,6 +167,29 @@ def test_a_new_bookie_of_a_name_that_was_drained_takes_writes(phase: DrainPhase)
     sim.bookkeeper.read_only.add(bookie_id)
     sim.run_until_rest()
     assert bookie_id in sim.bookkeeper.writable
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+def test_an_undo_that_is_refused_ends_some_time(lowered: bool) -> None:
+    sim = resting()
+    bookie_id = sim.desired().bookie_id("c-bookie-4")
+    sim.bookkeeper.drains[bookie_id] = SimDrain(True, DrainPhase.DRAINED)
+
+    def refused(bookie_id: str) -> None:
+        raise Refused(f"{bookie_id} stays read-only")
+
+    def starts_read_only(one: Simulation) -> None:
+        if bookie_id in one.bookkeeper.running:
+            one.bookkeeper.read_only.add(bookie_id)
+
+    sim.bookkeeper.undo_drain = refused  # type: ignore[method-assign]
+    grow(sim)
+    sim.run(lambda one, _: "stays read-only" in one.passes[-1].error, each=starts_read_only)
+    if lowered:
+        sim.change(replicas=4)
+    sim.run(lambda one, _: bool(one.status.history), each=starts_read_only, most=900)
+    (ended,) = sim.status.history
+    assert (ended.type, ended.outcome) == (OperationType.SCALE_UP, "Cancelled" if lowered else "Failed")
 
 
 def test_one_that_is_read_only_for_another_reason_can_be_taken_back() -> None:
