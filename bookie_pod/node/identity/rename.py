@@ -9,6 +9,8 @@ promise. And nobody else takes the new id.
 Invariants
 - Both ids are registered nowhere, from the first step to the last: seen by a watch, and asked before every change. A
   bookie that starts meanwhile ends the rename where it is.
+- A recovery that began while the bookie was up may have stored entries on it, and its last write names it; so may a
+  re-replication. The old id stays as it is until those that are under way have come to their end.
 - The metadata of a ledger are changed by compare-and-set, and only while it is closed: whoever writes or recovers one
   holds its ensembles in memory. Nothing but the name changes.
 - May be repeated from any point: the two cookies say what is under way, and no other bookie's look like them. With the
@@ -29,6 +31,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
+from bookie_pod.autorecovery.decommission.cookies import LOCKS_SECONDS
 from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.autorecovery.decommission.survey import all_ledgers, survey
@@ -108,7 +112,7 @@ class Rename:
                     return total
                 if found.renamed:
                     continue  # until a listing finds nothing
-                if await self._finish(check):
+                if await self._finish(check, total):
                     return total
 
     # --- steps ------------------------------------------------------------------------------------------------
@@ -211,11 +215,18 @@ class Rename:
         found.block(ledger_id, "its metadata change all the time")
         return False
 
-    async def _finish(self, check: Check) -> bool:
-        """The old cookie goes, unless a ledger names it after all: then it is not over."""
+    async def _finish(self, check: Check, total: Found) -> bool:
+        """The old cookie goes, unless a ledger names it after all: then it is not over. One that may come to name it
+        blocks."""
         await asyncio.sleep(self._settle)
-        if (await survey(self._service, self._old)).ledgers:
+        found, locked = await survey_unclaimed(self._service, self._old, LOCKS_SECONDS)
+        if found.ledgers:
             return False
+        for ledger_id in sorted(locked | found.in_recovery):
+            how = "re-replicated" if ledger_id in locked else "recovered"
+            total.block(ledger_id, f"it is being {how}, and may come to name {self._old}")
+        if total.blocked:
+            return True
         await check()
         old, new = await self._cookie(self._old), await self._cookie(self._new)
         is_claimed = self._is_claimed(self._new, new) and (old is None or self._is_claimed(self._old, old))

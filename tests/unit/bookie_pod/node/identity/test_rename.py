@@ -138,6 +138,23 @@ async def test_ledgers_in_use_are_left_until_they_are_closed(rig: Rig) -> None:
     await _check_renamed(rig)
 
 
+async def test_the_old_id_stays_while_somebody_may_come_to_name_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery has stored entries on it, and tells so with its last write; a re-replication as well."""
+    monkeypatch.setattr("bookie_pod.node.identity.rename.LOCKS_SECONDS", 0.0)
+    await rig.store(ledger(9, (0, "123"), last=None).in_recovery())
+    lock = await rig.service.under_replication.lock(3)
+    found = await _rename(rig).run()
+    assert (found.renamed, found.ready, sorted(found.blockers)) == (3, 0, [3, 9])
+    assert "may come to name b0:1" in found.blockers[9]
+    assert await rig.has_cookie(GOING)
+    await rig.service.under_replication.release(lock)
+    await rig.change(9, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", GOING)}).closed(9, 1000))
+    found = await _rename(rig).run()
+    assert (found.renamed, found.blocked) == (1, 0)
+    assert await rig.naming(NEW) == NAMING | {9}
+    assert not await rig.has_cookie(GOING)
+
+
 @pytest.mark.parametrize("bookie", [GOING, NEW])
 async def test_a_bookie_that_starts_meanwhile_ends_it(rig: Rig, bookie: str) -> None:
     rig.bookie_sessions[NEW] = (await rig.connect())[0]
