@@ -55,6 +55,8 @@ MORE_CONNECTIONS: Final = 128
 """Than sessions."""
 STRANGERS: Final = 64
 """Connections of which no call was let in, where not everybody is. Of more, the oldest go."""
+STRANGER_S: Final = 30.0
+"""So long there is one of them."""
 RENEWALS_SHARE: Final = 8
 """Such a part of what clients may make it hold there is beside it for renewals of sessions."""
 IDLE_MS: Final = 30_000
@@ -113,7 +115,7 @@ class MetadataProcess(ServiceProcess):
         owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
         self._undo.push_async_callback(owner.close)
         callers = Callers(memory, Callers(MemoryGovernor(memory.limit // RENEWALS_SHARE)))
-        strangers = Strangers(STRANGERS)
+        strangers = Strangers(STRANGERS, STRANGER_S)
         served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry, strangers)
         server = EmbeddedMetadataServer(owner, options.host, options.port, served)
         await server.start()

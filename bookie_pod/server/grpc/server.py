@@ -7,7 +7,8 @@ Invariants
   RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
   there are at most `MAX_WATCHES`, who leave nothing behind, and for whom nobody waits.
 - At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few, and one whose handshake has not ended
-  after `HANDSHAKE_MS` is closed.
+  after `HANDSHAKE_MS` is closed. Those of which no call was let in but of health have half of them at most, and go
+  after `STRANGER_S`.
 - What callers make the process hold is governed (`receiving`, `bookie_pod.callers`).
 - Every service is NOT_SERVING from the moment that `stop` begins.
 - With TLS nothing is served unencrypted. No call is served but those of health whose caller lacks the role that its
@@ -35,6 +36,7 @@ from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.grpc.strangers import Strangers
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import host_and_port
@@ -47,6 +49,8 @@ MAX_CONCURRENT_RPCS: Final = 128
 MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
 MAX_CONNECTIONS: Final = 1024
 STOP_GRACE_S: Final = 1.0
+STRANGER_S: Final = 300.0
+"""Whoever watches the health is let in again at once."""
 KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -159,7 +163,7 @@ class GrpcServer:
         self._status = status
         self._health = _Health()
         self._server: grpc.aio.Server | None = None
-        self._poll: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._port = 0
 
     @property
@@ -174,13 +178,16 @@ class GrpcServer:
         governed = GovernedCalls(self._callers, largest)
         roles = {call: role for service in self._services for call, role in service.roles.items()}
         calls = MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services)
+        connections = min(MAX_CONNECTIONS, side_connections())
+        strangers = Strangers(connections // 2, STRANGER_S)
+        asks = DemandRole(self._access, self._audit, roles, let_in=strangers.let_in)
         server = grpc.aio.server(
-            interceptors=(DemandRole(self._access, self._audit, roles), governed),
+            interceptors=(asks, governed),
             maximum_concurrent_rpcs=calls,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),
-                *bounds(calls, min(MAX_CONNECTIONS, side_connections())),
+                *bounds(calls, connections),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -208,7 +215,10 @@ class GrpcServer:
         self._server = server
         self.refresh()
         await server.start()
-        self._poll = lasting_task(self._follow_status(), "health over gRPC")
+        self._tasks = (
+            lasting_task(self._follow_status(), "health over gRPC"),
+            lasting_task(strangers.guard(self._port), "guard of gRPC's connections"),
+        )
 
     def refresh(self) -> None:
         """Show the node's present readiness."""
@@ -219,10 +229,10 @@ class GrpcServer:
     async def stop(self) -> None:
         """Report NOT_SERVING, let calls end for `STOP_GRACE_S` at most, close. May be called more than
         once."""
-        if self._poll is not None:
-            self._poll.cancel()
-            await asyncio.gather(self._poll, return_exceptions=True)
-            self._poll = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = ()
         self._health.shut_down()
         services, self._services = self._services, ()
         for service in services:

@@ -46,7 +46,7 @@ class Guarded:
         self.tokens = folder / "tokens"
         self.tokens.write_text(f"{TOKEN}\n")
         self.uri = ""
-        self.strangers = Strangers(3)
+        self.strangers = Strangers(3, 3600)
 
     def options(self, **given: object) -> MetadataProcessOptions:
         values: dict[str, object] = {"host": "127.0.0.1", "token_file": str(self.tokens), **given}
@@ -270,7 +270,7 @@ async def test_strangers_whose_calls_are_refused_hold_no_connection_that_others_
         for channel in held:
             with pytest.raises(grpc.aio.AioRpcError, match="a token is needed"):
                 await EmbeddedMetadataStub(channel).Heartbeat(messages.SessionRequest())
-            guard.strangers.look(server.port)
+            await guard.strangers.look(server.port)
         states = [channel.get_state() for channel in held]
         assert guard.strangers.sent_away == 2
         async with asyncio.timeout(20):
@@ -278,7 +278,7 @@ async def test_strangers_whose_calls_are_refused_hold_no_connection_that_others_
                 await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
         assert [channel.get_state() for channel in held[2:]] == states[2:] == [grpc.ChannelConnectivity.READY] * 3
         for _ in range(3):
-            guard.strangers.look(server.port)
+            await guard.strangers.look(server.port)
         assert guard.strangers.sent_away == 2
         assert await service.cluster.exists() is False
         for channel in held:

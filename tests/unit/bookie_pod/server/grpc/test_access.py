@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -189,3 +189,38 @@ async def test_a_token_file_that_is_no_good_ends_the_start(tmp_path: Path) -> No
     config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(tmp_path / "none"))
     with pytest.raises(InvalidConfiguration, match=r"grpcServerAuthTokenFile=.*No such file"):
         await start_grpc(config, FakeNode())
+
+
+@pytest.mark.parametrize(("bound", "seconds"), [(8, 3600.0), (1000, 0.1)])
+async def test_who_is_never_let_in_holds_no_connection_that_others_need(
+    token_file: Path, monkeypatch: pytest.MonkeyPatch, bound: int, seconds: float
+) -> None:
+    """Neither by asking for what everybody may know, nor by being refused, nor by silence."""
+    monkeypatch.setattr("bookie_pod.server.grpc.server.MAX_CONNECTIONS", bound)
+    monkeypatch.setattr("bookie_pod.server.grpc.server.STRANGER_S", seconds)
+    monkeypatch.setattr("bookie_pod.server.grpc.strangers.LOOK_S", 0.02)
+    config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
+    own_connection = (("grpc.use_local_subchannel_pool", 1),)
+    async with served(config) as port, AsyncExitStack() as held:
+        known, *strangers = [
+            await held.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}", own_connection))
+            for _ in range(bound if bound < 10 else 3)
+        ]
+        for channel in strangers:
+            await health(channel)
+        assert await first_reflection(known, "Bearer first-token")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await first_reflection(strangers[-1], "Bearer wrong")
+        async with asyncio.timeout(20):
+            await strangers[0].wait_for_state_change(grpc.ChannelConnectivity.READY)
+        assert await reflect(port, "Bearer second-token") is grpc.StatusCode.OK
+        assert known.get_state() is grpc.ChannelConnectivity.READY
+
+
+async def first_reflection(channel: grpc.aio.Channel, authorization: str) -> bool:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(metadata=(("authorization", authorization),), timeout=10)
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    answer = await call.read()
+    await call.done_writing()
+    return bool(answer.list_services_response.service)
