@@ -4,8 +4,11 @@ Invariants
 - While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
   follows is judged by the outcome.
 - With `tlsRequired` nobody is authenticated before the handshake, whatever a plug-in says.
-- A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants. One
-  that cannot tell, because its files cannot be used just now, ends it without an answer: a refusal would end writers.
+- A plug-in that refuses a login ends the connection; a plug-in name that is not served is answered as the version
+  wants. One that cannot tell, because its files cannot be used just now, ends it without an answer: a refusal would end
+  writers.
+- Whose certificate a plug-in refused is never authenticated, and told so at each request: it would take a connection
+  that ends for a bookie that does not work, and ask the next one.
 - Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
   put requests in front of those of an authenticated client.
 - Until it is known, and during each step, the client is one of the `Strangers`, with their limits.
@@ -42,6 +45,8 @@ class ConnectionSecurity:
         self._context = conn.context
         self._authentication = ServerAuthentication(conn.context.auth, Peer(conn.peer))
         self._refused = False
+        self._shut_out = False
+        """Its certificate was refused."""
         self._lacks_tls = conn.context.options.tls_required
         self._encrypted = False
         self._frames = 0
@@ -50,7 +55,7 @@ class ConnectionSecurity:
 
     @property
     def authenticated(self) -> bool:
-        return self._authentication.authenticated and not self._lacks_tls
+        return self._authentication.authenticated and not self._lacks_tls and not self._shut_out
 
     def came(self) -> None:
         """The client is there, and its address is known."""
@@ -72,6 +77,8 @@ class ConnectionSecurity:
         if not self._refused:
             self._refused = True
             needs = "TLS (tlsRequired)" if self._lacks_tls else "authentication"
+            if self._shut_out:
+                needs = "another certificate"
             context = self._context
             self._keep_out("a request", f"it needs {needs}")
             context.complaints.warning(
@@ -96,7 +103,7 @@ class ConnectionSecurity:
 
     def auth_v2(self, frame: v2.AuthFrame) -> None:
         """Serve a v2 AUTH frame. Raises ProtocolViolation for a plug-in that is not served."""
-        if not self._authentication.accepts(frame.message):
+        if self._shut_out or not self._authentication.accepts(frame.message):
             raise ProtocolViolation(f"authentication plug-in {frame.message.shown_name} is not served here")
         # A bookie without authentication answers in its own version, whatever the request's was.
         version = CURRENT_VERSION if self.authenticated else frame.version
@@ -119,7 +126,7 @@ class ConnectionSecurity:
         """Serve a v3 AUTH request."""
         if not self.authenticated:
             message = from_protobuf(request.authRequest) if request.HasField("authRequest") else None
-            if message is None or not self._authentication.accepts(message):
+            if message is None or self._shut_out or not self._authentication.accepts(message):
                 self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
                 return
         self._start(self._auth_v3(request))
@@ -183,8 +190,8 @@ class ConnectionSecurity:
             await self._authentication.tls_established(peer)
         except Unauthorized as error:
             self._keep_out("a certificate", str(error))
+            self._shut_out = True
             conn.send(encode_frame(header_copied(request, V3Status.EIO)))
-            conn.close(ProtocolViolation(f"certificate refused: {error}"))
 
     # --- one step at a time -----------------------------------------------------------------------------------
 
