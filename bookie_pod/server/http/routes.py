@@ -14,7 +14,8 @@ Source: reference bookie behaviour, section 10. Event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -38,9 +39,13 @@ def guarded_groups(config: HttpConfig) -> frozenset[Group]:
 
 def resources(table: Sequence[Resource], guarded: frozenset[Group]) -> tuple[Resource, ...]:
     """What is served. `table`: the admin API; empty: probes and metrics only."""
-    served = (*PROBES, STATE, *table)
-    document = openapi((*served, _document({})), version=_version(), guarded=guarded)
-    return (*served, _document(document))
+
+    @cache  # once somebody asks: it takes as much time as the rest of a start
+    def content() -> dict[str, Any]:
+        return openapi(served, version=_version(), guarded=guarded)
+
+    served = (*PROBES, STATE, *table, _document(content))
+    return served
 
 
 def _version() -> str:
@@ -82,9 +87,9 @@ def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answ
     return Resource(path, group, (Operation("GET", None, summary, handler, answers),), ONLY_GET, own)
 
 
-def _document(content: dict[str, Any]) -> Resource:
+def _document(content: Callable[[], dict[str, Any]]) -> Resource:
     async def show(context: Context[Any], call: Call) -> Reply:
-        return Json(content)
+        return Json(await context.workers.run(content))
 
     answer = Answer("The document.", type=dict[str, Any])
     return _get("/openapi.json", Group.PROBE, "This document", show, answer)

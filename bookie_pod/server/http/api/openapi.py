@@ -52,7 +52,8 @@ class Schemas:
         """The schema of a type. `TypeError` for one that JSON does not know."""
         (schema,), found = msgspec.json.schema_components((kind,), ref_template=_PLACE)
         for name, each in found.items():
-            self.components.setdefault(name, each | self._described(name, each))
+            if name not in self.components:
+                self.components[name] = each | self._described(name, each)
         return schema
 
     def _described(self, name: str, schema: Schema) -> Schema:
