@@ -47,18 +47,21 @@ def bookie_api(
 
     url = url.rstrip("/")
     token = read_token(token_file) if token_file is not None else None
-    encryption = (tls or client_tls(ca_file, cert_file)) if _scheme(url) == "https" else None
+    encryption = (tls or client_tls(ca_file, cert_file)) if scheme_of(url, "--url") == "https" else None
     return BlockingAdmin(Place(url, url, encryption, server_name), token, timeout_s=timeout)
 
 
-def _scheme(url: str) -> str:
+def scheme_of(url: str, option: str) -> str:
+    """Of a URL that an option names; `InvalidConfiguration` if it is of no use."""
     try:
         parts = urllib.parse.urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
+    if "@" in url:  # a password may be anything before it
+        raise InvalidConfiguration(f"{option}: it has a user or a password; tokens come from a file (--token-file)")
     if not usable or not url.isascii() or any(character.isspace() for character in url):
-        raise InvalidConfiguration(f"--url {url}: must look like {DEFAULT_URL}")
+        raise InvalidConfiguration(f"{option} {url}: must look like {DEFAULT_URL}")
     return parts.scheme
 
 

@@ -194,9 +194,7 @@ def client_options(settings: tuple[str, ...], defaults: Mapping[str, object]) ->
     for setting in settings:
         name, separator, text = setting.partition("=")
         if not separator or name not in fields:
-            raise InvalidConfiguration(
-                f"--client {setting}: must be OPTION=VALUE with one of {', '.join(sorted(fields))}"
-            )
+            raise InvalidConfiguration(f"--client {name}: must be OPTION=VALUE with one of {', '.join(sorted(fields))}")
         values[name] = _value(setting, fields[name], text)
     return ClientOptions(**values)  # type: ignore[arg-type]
 

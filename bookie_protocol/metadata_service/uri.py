@@ -155,6 +155,8 @@ def _hosts(text: str, authority: str, default_port: int | None) -> tuple[tuple[s
 
 
 def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
+    if "@" in item:
+        raise _invalid(text, "it has a login")
     host, colon, port = item.rpartition(":")
     if not colon:
         if default_port is None:
@@ -166,4 +168,7 @@ def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
 
 
 def _invalid(text: str, why: str) -> InvalidConfiguration:
+    if "@" in text:  # a login may be anything before it: neither that nor a piece of it is told
+        text = "...@" + text.rpartition("@")[2]
+        why = "it names hosts and a root, and no user or password; keys of their own name the files with those"
     return InvalidConfiguration(f"metadataServiceUri={text} is refused: {why}")

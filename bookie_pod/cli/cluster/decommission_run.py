@@ -24,7 +24,7 @@ from bookie_pod.autorecovery.decommission.store import (
     now_ms,
 )
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_pod.cli.bookie_api import client_tls, read_token
+from bookie_pod.cli.bookie_api import client_tls, read_token, scheme_of
 from bookie_pod.cli.cluster.drain_view import while_draining
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
@@ -49,7 +49,9 @@ class AdminAccess:
     cert_file: str | None = None
 
     def open(self, cluster: Cluster) -> HttpBookieAdmin:
-        """`InvalidConfiguration` for a file that cannot be used."""
+        """`InvalidConfiguration` for a URL or a file that cannot be used."""
+        if self.url is not None:
+            scheme_of(self.url, "--admin-url")
         token = read_token(self.token_file) if self.token_file is not None else None
         tls = client_tls(self.ca_file, self.cert_file) if self.ca_file is not None else None
         return bookie_admin(cluster.service, self.http, url=self.url, token=token, tls=tls)

@@ -14,6 +14,7 @@ from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NoSuchLedger, StorageFault
 
 _LEDGER: Final = click.argument("ledger", metavar="LEDGER")
+_SET: Final = "set"
 
 
 @disk.command()
@@ -47,7 +48,7 @@ def _ledger(space: Any, ledger_id: int, entries: bool) -> dict[str, Any]:
         "ledger_id": ledger_id,
         "fenced": record.fenced,
         "limbo": record.limbo,
-        "master_key": record.key.hex(),
+        "key": _key(record.key),
         "explicit_lac": int.from_bytes(lac[8:16], "big", signed=True) if lac and len(lac) >= 16 else None,
     }
     if entries:
@@ -60,11 +61,20 @@ def _ledger(space: Any, ledger_id: int, entries: bool) -> dict[str, Any]:
     return shown
 
 
+def _key(stored: bytes) -> str:
+    """What there is of it: who has seen the key itself may write and read."""
+    from bookie_protocol.keys import is_unknown_key
+
+    if not is_unknown_key(stored):
+        return _SET
+    return "empty" if stored else "unknown"
+
+
 def _line(shown: dict[str, Any]) -> str:
     words = [f"ledger {shown['ledger_id']}"]
     words += [name for name in ("fenced", "limbo") if shown[name]]
-    if not shown["master_key"].strip("0"):
-        words.append("key unknown")
+    if shown["key"] != _SET:
+        words.append(f"key {shown['key']}")
     if shown["explicit_lac"] is not None:
         words.append(f"explicit LAC {shown['explicit_lac']}")
     if "entries" in shown:
@@ -96,7 +106,7 @@ def ledger(place: Place, ledger: str, check: bool, payload: str, as_json: bool) 
         if as_json:
             print_json(state)
         else:
-            click.echo(_line(state) + f", master key {state['master_key'] or 'empty'}")
+            click.echo(_line(state))
         for entry_id, location in space.rows(ledger_id, 0):
             log_id, position = split_location(location)
             shown: dict[str, Any] = {

@@ -89,9 +89,12 @@ def _read(place: Place, path: str, journal_id: int, start: int, only: int | None
 
 
 def _print(path: str, record: object, payload: str, as_json: bool) -> None:
+    from bookie_pod.storage.journal.format import RecordKind
     from bookie_pod.storage.journal.reader import JournalRecord
 
     assert isinstance(record, JournalRecord)
+    if record.kind is RecordKind.KEY:
+        payload = "none"  # who has seen it may write and read
     shown = {
         "file": path,
         "offset": record.offset,

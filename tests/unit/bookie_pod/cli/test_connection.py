@@ -63,7 +63,7 @@ def test_options_of_the_client():
 
 @pytest.mark.parametrize("setting", ["nonsense=1", "add_timeout", "add_timeout=soon", "protocol_version=2.5"])
 def test_options_that_are_none(setting):
-    with pytest.raises(InvalidConfiguration, match=f"--client {setting}"):
+    with pytest.raises(InvalidConfiguration, match=f"--client {setting.partition('=')[0]}"):
         client_options((setting,), {})
 
 

@@ -94,6 +94,25 @@ def test_refusals_name_the_key_and_the_remedy(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zk://user:s3cret@h:2181/ledgers",
+        "zk://g:2181;user:s3cret@h:2181/ledgers",
+        "embedded://user:s3cret@h:2181/ledgers",
+        "embedded://user:s3/cret@h:2181/ledgers",
+        "metadata-store:zk:user:s3cret@h:2181/ledgers",
+        "nonsense://user:s3cret@h:2181/ledgers",
+    ],
+)
+def test_a_login_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(
+        InvalidConfiguration, match=r"=\.\.\.@h:2181/ledgers is refused: .* keys of their own"
+    ) as caught:
+        parse_metadata_service_uri(text)
+    assert "s3" not in str(caught.value)
+
+
 @pytest.mark.parametrize("scheme", ["zk+null", "embedded"])
 async def test_nobody_listens(scheme: str) -> None:
     with socket.socket() as free:

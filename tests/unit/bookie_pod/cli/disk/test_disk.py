@@ -117,11 +117,11 @@ def test_the_cookie(disk: Disk) -> None:
 def test_ledgers(disk: Disk) -> None:
     listed = {line["ledger_id"]: line for line in disk.json("ledgers", "--entries")}
     assert sorted(listed) == [0, 1, 7, 8, 9, 10, 17, 27]
-    assert listed[7] | {"master_key": ""} == {
+    assert listed[7] == {
         "ledger_id": 7,
         "fenced": True,
         "limbo": False,
-        "master_key": "",
+        "key": "set",
         "explicit_lac": 4,
         "entries": 6,
         "first_entry": 0,
@@ -205,6 +205,8 @@ def test_readjournal(disk: Disk) -> None:
     *records, end = disk.json("readjournal")
     assert {record["kind"] for record in records} == {"ledger key", "entry", "fence", "explicit LAC"}
     assert not end["torn"]
+    shown = disk.json("readjournal", "--payload=hex")[:-1]
+    assert {record["kind"] for record in shown if "payload" in record} == {"entry", "fence", "explicit LAC"}
     (mark,) = disk.json("lastmark")
     assert disk.json("readjournal", str(mark["id"])) == [*records, end]
     assert disk.json("readjournal", f"{mark['id']:x}.txn", "--ledger", "27")[0]["kind"] == "fence"
