@@ -106,7 +106,7 @@ def run_class(
                 jvm.kill()
                 out, _ = jvm.communicate()
                 ended = f"it took more than {seconds:.0f} s"
-        for line in out.splitlines():
+        for line in out.split("\n"):
             if line.startswith("peer\t"):
                 _, state, test, why = line.split("\t", 3)
                 results.append(Result(state, test, why.replace("\u2028", "\n")))

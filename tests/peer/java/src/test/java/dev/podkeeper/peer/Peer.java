@@ -167,6 +167,12 @@ public final class Peer {
         }
     }
 
+    /** What a stop would store. */
+    public void flush() throws IOException, InterruptedException {
+        admin("PUT", "drain_clients", "");
+        admin("PUT", "state/readonly", "{\"readOnly\": false}");
+    }
+
     private Object storageCall(String method) throws Exception {
         switch (method) {
             case "shutdown":
@@ -174,6 +180,9 @@ public final class Peer {
                 return null;
             case "forceGC":
                 collect();
+                return null;
+            case "flush":
+                flush();
                 return null;
             default:
                 throw inside("LedgerStorage." + method);

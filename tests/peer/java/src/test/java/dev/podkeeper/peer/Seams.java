@@ -55,6 +55,7 @@ final class Seams {
             "getLedgerStorage", "getStateManager", "getLedgerDirsManager", "getJournals", "getAllocator"))).and(not(isStatic())),
             OfAnotherProcess.class);
         agent = seam(agent, "client.TestFencing", named("triggerGC"), Collected.class);
+        agent = seam(agent, "bookie.BookieAccessor", named("forceFlush"), Flushed.class);
         agent.installOn(instrumentation);
     }
 
@@ -119,6 +120,18 @@ final class Seams {
             if (peer != null) {
                 peer.collect();
             }
+        }
+    }
+
+    /** What is stored, and not only journaled. */
+    static final class Flushed {
+        @Advice.OnMethodEnter(skipOn = Advice.OnNonDefaultValue.class)
+        static boolean enter(@Advice.Argument(0) Object bookie) throws Exception {
+            Peer peer = Peer.behind(bookie);
+            if (peer != null) {
+                peer.flush();
+            }
+            return peer != null;
         }
     }
 
