@@ -1,8 +1,9 @@
 """Clients that are not known yet: those that have to authenticate or to use TLS first, or are in the middle of it.
 
 Whoever can reach the port is one of them, so what one takes is little, and what all of them take is bounded: frames of
-at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time. Beyond that it
-is the one that has been here for longest that goes: it has had its time, and who comes now may be somebody.
+at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time, of which
+`MOST_HANDSHAKES` are in the middle of a TLS handshake. Beyond that it is the one that has been here for longest that
+goes: it has had its time, and who comes now may be somebody.
 
 Threads: event loop only.
 """
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 4096
 """Connections at the same time."""
+MOST_HANDSHAKES: Final = 512
+"""Each has some 100 KB of buffers, which nobody counts."""
 SECONDS: Final = 30.0
 """Until a client is known."""
 FRAMES: Final = 1000
@@ -33,6 +36,8 @@ class Strangers:
     def __init__(self) -> None:
         self._since: dict[Connection, float] = {}
         """In the order in which they came."""
+        self._handshakes: dict[Connection, None] = {}
+        """Those in the middle of one, in the same order."""
         self.sent_away = 0
 
     def __len__(self) -> int:
@@ -49,6 +54,17 @@ class Strangers:
     def gone(self, conn: Connection) -> None:
         """It is known now, or not there any more."""
         self._since.pop(conn, None)
+        self._handshakes.pop(conn, None)
+
+    def shakes_hands(self, conn: Connection) -> None:
+        """A stranger begins a TLS handshake."""
+        if len(self._handshakes) >= MOST_HANDSHAKES:
+            self._send_away(next(iter(self._handshakes)), f"more than {MOST_HANDSHAKES} TLS handshakes are not over")
+        self._handshakes[conn] = None
+
+    def shook_hands(self, conn: Connection) -> None:
+        """Its handshake is over."""
+        self._handshakes.pop(conn, None)
 
     def look(self, now: float, asleep: float) -> None:
         """Every now and then: those go whose time is over. As `Connection.look`."""
@@ -61,7 +77,7 @@ class Strangers:
             self._send_away(conn, f"it was not authenticated after {SECONDS:.0f} s")
 
     def _send_away(self, conn: Connection, reason: str) -> None:
-        del self._since[conn]
+        self.gone(conn)
         self.sent_away += 1
         conn.context.complaints.warning("connection closed", peer=conn.peer, reason=reason)
         conn.drop()

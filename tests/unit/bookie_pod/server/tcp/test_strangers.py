@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -23,8 +25,9 @@ from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, Peer, to_protobuf
 from tests.support.auth import TwoTokens
-from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_status
+from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_start_tls, v3_status
 from tests.support.server_rig import ServerRig
+from tests.support.until import until
 
 
 @pytest.fixture
@@ -127,6 +130,31 @@ async def test_of_too_many_the_oldest_goes(guarded: ServerRig, monkeypatch: pyte
     assert known.authenticated
     assert not known.closed
     assert len(guarded.context.strangers) == 3
+
+
+async def test_of_too_many_handshakes_that_do_not_end_the_oldest_goes(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "MOST_HANDSHAKES", 2)
+    under_way = 0
+
+    async def never(*arguments: object, **more: object) -> None:
+        nonlocal under_way
+        under_way += 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.context.loop, "start_tls", never)
+    rig.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+    connections = [rig.connect() for _ in range(4)]
+    for begun, (conn, _) in enumerate(connections, 1):
+        conn.data_received(v3_start_tls())
+        await until(lambda begun=begun: under_way == begun)  # type: ignore[misc]
+    assert [transport.aborted for _, transport in connections] == [True, True, False, False]
+    assert rig.context.strangers.sent_away == 2
+    for conn, _ in connections:
+        conn.connection_lost(None)
+    await asyncio.sleep(0)
+    assert not rig.context.strangers._handshakes
 
 
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
