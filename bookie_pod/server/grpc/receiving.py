@@ -17,7 +17,7 @@ Invariants
   was waited for with; else that is the services' business.
 - Whoever waits for the services keeps such room. So calls that have to go on meanwhile have some `apart`, and each of
   them so little that nobody waits for it: `APART_BYTES`, as much as their one request may have. A call of these that is
-  silent for `SILENT_S` ends.
+  silent ends after `APART_LOOKS` times `SILENT_S`; a process that stood still finds what came meanwhile before.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
 - Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
@@ -48,6 +48,7 @@ SMALL_MESSAGE_BYTES: Final = 64 * 1024
 ONLY_REQUEST_BYTES: Final = 128 * 1024
 """What a ledger is given (`gateway.messages.MAX_GIVEN_BYTES`) is the largest part of any."""
 APART_BYTES: Final = 4 * 1024
+APART_LOOKS: Final = 10
 FIRST_MESSAGES: Final = 2
 """So many of a stream tell how large the others will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
@@ -247,7 +248,8 @@ class _Messages:
         self._call = call
         self._expected = first
         self._only = only
-        self._is_apart = is_apart
+        self._looks = APART_LOOKS if is_apart else 0
+        self._silent: asyncio.TimerHandle
         self._largest = self._count = 0
         self._room = 0
         self._held = 0
@@ -286,7 +288,7 @@ class _Messages:
         call = self._call
         self._hold(0)
         self._room = await call.room(self._expected)
-        silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
+        self._silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
         call.receives = True
         try:
             # gRPC's own iterator keeps what it gave last.
@@ -300,13 +302,17 @@ class _Messages:
             return data
         finally:
             call.receives = False
-            silent.cancel()
+            self._silent.cancel()
             call.goes_on()
             self._hold(0)
             self._give_back()
 
     def _is_silent(self) -> None:
-        if self._is_apart:
+        if self._looks > 1:
+            self._looks -= 1
+            self._silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
+            return
+        if self._looks:
             self._call.cut()
             return
         room = self._room
