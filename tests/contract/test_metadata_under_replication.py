@@ -15,6 +15,7 @@ from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataExists,
     MetadataNotFound,
+    MetadataUnavailable,
     MetadataVersionConflict,
     SessionEnded,
 )
@@ -255,6 +256,49 @@ class TestLedgersThatAreLeftAlone:
         async with asyncio.timeout(10):
             assert (await waiting).ledger_id == 1
         await meanwhile.__aexit__(None, None, None)
+
+    async def test_one_that_a_new_session_left_alone_is_tried_again(
+        self, driver: MetadataDriverUnderTest, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker's rounds fail where the metadata service does not answer, and then its session ends too."""
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        tree, sessions = pair[0].tree, [pair[0].tree.session_id]
+        create = tree.create
+
+        async def late(path: str, *parts: Any, **options: Any) -> str:
+            if "left-alone" in path and len(sessions) == 1:
+                await driver.expire(pair[0])
+                while tree.session_id == sessions[0]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                sessions.append(tree.session_id)
+            return await create(path, *parts, **options)
+
+        monkeypatch.setattr(tree, "create", late)
+        async with one.leaving_alone(1):
+            assert len(sessions) == 2
+            assert await two.try_acquire() is None
+        async with asyncio.timeout(10):
+            assert (await two.acquire()).ledger_id == 1
+
+    async def test_whoever_may_not_write_records_locks_ledgers_all_the_same(
+        self, driver: MetadataDriverUnderTest, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A client of another login may have made their parent, and for itself alone."""
+        one, tree = pair[0].under_replication, pair[0].tree
+        create = tree.create
+
+        async def refused(path: str, *parts: Any, **options: Any) -> str:
+            if path.startswith(f"{driver.root}/podkeeper"):
+                raise MetadataUnavailable(f"{path}: no authority")
+            return await create(path, *parts, **options)
+
+        monkeypatch.setattr(tree, "create", refused)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        async with one.leaving_alone(1):
+            assert await one.try_acquire() is None
+        async with asyncio.timeout(5):
+            assert (await one.acquire()).ledger_id == 1
 
     async def test_who_leaves_it_alone_has_it_again_at_once(self, pair: Pair) -> None:
         one = pair[0].under_replication

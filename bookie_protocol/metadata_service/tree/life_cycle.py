@@ -76,7 +76,7 @@ class ClusterMetadata(TreeCluster):
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
-        for name in (names.LEDGERS, names.LOCKS):
+        for name in (names.LEDGERS, names.LOCKS, names.LEFT_ALONE):
             await erase(self._tree, f"{self._root}/{paths.UNDER_REPLICATION}/{name}", timeout=timeout)
         for name in (paths.COOKIES, paths.PODKEEPER):  # records tell of bookies and ledgers that are no more
             await erase(self._tree, f"{self._root}/{name}", timeout=timeout)

@@ -26,8 +26,7 @@ class UnderReplicationBase:
         self.path = f"{root}/{paths.UNDER_REPLICATION}"
         self.ledgers = f"{self.path}/{names.LEDGERS}"
         self.locks = f"{self.path}/{names.LOCKS}"
-        self._own = f"{root}/{paths.PODKEEPER}"
-        self.left_alone = f"{self._own}/{names.LEFT_ALONE}"
+        self.left_alone = f"{self.path}/{names.LEFT_ALONE}"
         self._prepared = False
 
     def mark(self, ledger_id: int) -> str:
@@ -57,7 +56,7 @@ class UnderReplicationBase:
         except MetadataExists:
             formats.check_layout((await self.tree.get(layout, timeout=timeout)).data, layout)
         await self.tree.ensure(self.ledgers, timeout=timeout)
-        for parent in (self.locks, self._own, self.left_alone):
+        for parent in (self.locks, self.left_alone):
             await self.tree.ensure(parent, timeout=timeout)
         self._prepared = True
 

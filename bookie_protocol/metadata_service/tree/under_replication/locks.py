@@ -9,6 +9,7 @@ Invariants
 - A search that found nothing names an event for the first change of what it saw.
 - Whoever failed to repair a ledger gives its lock up, and leaves a note instead that ends with its session as a lock
   does: searches pass over the ledger, and nobody else is kept from it. Java's workers know nothing of such notes.
+- A note is removed whichever session of ours made it: one may have ended under the request for it.
 - A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background,
   and so is one that could not be given back: its session would keep it from everybody.
 - A lock of our own session that nobody here holds is nobody's: it is removed, and the ledger locked anew.
@@ -84,18 +85,21 @@ class Locks:
 
     @asynccontextmanager
     async def leaving_alone(self, ledger_id: int) -> AsyncGenerator[None, None]:
-        session_id, path = self._tree.session_id, self._base.note(ledger_id)
         self._left_alone.add(ledger_id)
         times = 2  # it may come to be behind its first deletion
         try:
             with suppress(MetadataError):  # then others try the ledger in vain
-                await self._create(path, None)
+                await self._create(self._base.note(ledger_id), None)
                 times = 1
             yield
         finally:
             self._left_alone.discard(ledger_id)
-            self._tree.settle(lambda: self._tree.delete_own(path, session_id), times=times)
+            self._tree.settle(lambda: self._remove_note(ledger_id), times=times)
             self.look_again()
+
+    async def _remove_note(self, ledger_id: int) -> None:
+        if ledger_id not in self._left_alone:  # again
+            await self._tree.delete_own(self._base.note(ledger_id), self._tree.session_id)
 
     async def locked_by(self, ledger_id: int) -> str | None:
         path = self._base.lock(ledger_id)
