@@ -37,7 +37,6 @@ from bookie_protocol.errors import (
     BadRequest,
     InvalidCookie,
     MetadataUnavailable,
-    PodkeeperError,
     Refused,
     StorageFault,
 )
@@ -133,9 +132,9 @@ class ThisBookie:
                 try:
                     if decommission is not None:
                         await self._check(decommission)
-                except PodkeeperError:
+                except BaseException:  # also where nobody waits for the answer any more
                     if read_only and not before:
-                        mode.set_by_operator(False)
+                        mode.take_back()
                     raise
         finally:
             await self._announced()

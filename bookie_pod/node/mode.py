@@ -170,6 +170,14 @@ class BookieMode:
             return
         self._remember()
 
+    def take_back(self) -> None:
+        """What an operator asked for counts as not asked for: what else holds the bookie read-only does so still."""
+        self.manual = False
+        if self.read_only and not self._has_no_place() and not self._is_held():
+            self._change(False, "what an operator asked for was taken back")
+        else:
+            self._remember()
+
     def set_leaving(self, leaving: bool) -> None:
         """The bookie is being decommissioned; False: not any more, because that was undone."""
         if leaving is self._leaving:

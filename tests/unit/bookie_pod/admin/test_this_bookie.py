@@ -28,6 +28,9 @@ class Mode:
     def set_by_operator(self, read_only: bool) -> None:
         self.manual = read_only
 
+    def take_back(self) -> None:
+        self.manual = False
+
     async def announce(self) -> None:
         self.announced = self.manual
 
@@ -106,3 +109,23 @@ async def test_who_asks_in_the_meantime_is_not_taken_back(monkeypatch: pytest.Mo
         await late
     await operators
     assert world.mode.manual is world.mode.announced is True
+
+
+async def test_a_request_that_is_given_up_in_the_middle_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The admin API waits for no request for ever; and the decommission may be over."""
+    world = World(monkeypatch, True)
+    looks = asyncio.Event()
+
+    async def silent(metadata: None, bookie_id: str, began_ms: int) -> bool:
+        if world.mode.manual:
+            looks.set()
+            await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr("bookie_pod.admin.bookie.is_under_way", silent)
+    late = asyncio.create_task(world.bookie.set_read_only(True, BEGAN))
+    await looks.wait()
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    assert world.mode.manual is world.mode.announced is False

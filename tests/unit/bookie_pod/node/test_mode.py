@@ -254,6 +254,22 @@ def test_an_operator_calls_the_stop_off() -> None:
     assert (world.mode.read_only, world.announced, world.written) == (False, [True, False], [(False, False)])
 
 
+@pytest.mark.parametrize("other", ["stops", "leaves", "is full", "nothing"])
+def test_an_operators_word_that_is_taken_back_takes_no_others_along(other: str) -> None:
+    world = World()
+    mode = world.mode
+    mode.set_by_operator(True)
+    if other == "stops":
+        mode.prepare_to_stop()
+    elif other == "leaves":
+        mode.set_leaving(True)
+    elif other == "is full":
+        mode.on_disks(verdict(0, full=1))
+    mode.take_back()
+    assert (mode.manual, mode.read_only, world.gate[0]) == (False, other != "nothing", other != "nothing")
+    assert world.written[-1] == (other in ("leaves", "is full"), False)
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_mode_that_an_operator_set_outlives_the_stop(order: str) -> None:
     world = World().attached()
