@@ -6,17 +6,66 @@ Every option has a variable of the environment; what it is for stands in `docs/o
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
-
-from bookie_operator import logs
+import structlog
 
 if TYPE_CHECKING:
     from bookie_operator.api.kubernetes import Kubernetes
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(log_format: str = "json", level: str = "info", stream: TextIO | None = None) -> None:
+    """Logs: one line of JSON for each event, on standard error, the records of libraries (kopf, aiohttp, urllib3) too.
+
+    `log_format`: json or console; `level`: debug, info, warning or error.
+
+    Threads: `configure` once at the start; logging from any.
+    """
+    stream = stream or sys.stderr
+    renderer: list[structlog.typing.Processor] = [
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(default=str),
+    ]
+    if log_format == "console":
+        renderer = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ToStructlog()]
+    # Libraries say at info what only their authors need: kopf each event that it handles.
+    root.setLevel(LEVELS[level] if level in ("debug", "error") else logging.WARNING)
+
+
+class _ToStructlog(logging.Handler):
+    """Hands records of the standard library's logging over."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields: dict[str, Any] = {"part": record.name}
+            if record.exc_info:
+                fields["exc_info"] = record.exc_info
+            name = logging.getLevelName(record.levelno).lower()
+            getattr(structlog.get_logger(), name if name in LEVELS else "error")(record.getMessage(), **fields)
+        except Exception:
+            self.handleError(record)
+
 
 _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
@@ -65,7 +114,7 @@ def main() -> None:
     help="Without the end of a pass, until /healthz fails.",
 )
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", envvar="PODKEEPER_LOG_FORMAT")
-@click.option("--log-level", type=click.Choice(list(logs.LEVELS)), default="info", envvar="PODKEEPER_LOG_LEVEL")
+@click.option("--log-level", type=click.Choice(list(LEVELS)), default="info", envvar="PODKEEPER_LOG_LEVEL")
 def run(
     namespaces: tuple[str, ...],
     all_namespaces: bool,
@@ -84,7 +133,7 @@ def run(
     from bookie_operator.reconcile.context import Settings
     from bookie_operator.running import RunOptions, run_operator
 
-    logs.configure(log_format, log_level)
+    configure(log_format, log_level)
     own = own_namespace()
     watched = watched_namespaces(namespaces, own, all_namespaces=all_namespaces)
     settings = Settings(image_repository=repository(image), operator_namespace=own, reads_nodes=not no_nodes)

@@ -11,21 +11,22 @@ Threads: one event loop; passes over one BookieJob never overlap.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from bookie_operator.api.errors import Conflict, Forbidden, Invalid, KubernetesError
-from bookie_operator.api.kinds import BOOKIE_JOB, KubernetesObject
+from bookie_operator.api.errors import Absent, Conflict, Forbidden, Invalid, KubernetesError
+from bookie_operator.api.kinds import BOOKIE_JOB, KubernetesObject, resource_of_kind
+from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.jobs.build import JobObjects, build_job
 from bookie_operator.crds.job_spec import BookieJobSpec
 from bookie_operator.crds.job_status import BookieJobStatus
 from bookie_operator.crds.job_validation import parse_job_spec, parse_job_status, validate_job
-from bookie_operator.executor.jobs import carry_out_job
 from bookie_operator.observe.jobs import job_resource, observe_job
 from bookie_operator.planner.decision import Event, EventType
-from bookie_operator.planner.jobs.desired import Blocker, JobPlan
-from bookie_operator.planner.jobs.plan import plan_job
+from bookie_operator.planner.jobs.plan import Blocker, JobPlan, plan_job
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status.job_reporting import status_after, unreadable, write_job_status
@@ -137,3 +138,40 @@ async def _unreadable(
         event = Event("InvalidSpec", "; ".join(errors), EventType.WARNING)
         await context.events.publish_about(metadata, event, about=BOOKIE_JOB)
     return _UNREADABLE_S
+
+
+async def carry_out_job(
+    kubernetes: Kubernetes, namespace: str, plan: JobPlan, objects: JobObjects | None, may_act: Callable[[], None]
+) -> None:
+    """Carries out what was planned about a BookieJob.
+
+    Invariants
+    - Objects are applied before the run that needs them is made.
+    - Whatever is deleted or stopped is named by its UID; what is gone already, or is another one, is left alone.
+
+    `may_act` is called before each side effect, and raises if this process may not act any more.
+
+    Raises KubernetesError.
+
+    Threads: one event loop.
+    """
+    if objects is not None:
+        for key in plan.apply:
+            may_act()
+            await kubernetes.apply(objects.manifest(key))
+    if plan.suspension is not None:
+        kind, _, name = plan.suspension.key.partition("/")
+        may_act()
+        with contextlib.suppress(Absent, Conflict):
+            await kubernetes.merge_exactly(
+                resource_of_kind(kind),
+                namespace,
+                name,
+                plan.suspension.uid,
+                {"spec": {"suspend": plan.suspension.suspended}},
+            )
+    for removal in plan.removals:
+        kind, _, name = removal.key.partition("/")
+        may_act()
+        with contextlib.suppress(Absent, Conflict):
+            await kubernetes.delete(resource_of_kind(kind), namespace, name, uid=removal.uid)

@@ -20,7 +20,7 @@ def test_version() -> None:
 
 
 def test_without_kubernetes_it_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr("bookie_operator.logs.configure", lambda log_format, level: None)
+    monkeypatch.setattr("bookie_operator.main.configure", lambda log_format, level: None)
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", f"{tmp_path}/none")
     answer = CliRunner().invoke(main, ["run", "--namespace", "here"])

@@ -30,8 +30,7 @@ from bookie_operator.builders.jobs.common import (
 )
 from bookie_operator.builders.jobs.pod import CONTAINER, driver_template, executor_template
 from bookie_operator.crds import names
-from bookie_operator.planner.jobs.desired import DesiredJob
-from bookie_operator.planner.jobs.runs import FINDINGS_EXIT
+from bookie_operator.planner.jobs.plan import FINDINGS_EXIT, DesiredJob
 from bookie_operator.world.job_model import JobResource
 from bookie_operator.world.model import ClusterView
 

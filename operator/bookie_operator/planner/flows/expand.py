@@ -22,18 +22,28 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import operations
-from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
+from bookie_operator.planner import gates, operations, view
+from bookie_operator.planner.actions import (
+    CreateStatefulSet,
+    EvictPod,
+    ExpandClaim,
+    ModifyClaim,
+    OrphanStatefulSet,
+    SetRecoveryDelay,
+)
+from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import expand_state as state
-from bookie_operator.planner.flows import expand_steps as steps
 from bookie_operator.planner.flows import volume_attributes
+from bookie_operator.planner.flows.expand_state import RESTARTING
+from bookie_operator.planner.flows.rollout import MARGIN_S
 from bookie_operator.planner.run import Run, take
-from bookie_operator.world.model import ClaimView, World
+from bookie_operator.world.model import ClaimView, PodView, ResizeState, World
 
 RETRY_S: Final = 300.0
 
@@ -98,10 +108,230 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     return take(_STEPS, Run(world, desired, operation))
 
 
+FILE_SYSTEM_PATIENCE_S: Final = 600.0
+"""Drivers that grow file systems in use pass through this state too."""
+_SET: Final = "statefulSet"
+_UID: Final = "statefulSetUid"
+_REPLICAS: Final = "setReplicas"
+_PODS: Final = "pods"
+_GROWING: Final = "growing"
+_ASKED: Final = "askedClass"
+"""Claim and VolumeAttributesClass that it was asked for last: one that does not ask for it then was not heard."""
+_DROPPED: Final = "droppedClass"
+"""What to tell of classes that claims do not keep; no further claim is asked."""
+_MADE: Final = "madeFor"
+"""The StatefulSet that was deleted last, and for which claim templates."""
+ATTEMPTS: Final = 3
+"""Of each claim, before those that cannot be asked are given up for now."""
+
+
+def _patience(run: Run) -> float:
+    return run.world.cluster.spec.update.progress_deadline_seconds
+
+
+def request(run: Run) -> Decision:
+    changes = _changes(run)
+    if not changes:
+        return run.go("Grow", "every claim asks for what it should have")
+    attempts = run.operation.attempts
+    action, reason = changes[attempts % len(changes)]  # after a failure another one has its turn
+    if attempts >= ATTEMPTS * len(changes):
+        names = ", ".join(one.name for one, _ in changes[:5])
+        return _failed(run, f"claims {names} could not be changed: {run.operation.message or 'see the events'}")
+    if isinstance(action, ExpandClaim):
+        return run.act(action, reason)
+    asked = f"{action.name}={action.attributes_class}"
+    if run.saved(_ASKED) == asked:
+        return run.go("Request", f"{action.name} does not keep it", saved={_DROPPED: _dropped(action)})
+    return run.act(action, reason, saved={_ASKED: asked})
+
+
+def _changes(run: Run) -> list[tuple[ExpandClaim | ModifyClaim, str]]:
+    """What claims have to be asked for; sizes first, because a disk may be full."""
+    found: list[tuple[ExpandClaim | ModifyClaim, str]] = []
+    for claim in state.too_small(run.world, run.desired):
+        if state.expandable(run.world, claim):
+            size = state.wanted_size(run.desired, claim.volume)
+            words = f"{claim.name} grows from {claim.requested} to {size}"
+            found.append((ExpandClaim(claim.name, claim.uid, size), words))
+    for claim in volume_attributes.to_ask(run.world, run.desired) if not run.saved(_DROPPED) else ():
+        name = volume_attributes.wanted(run.desired, claim)
+        found.append((ModifyClaim(claim.name, claim.uid, name), volume_attributes.described(claim, name)))
+    return found
+
+
+def _dropped(action: ModifyClaim) -> str:
+    return (
+        f"claim {action.name} does not keep the VolumeAttributesClass ({action.attributes_class or 'none'}) that it was"
+        " given: enable the feature VolumeAttributesClass of Kubernetes, see which admission webhook changes claims, or"
+        " take volumeAttributesClassName out of spec.storage"
+    )
+
+
+def _failed(run: Run, message: str) -> Decision:
+    return run.finish(message, outcome="Failed", event=Event("ExpandFailed", message, EventType.WARNING))
+
+
+def grow(run: Run) -> Decision:
+    if _changes(run):
+        return run.go("Request", "spec asks for something else")
+    growing = state.growing(run.world, run.desired)
+    if not growing:
+        return run.forget(RESTARTING).go("Orphan", "every volume has its size")
+    failed = [claim for claim in growing if claim.resize is ResizeState.FAILED]
+    if len(failed) == len(growing):
+        return _failed(run, state.failure(failed))
+    restarted = _restart(run, growing)
+    if restarted is not None:
+        return restarted
+    waiting = [claim.name for claim in growing if claim not in failed]
+    shown = ", ".join(waiting[:5]) + (f" and {len(waiting) - 5} more" if len(waiting) > 5 else "")
+    message = f"waits until {shown} have grown"
+    count = {_GROWING: str(len(growing))}
+    if run.saved(_GROWING) != count[_GROWING]:
+        run = run.progressed(message, **count) if run.saved(_GROWING) else run.keep(**count)
+    if failed:
+        return run.wait("ExpandFailed", f"{state.failure(failed)}; {message}", stalled=True)
+    return run.wait_at_most(_patience(run), "Expanding", message)
+
+
+def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
+    """The bookie whose file system waits for its next start; None: there is none, or it is down already."""
+    pod = next((found for claim in growing if (found := _waits_for_start(run, claim)) is not None), None)
+    if pod is None:
+        return None
+    if run.saved(RESTARTING) != pod.name:
+        return run.go(
+            "Grow", f"{pod.name} has to be restarted, so that its file system grows", saved={RESTARTING: pod.name}
+        )
+    obstacle = gates.first(
+        gates.others_serve(run.world, run.desired, {pod.name}),
+        gates.replicated(run.world),
+        gates.claims_stay(run.world, run.desired, tuple(view.expected_pods(run.world))),
+        gates.stoppable(run.world, frozenset({run.desired.bookie_id(pod.name)})),
+    )
+    if obstacle is not None:
+        return run.blocked(obstacle, _patience(run))
+    away = int(_patience(run)) + MARGIN_S
+    assert run.world.facts is not None
+    if run.world.cluster.spec.autorecovery.enabled and run.world.facts.lost_bookie_recovery_delay < away:
+        # At rest it is as spec says again (`settings`).
+        return run.act(SetRecoveryDelay(away), f"while {pod.name} is restarted it may be away for {away} s")
+    return run.act(
+        EvictPod(pod.name, pod.uid),
+        f"{pod.name} is restarted, so that its file system grows",
+        event=Event("BookieRestarted", f"{pod.name} is restarted, so that its file system grows"),
+    )
+
+
+def _waits_for_start(run: Run, claim: ClaimView) -> PodView | None:
+    """Not one that was started since the file system began to wait."""
+    pod = view.pod(run.world, claim.bookie)
+    if claim.resize is not ResizeState.FILE_SYSTEM_PENDING or claim.resize_since is None:
+        return None
+    if run.world.now - claim.resize_since < FILE_SYSTEM_PATIENCE_S:
+        return None
+    if pod is None or pod.deleting or not pod.ready or pod.created_at > claim.resize_since:
+        return None
+    return pod
+
+
+# --- the StatefulSet --------------------------------------------------------------------------------------------------
+
+
+def orphan(run: Run) -> Decision:
+    if run.saved(_SET) and view.stateful_set(run.world, run.saved(_SET)) is None:
+        return run.go("Recreate", f"{run.saved(_SET)} is deleted, and its pods go on")
+    remake = state.to_remake(run.world, run.desired)
+    if not remake:
+        return _end(run)
+    one = remake[0]
+    if run.saved(_MADE) == _made_for(run, one.name):
+        return _failed(
+            run,
+            f"StatefulSet {one.name} was made anew, and does not have the claim templates that it was given: see which"
+            " admission webhook changes StatefulSets",
+        )
+    if not one.settled:
+        return run.wait("StatefulSetBusy", f"waits for the controller of StatefulSet {one.name}", seconds=1.0)
+    pods = [pod for pod in run.world.pods if pod.stateful_set == one.name and not pod.deleting]
+    live = max((pod.ordinal + 1 for pod in pods), default=0)
+    saved = {
+        _SET: one.name,
+        _UID: one.uid,
+        _REPLICAS: str(max(one.replicas, live)),
+        _PODS: _told_apart(pods),
+    }
+    if any(run.saved(key) != value for key, value in saved.items()):
+        return run.go("Orphan", f"{one.name} is to be made anew with other claim templates", saved=saved)
+    return run.act(
+        OrphanStatefulSet(one.name, one.uid),
+        f"the claim templates of {one.name} cannot be changed: it is deleted without its pods, and made anew",
+        then="Recreate",
+        saved={_MADE: _made_for(run, one.name)},
+    )
+
+
+def _told_apart(pods: Iterable[PodView]) -> str:
+    """The same while the pods are."""
+    return hashlib.sha256(",".join(sorted(f"{pod.name}={pod.uid}" for pod in pods)).encode()).hexdigest()[:16]
+
+
+def _end(run: Run) -> Decision:
+    if run.saved(_DROPPED):
+        return _failed(run, run.saved(_DROPPED))
+    message = "claims ask for what spec says, and volumes have its size"
+    return run.finish(message, event=Event("VolumesExpanded", message))
+
+
+def _made_for(run: Run, name: str) -> str:
+    return next(
+        (
+            f"{name}: {dict(one.volume_sizes)} {dict(one.volume_attributes or {})}"
+            for one in run.desired.stateful_sets
+            if one.name == name
+        ),
+        "",
+    )
+
+
+def recreate(run: Run) -> Decision:
+    found = view.stateful_set(run.world, run.saved(_SET))
+    if found is None:
+        replicas = int(run.saved(_REPLICAS))
+        return run.act(
+            CreateStatefulSet(run.saved(_SET), replicas),
+            f"{run.saved(_SET)} is made anew with {replicas} replicas; its pods go on",
+            then="Adopt",
+        )
+    if found.uid != run.saved(_UID):
+        return run.go("Adopt", f"{found.name} is there again")
+    if found.deleting:
+        return run.wait_at_most(_patience(run), "RecreatingStatefulSet", f"waits until the old {found.name} is gone")
+    return run.forget(_MADE).go("Orphan", f"{found.name} was not deleted")
+
+
+def adopt(run: Run) -> Decision:
+    found = view.stateful_set(run.world, run.saved(_SET))
+    if found is None:
+        return run.go("Recreate", f"{run.saved(_SET)} is missing again")
+    pods = [pod for pod in run.world.pods if pod.stateful_set == found.name and not pod.deleting]
+    strangers = [pod.name for pod in pods if pod.owner_uid != found.uid]
+    if strangers or not found.settled:
+        waiting = ", ".join(strangers) or "its controller"
+        return run.wait_at_most(
+            _patience(run), "RecreatingStatefulSet", f"waits until {found.name} has taken over {waiting}"
+        )
+    same = run.saved(_PODS) == _told_apart(pods)
+    told = "; no pod was restarted" if same else ", though pods were started anew, or came or went, meanwhile"
+    event = Event("StatefulSetRecreated", f"{found.name} has its new claim templates{told}")
+    return run.forget(_SET, _UID, _REPLICAS, _PODS).go("Orphan", f"{found.name} is made anew{told}", event=event)
+
+
 _STEPS: Final = {
-    "Request": steps.request,
-    "Grow": steps.grow,
-    "Orphan": steps.orphan,
-    "Recreate": steps.recreate,
-    "Adopt": steps.adopt,
+    "Request": request,
+    "Grow": grow,
+    "Orphan": orphan,
+    "Recreate": recreate,
+    "Adopt": adopt,
 }

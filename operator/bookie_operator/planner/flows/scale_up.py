@@ -5,6 +5,9 @@ Invariants
   asked for; whatever else is left stops it, and somebody has to decide.
 - One patch makes all new bookies of a StatefulSet; those that were there are not touched.
 
+- A claim goes only if it was retired with a proof, belongs to this cluster, and a proof of this pass holds again.
+- A cookie goes only with such a proof too, and after the claims.
+
 Steps: `Audit` and `Clean` only if something is left, then `Grow`, then `Settle`.
 
 Threads: pure functions, any thread.
@@ -12,17 +15,25 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly, TriggerAudit, UndoDrain
+from bookie_operator.planner.actions import (
+    DeleteClaim,
+    DeleteCookie,
+    ScaleStatefulSet,
+    SetReadOnly,
+    TriggerAudit,
+    UndoDrain,
+)
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
-from bookie_operator.planner.flows import leftovers, rollout_state
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.run import Run, unknown_step
-from bookie_operator.world.facts import DrainPhase
-from bookie_operator.world.model import PodFault, StatefulSetView, World
+from bookie_operator.world.facts import DrainPhase, Proof
+from bookie_operator.world.model import ClaimView, PodFault, StatefulSetView, World
 
 AUDIT: Final = "Audit"
 CLEAN: Final = "Clean"
@@ -53,7 +64,7 @@ def begin(world: World, desired: Desired) -> Decision | None:
         if have is None or have.deleting or wanted.replicas <= have.replicas:
             continue
         pods = _pods(wanted.name, have.replicas, wanted.replicas)
-        refused = _would_fail(world, desired, have) or leftovers.refused(world, desired, pods)
+        refused = _would_fail(world, desired, have) or why_not_cleared(world, desired, pods)
         if refused is None:
             return _record(world, desired, wanted, have)
         blocked = blocked or refused
@@ -80,7 +91,7 @@ def _pods(name: str, first: int, end: int) -> list[str]:
 
 def _record(world: World, desired: Desired, wanted: DesiredStatefulSet, have: StatefulSetView) -> Record:
     pods = _pods(wanted.name, have.replicas, wanted.replicas)
-    step = AUDIT if leftovers.dirty(world, desired, pods) else GROW
+    step = AUDIT if dirty(world, desired, pods) else GROW
     saved = {
         _SET: wanted.name,
         _FROM: str(have.replicas),
@@ -106,7 +117,7 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
     for wanted in desired.stateful_sets:
         have = view.stateful_set(world, wanted.name)
         if have is not None and wanted.replicas > have.replicas:
-            left = leftovers.dirty(world, desired, _pods(wanted.name, have.replicas, wanted.replicas))
+            left = dirty(world, desired, _pods(wanted.name, have.replicas, wanted.replicas))
             found.update(desired.bookie_id(pod) for pod in left)
     return Needs(proofs=frozenset(found))
 
@@ -143,24 +154,24 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
 
 
 def _clean(world: World, desired: Desired, operation: Operation) -> Decision:
-    left = leftovers.dirty(world, desired, _new_pods(operation))
+    left = dirty(world, desired, _new_pods(operation))
     if not left:
         return Record(operations.stepped(world, operation, GROW), "nothing of earlier bookies is left")
-    refused = leftovers.refused(world, desired, left)
+    refused = why_not_cleared(world, desired, left)
     if refused is not None and refused.stalled:
         return Finish(operation, "Cancelled", refused.message)
     since = operations.read_time(operation.saved[_ASKED])
-    cleared = refused or leftovers.clear(world, desired, left[0], since)
+    cleared = refused or clear(world, desired, left[0], since)
     if isinstance(cleared, Act):
         return cleared
-    if cleared.reason == leftovers.AUDIT_PENDING and operations.overdue(world, operation, _ASK_AGAIN_SECONDS):
+    if cleared.reason == AUDIT_PENDING and operations.overdue(world, operation, _ASK_AGAIN_SECONDS):
         return Record(operations.stepped(world, operation, AUDIT), "the audit did not come: it is asked for again")
     late = operations.overdue(world, operation, world.cluster.spec.decommission.stall_seconds)
     return operations.wait(operation, cleared.reason, cleared.message, seconds=cleared.seconds, stalled=late)
 
 
 def _grow(world: World, desired: Desired, operation: Operation, have: StatefulSetView) -> Decision:
-    if leftovers.dirty(world, desired, _pods(have.name, have.replicas, int(operation.saved[_TO]))):
+    if dirty(world, desired, _pods(have.name, have.replicas, int(operation.saved[_TO]))):
         return Record(operations.stepped(world, operation, AUDIT), "something of an earlier bookie appeared")
     if world.facts is None:
         return operations.wait(operation, "MetadataUnreachable", world.facts_error or "nobody reaches the metadata")
@@ -225,3 +236,88 @@ def _undo_drain(world: World, desired: Desired, operation: Operation, pods: list
 
 def _undone(operation: Operation, pod: str, what: str) -> Operation:
     return operation.model_copy(update={"saved": {**operation.saved, f"{_UNDONE}{pod}": what}})
+
+
+AUDIT_PENDING: Final = "AuditPending"
+
+
+def dirty(world: World, desired: Desired, pods: Sequence[str]) -> list[str]:
+    """Those of the pods of which a claim or a cookie is left, in their order."""
+    cookies = world.facts.cookies if world.facts is not None else frozenset()
+    return [pod for pod in pods if view.claims_of(world, pod) or desired.bookie_id(pod) in cookies]
+
+
+def why_not_cleared(world: World, desired: Desired, pods: Sequence[str]) -> Wait | None:
+    """Why bookies of these names cannot be made (yet); None: what is left of them, if anything, can be cleared."""
+    if world.facts is None:
+        why = world.facts_error or "nobody reaches the metadata service"
+        return Wait("MetadataUnreachable", f"cannot tell whether cookies of earlier bookies are left: {why}")
+    for pod in dirty(world, desired, pods):
+        found = _claims_refused(world, pod) or _proof_refused(world, desired, pod)
+        if found is not None:
+            return found
+    return None
+
+
+def _claims_refused(world: World, pod: str) -> Wait | None:
+    for claim in view.claims_of(world, pod):
+        if not claim.deleting and not _retired(world, claim):
+            return Wait(
+                "LeftoverClaims",
+                f"claim {claim.name} of an earlier {pod} is not marked as retired with a proof, so it may hold the "
+                "last copy of a ledger: delete it if nobody needs its data, or leave spec.replicas as it was",
+                seconds=30.0,
+                stalled=True,
+            )
+    return None
+
+
+def _retired(world: World, claim: ClaimView) -> bool:
+    own = world.cluster.status.instance_id
+    return claim.retired and bool(claim.retired_proof) and bool(own) and claim.instance_id == own
+
+
+def _proof_refused(world: World, desired: Desired, pod: str) -> Wait | None:
+    bookie_id = desired.bookie_id(pod)
+    proof = world.proofs.get(bookie_id)
+    if proof is None:
+        return Wait("ProofUnknown", f"cannot tell whether ledgers need what is left of {bookie_id}", seconds=10.0)
+    if proof.auditor is None:
+        return Wait(
+            "NoAuditor",
+            f"no auditor is elected, so nobody can prove that no ledger needs what is left of {bookie_id}: enable "
+            "spec.autorecovery, and see that it runs",
+            seconds=30.0,
+            stalled=True,
+        )
+    if proof.registered:
+        return Wait("StillRegistered", f"{bookie_id} is still registered", seconds=10.0)
+    if proof.ledgers or proof.marks:
+        return Wait(
+            "LeftoverBookie",
+            f"{proof.ledgers} ledgers still name {bookie_id}, an earlier bookie of this name ({proof.marks} of them "
+            "are marked as under-replicated): auto-recovery has to copy them first; until then leave spec.replicas as "
+            "it was",
+            seconds=60.0,
+            stalled=True,
+        )
+    return None
+
+
+def clear(world: World, desired: Desired, pod: str, since: float) -> Act | Wait:
+    """Delete the next thing that is left of it, if an audit newer than `since` agrees; who calls asked
+    `why_not_cleared`."""
+    bookie_id = desired.bookie_id(pod)
+    proof: Proof | None = world.proofs.get(bookie_id)
+    if proof is None or not proof.holds(instance_id=world.cluster.status.instance_id, drained_since=since):
+        return Wait(AUDIT_PENDING, f"waits for an audit, to prove that no ledger needs what is left of {bookie_id}")
+    left = view.claims_of(world, pod)
+    for claim in left:
+        if not claim.deleting:
+            return Act(
+                DeleteClaim(claim.name, claim.uid, proof),
+                f"claim {claim.name} was retired, and no ledger names {bookie_id}",
+            )
+    if left:
+        return Wait("ClaimsTerminating", f"waits for claim {left[0].name} to be gone")
+    return Act(DeleteCookie(bookie_id, proof), f"an earlier {bookie_id} left its cookie, and no ledger names it")

@@ -6,21 +6,145 @@ Invariants
 - An object that is not the BookieJob's own is neither changed nor removed.
 - A Job is removed only after its outcome stands in the status that was read.
 
-Threads: pure functions, any thread.
+A job says in two ways what came of its run: the exit code of its container (0; 2: it did its work and found something;
+else it failed), and the result row, one line of JSON, the last line of its termination message.
+
+Threads: values and pure functions, any thread.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from bookie_operator.crds.job_spec import ConcurrencyPolicy
-from bookie_operator.crds.job_status import HISTORY, Run, RunOutcome
+from bookie_operator.crds.job_status import HISTORY, ActiveRun, Run, RunOutcome
 from bookie_operator.planner.decision import Event, EventType
-from bookie_operator.planner.jobs import runs
-from bookie_operator.planner.jobs.desired import Blocker, DesiredJob, JobPlan, Removal, Suspension
 from bookie_operator.planner.operations import written
-from bookie_operator.world.job_model import JobWorld, ObjectView, RunView
+from bookie_operator.world.job_model import JobWorld, ObjectView, RunState, RunView
+
+FINDINGS_EXIT: Final = 2
+_MOST_KEYS: Final = 64
+_MESSAGE: Final = 1000
+_SILENT: Final = "its pod was deleted, and with it what it told"
+
+
+def is_over(run: RunView) -> bool:
+    return run.state is not RunState.RUNNING
+
+
+def result_row(told: str) -> Mapping[str, Any] | None:
+    """None: the message does not end in one. Keys without a value are left out."""
+    line = told.strip().rpartition("\n")[2].strip()
+    if not line.startswith("{"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return {key: row[key] for key in list(row)[:_MOST_KEYS] if row[key] is not None}
+
+
+def ended(run: RunView) -> Run:
+    """How a run that is over stands in the history."""
+    outcome, message = _outcome(run)
+    return Run(
+        job=run.name,
+        uid=run.uid,
+        started_at=written(run.created_at),
+        finished_at=written(run.finished_at) if run.finished_at is not None else "",
+        outcome=outcome,
+        message=message[:_MESSAGE],
+    )
+
+
+def lost(run: ActiveRun, now: float, message: str) -> Run:
+    """A run whose Job is not there any more, and whose end nobody saw."""
+    return Run(
+        job=run.job,
+        uid=run.uid,
+        started_at=run.started_at,
+        finished_at=written(now),
+        outcome=RunOutcome.UNKNOWN,
+        message=message,
+    )
+
+
+def _outcome(run: RunView) -> tuple[RunOutcome, str]:
+    row = result_row(run.told)
+    if run.state is RunState.COMPLETE:
+        return RunOutcome.SUCCEEDED, ""
+    if run.exit_code == FINDINGS_EXIT and row is not None:
+        return RunOutcome.FINDINGS, str(row.get("error") or "")
+    if row is not None and row.get("error"):
+        return RunOutcome.FAILED, str(row["error"])
+    last_words = "" if row is not None else run.told.strip().rpartition("\n")[2].strip()
+    code = f"exit code {run.exit_code}" if run.exit_code is not None else ""
+    return RunOutcome.FAILED, "; ".join(part for part in (run.message, last_words or code) if part) or _SILENT
+
+
+@dataclass(frozen=True)
+class DesiredJob:
+    """Names and hashes of the objects that the builders make."""
+
+    support: Mapping[str, str]
+    """`Kind/name` to hash, in the order in which they are applied."""
+    runner: str
+    """`CronJob/name`, or `Job/name` of one that runs once."""
+    runner_hash: str
+    template_hash: str
+    """Of the specification of the runs."""
+    inputs: str = ""
+    """Of what people asked for, as far as the one run is made of it; empty: there is a schedule."""
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """The runner is to be stopped, or to go on."""
+
+    key: str
+    uid: str
+    suspended: bool
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Nobody needs this object any more."""
+
+    key: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Why no run can begin."""
+
+    reason: str
+    """One word in camel case."""
+    message: str
+    stalled: bool = False
+    """It needs a person."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Everything of it is safe to be done again: names are fixed, deletions and changes name the UID."""
+
+    apply: tuple[str, ...] = ()
+    """Keys of desired objects, in this order."""
+    suspension: Suspension | None = None
+    removals: tuple[Removal, ...] = ()
+    blocker: Blocker | None = None
+    ended: tuple[Run, ...] = ()
+    """Runs that are over, and do not stand in `status.history` yet; the oldest first."""
+    result: Mapping[str, object] | None = None
+    """The result row of the newest of them that gave one."""
+    events: tuple[Event, ...] = ()
+    seconds: float = 30.0
+    """Until the next pass, if nothing is heard before."""
+
 
 REST_S: Final = 30.0
 _BLOCKED_S: Final = 5.0
@@ -68,9 +192,9 @@ def _ended(world: JobWorld) -> Iterator[Run]:
         if active.uid not in there and active.uid not in recorded:
             replaced = world.job.spec.concurrency_policy is ConcurrencyPolicy.REPLACE and world.job.spec.scheduled
             by_the_next = ", maybe by the next run," if replaced else ""
-            yield runs.lost(active, world.now, f"its Job was deleted{by_the_next} before anybody had seen how it ended")
-    fresh = [run for run in world.runs if runs.is_over(run) and run.uid not in recorded and not _forgotten(world, run)]
-    yield from (runs.ended(run) for run in sorted(fresh, key=lambda run: run.finished_at or world.now))
+            yield lost(active, world.now, f"its Job was deleted{by_the_next} before anybody had seen how it ended")
+    fresh = [run for run in world.runs if is_over(run) and run.uid not in recorded and not _forgotten(world, run)]
+    yield from (ended(run) for run in sorted(fresh, key=lambda run: run.finished_at or world.now))
 
 
 def _forgotten(world: JobWorld, run: RunView) -> bool:
@@ -82,7 +206,7 @@ def _forgotten(world: JobWorld, run: RunView) -> bool:
 
 def _last_row(world: JobWorld, over: tuple[Run, ...]) -> Mapping[str, object] | None:
     told = {run.uid: run.told for run in world.runs}
-    rows = (runs.result_row(told.get(run.uid, "")) for run in reversed(over))
+    rows = (result_row(told.get(run.uid, "")) for run in reversed(over))
     return next((row for row in rows if row is not None), None)
 
 
@@ -142,7 +266,7 @@ def _suspension(world: JobWorld, blocker: Blocker | None, apply: tuple[str, ...]
                 return Suspension(key, live.uid, wanted) if live.suspended != wanted else None
         return None
     for run in world.runs:
-        if not runs.is_over(run) and not run.deleting and run.suspended != spec.suspend:
+        if not is_over(run) and not run.deleting and run.suspended != spec.suspend:
             return Suspension(f"Job/{run.name}", run.uid, spec.suspend)
     return None
 
@@ -221,6 +345,6 @@ def _events(world: JobWorld, over: tuple[Run, ...], blocker: Blocker | None) -> 
 
 
 def _seconds(world: JobWorld, blocker: Blocker | None) -> float:
-    times = [_expires_at(world, run) - world.now for run in world.runs if runs.is_over(run)]
+    times = [_expires_at(world, run) - world.now for run in world.runs if is_over(run)]
     times = [max(seconds, 0.2) for seconds in times]
     return min([_BLOCKED_S if blocker is not None else REST_S, *times])

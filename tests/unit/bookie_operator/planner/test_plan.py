@@ -9,10 +9,9 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
-from bookie_operator.planner import steadiness
 from bookie_operator.planner.actions import ApplyObjects, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Rest, Wait
-from bookie_operator.planner.plan import plan
+from bookie_operator.planner.plan import plan, unsteady
 from bookie_operator.world.facts import BookieFacts
 from bookie_operator.world.model import RefusedAction, World
 from tests.support.operator_sim import Simulation, resting, spec
@@ -293,7 +292,7 @@ def test_an_unfinished_step_is_told_by_what_is_missing() -> None:
         "AutorecoveryNotReady": replace(world, autorecovery=replace(world.autorecovery, ready=0)),
     }
     for wanted, changed in cases.items():
-        found = steadiness.unsteady(changed, sim.desired())
+        found = unsteady(changed, sim.desired())
         assert reason(found) == wanted
 
 
@@ -306,6 +305,6 @@ def test_a_bookie_that_is_read_only_though_it_has_room_is_told_with_the_remedy(u
     bookie_id = sim.desired().bookie_id(name)
     facts = replace(world.facts, read_only=frozenset({bookie_id}), writable=world.facts.writable - {bookie_id})
     told = BookieFacts(read_only=True, used_bytes=int(used), total_bytes=100, used_percent=used)
-    found = steadiness.unsteady(replace(world, facts=facts, bookies={name: told}), sim.desired())
+    found = unsteady(replace(world, facts=facts, bookies={name: told}), sim.desired())
     assert found is not None
     assert words in found.message

@@ -18,7 +18,7 @@ from bookie_operator.planner.actions import (
 )
 from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
 from bookie_operator.planner.flows import expand
-from bookie_operator.planner.flows.expand_steps import ATTEMPTS
+from bookie_operator.planner.flows.expand import ATTEMPTS
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import ClaimView, ResizeState, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.planner import holding, steadiness
+from bookie_operator.planner import holding, plan
 from bookie_operator.planner.actions import ApplyObjects, CreateStatefulSet, DeleteObject, EvictPod, ScaleStatefulSet
 from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.flows import support
@@ -202,11 +202,11 @@ def test_it_waits_with_the_bookies_for_what_another_operator_makes() -> None:
 def test_pods_that_are_not_ready_are_told() -> None:
     sim = resting(gateway=ON)
     world = sim.world()
-    assert steadiness.unsteady(world, sim.desired()) is None
-    found = steadiness.unsteady(replace(world, gateway=replace(world.gateway, ready=0)), sim.desired())
+    assert plan.unsteady(world, sim.desired()) is None
+    found = plan.unsteady(replace(world, gateway=replace(world.gateway, ready=0)), sim.desired())
     assert isinstance(found, Wait)
     assert (found.reason, found.message) == ("GatewayNotReady", "waits for 2 gateway pods")
-    assert steadiness.unsteady(replace(world, gateway=DeploymentView(pods=2)), sim.desired()) is None
+    assert plan.unsteady(replace(world, gateway=DeploymentView(pods=2)), sim.desired()) is None
 
 
 # --- the cluster is deleted -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet, SetReadOnly, UndoDrain
 from bookie_operator.planner.decision import Act, Finish, Wait
-from bookie_operator.planner.flows import leftovers, scale_up
+from bookie_operator.planner.flows import scale_up
 from bookie_operator.world.facts import DrainPhase, Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import Refused, SimDrain, SimLedger
@@ -141,7 +141,7 @@ def test_what_a_proof_says_of_a_leftover(proof: Proof | None, reason: str | None
     sim = resting()
     sim.bookkeeper.cookies[sim.desired().bookie_id(NEW)] = "old"
     world = replace(sim.world(), proofs={sim.desired().bookie_id(NEW): proof})
-    found = leftovers.refused(world, sim.desired(), [NEW])
+    found = scale_up.why_not_cleared(world, sim.desired(), [NEW])
     assert (found.reason if found else None) == reason
     assert (found.stalled if found else False) == stalled
 

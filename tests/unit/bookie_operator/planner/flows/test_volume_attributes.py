@@ -12,7 +12,7 @@ from bookie_operator.planner.actions import CreateStatefulSet, EvictPod, ExpandC
 from bookie_operator.planner.decision import Act, Finish, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import expand, volume_attributes
-from bookie_operator.planner.flows.expand_steps import ATTEMPTS
+from bookie_operator.planner.flows.expand import ATTEMPTS
 from bookie_operator.world.model import AttributesView, ModifyState, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
