@@ -7,8 +7,7 @@ records.py     what jobs keep in the metadata service
 findings.py    findings of jobs that move ledgers
 registry.py    jobs by name, found in the packages beside this one
 result.py      the result row, findings, exit codes
-progress.py    what is shown while a job runs
 tasks.py       pieces of work on Spark: bounded, throttled, each with its own outcome
-context.py     what a job is given; the SparkSession
+context.py     what a job is given; the SparkSession; what is shown while a job runs
 command.py     the command line, what happens around a job, and findings as Parquet
 """

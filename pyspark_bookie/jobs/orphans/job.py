@@ -1,42 +1,190 @@
 """The job `orphans`: ledgers are searched by tasks, segments of manifests and files of offloads by the driver.
 
-Driver only.
+Orphaned ledgers are found by their owners' lists, and removed under a guard. Invariants
+- Only a ledger that its owner does not list, and that is old enough by its own metadata, is an orphan; one whose age
+  nobody knows is left alone.
+- Before a ledger is removed its metadata say so, then the owner's list is read once more, and it is removed only in the
+  version that was judged (`bookie_client.streams.publishing`).
+
+Format of the detail report: `table_of`; `thing` is a ledger id, a segment's name or a path.
+
+The job belongs to the driver, `search_ledgers` to an event loop.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.client import Client
+from bookie_client.streams.publishing import going, staying
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.errors import NotThere, PodkeeperError
+from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, NotThere, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import STREAM_SEGMENT
+from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.orphans.finding import (
-    DEFAULT_KINDS,
-    KINDS,
-    OF_LEDGERS,
-    OFFLOADS,
-    STREAM_SEGMENTS,
-    Fate,
-    Orphan,
-    table_of,
-)
-from pyspark_bookie.jobs.orphans.ledgers import Search, search_unit
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, chosen_ids, light_units
+from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
+from pyspark_bookie.jobs.owners.index import OwnerKind, Owners, Ownership, Standing
+from pyspark_bookie.jobs.replicas.units import Planned, Unit, chosen_ids, light_units, size_of
 
 if TYPE_CHECKING:
-    from bookie_client.client import Client
+    import pyarrow as pa
+
+SINK_ATTEMPTS: Final = "sink-attempts"
+STREAM_LEDGERS: Final = "stream-ledgers"
+STREAM_SEGMENTS: Final = "stream-segments"
+OFFLOADS: Final = "offload-files"
+GONE_STREAMS: Final = "gone-streams"
+MANAGED_LEDGERS: Final = "managed-ledgers"
+KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS, GONE_STREAMS, MANAGED_LEDGERS)
+DEFAULT_KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS)
+OF_LEDGERS: Final = frozenset({SINK_ATTEMPTS, STREAM_LEDGERS, GONE_STREAMS, MANAGED_LEDGERS})
+
+
+class Fate(Enum):
+    """What became of it."""
+
+    FOUND = "FOUND"
+    REMOVED = "REMOVED"
+    KEPT = "KEPT"
+    """It was to be removed, and something spoke against it at the last moment, or it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """`nbytes`: of all copies; 0 where nobody knows. `created_ms`: since 1970; None: not known."""
+
+    kind: str
+    thing: str
+    owner: str
+    nbytes: int
+    created_ms: int | None
+    fate: Fate
+    detail: str
+
+
+def table_of(orphans: Iterable[Orphan]) -> pa.Table:
+    """The detail report."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("kind", pa.string()),
+            ("thing", pa.string()),
+            ("owner", pa.string()),
+            ("bytes", pa.int64()),
+            ("created", pa.timestamp("ms", "UTC")),
+            ("fate", pa.string()),
+            ("detail", pa.string()),
+        ]
+    )
+    rows = [
+        {
+            "kind": each.kind,
+            "thing": each.thing,
+            "owner": each.owner,
+            "bytes": each.nbytes,
+            "created": each.created_ms,
+            "fate": each.fate.value,
+            "detail": each.detail,
+        }
+        for each in orphans
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+READ_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What all pieces share. `before_ms`: only ledgers made until then."""
+
+    kinds: frozenset[str]
+    before_ms: int
+    remove: bool
+    managed_ledgers: str
+
+
+@dataclass(slots=True)
+class Searched:
+    """`standings`: how many ledgers of each were looked at."""
+
+    ledgers: int = 0
+    young: int = 0
+    standings: Counter[str] = field(default_factory=Counter)
+    orphans: list[Orphan] = field(default_factory=list)
+
+
+def search_unit(search: Search, unit: Unit, environment: TaskEnvironment) -> Searched:
+    """The task."""
+    return environment.client().run(lambda client: search_ledgers(client, search, unit))
+
+
+async def search_ledgers(client: Client, search: Search, unit: Unit) -> Searched:
+    """The same on a client's event loop. Raises `MetadataUnavailable`."""
+    owners = Owners(client, search.managed_ledgers, among=[each.ledger_id for each in unit.slices])
+    result = Searched()
+    for each in unit.slices:
+        try:
+            stored = await client.stored_metadata(each.ledger_id)
+        except (NoSuchLedger, MetadataDamaged):
+            continue  # an audit tells of damaged metadata
+        metadata = stored.value
+        result.ledgers += 1
+        ownership = await owners.of(metadata)
+        result.standings[ownership.standing.value] += 1
+        kind = kind_of(ownership)
+        if ownership.standing is not Standing.ORPHAN or kind not in search.kinds:
+            continue
+        if metadata.ctime is None or metadata.ctime > search.before_ms:
+            result.young += 1
+            continue
+        fate, detail = Fate.FOUND, ownership.detail
+        if search.remove:
+            fate, detail = await _remove(client, owners, stored, detail)
+        nbytes = size_of(metadata).replica_bytes
+        result.orphans.append(
+            Orphan(kind, str(metadata.ledger_id), ownership.name, nbytes, metadata.ctime, fate, detail)
+        )
+    return result
+
+
+def kind_of(ownership: Ownership) -> str:
+    """The kind of orphan that a ledger would be."""
+    if ownership.kind is OwnerKind.MANAGED_LEDGER:
+        return MANAGED_LEDGERS
+    if ownership.is_gone:
+        return GONE_STREAMS
+    return SINK_ATTEMPTS if ownership.by_sink else STREAM_LEDGERS
+
+
+async def _remove(client: Client, owners: Owners, stored: Versioned[LedgerMetadata], detail: str) -> tuple[Fate, str]:
+    metadata = stored.value
+    try:
+        marked = await going(client, stored)
+        await owners.forget(metadata)
+        now = await owners.of(metadata)
+        if now.standing is not Standing.ORPHAN:
+            await staying(client, marked)
+            return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
+        await client.metadata_service.ledgers.delete_this(marked)
+    except MetadataError as error:
+        return Fate.KEPT, f"it was not removed: {error}"
+    return Fate.REMOVED, detail
+
 
 LEDGERS: Final = 1_000
 """Of one piece."""

@@ -2,9 +2,8 @@
 
 findings.py     what is found, and the table of it
 coverage.py     pure: what a bookie lists, against what it should hold
-digests.py      pure: batches of entries, verified as a whole
 listing.py      what bookies say that they store
-deep.py         one replica, read in full
+deep.py         one replica, read in full, batches of its entries verified as a whole
 inspection.py   one ledger at all its bookies, and once more before anybody is accused
 compare.py      replicas that are undamaged, and yet not the same
 placement.py    ensembles, held against a placement policy

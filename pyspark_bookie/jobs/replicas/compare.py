@@ -28,8 +28,7 @@ from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError, TooManyRequests
 from pyspark_bookie.jobs.replicas.coverage import runs_of_entries
-from pyspark_bookie.jobs.replicas.deep import BLOCK, BUSY_SECONDS, BUSY_TRIES
-from pyspark_bookie.jobs.replicas.digests import BatchVerifier
+from pyspark_bookie.jobs.replicas.deep import BLOCK, BUSY_SECONDS, BUSY_TRIES, BatchVerifier
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions
 

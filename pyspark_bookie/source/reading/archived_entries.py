@@ -62,7 +62,7 @@ class ArchivedEntries(Sequence[LedgerEntry]):
             yield self._part(start, end)
             start = end
 
-    # --- columns, see `columns` -----------------------------------------------------------------------------------
+    # --- columns, see `EntryColumns` ------------------------------------------------------------------------------
 
     def sizes(self) -> npt.NDArray[np.int32]:
         return np.diff(self._bounds)

@@ -15,6 +15,7 @@ Event loop of the client only.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -31,14 +32,19 @@ from bookie_protocol.errors import (
     StorageFault,
 )
 from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.parts import ArchiveDamaged, read_entries
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
+from pyspark_bookie.source.reading.archived_entries import ArchivedEntries
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.replicas import replica_chunks
 from pyspark_bookie.source.snapshots import moved_snapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from bookie_client.client import Client
     from bookie_client.reading.handle import LedgerReader
 
@@ -178,7 +184,7 @@ class _Moved(Exception):
 
 async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk, None]:
     """As `archive_chunks`; what is damaged is told in a row, or ends the read."""
-    from pyspark_bookie.source.reading.archive import archive_chunks
+    from pyspark_bookie.source.reading.ranges import archive_chunks
 
     first = wanted.first
     async with aclosing(archive_chunks(wanted, options)) as found:
@@ -292,3 +298,47 @@ def _origins(reader: LedgerReader, origins: Origins | None, entries: Sequence[Le
             )
         )
     return rows
+
+
+AT_A_TIME: Final = 4
+_reads = threading.BoundedSemaphore(AT_A_TIME)
+
+
+async def archive_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk | ArchiveDamaged, None]:
+    """Ranges of archived ledgers as chunks of rows.
+
+    Files are read by threads beside the event loop, and entries stay in Arrow's buffers until they are copied into
+    their record batch.
+
+    Invariants
+    - What is damaged, missing or out of reach is told with the ledger and the file. Only what is damaged is lost; a
+      file that is missing or out of reach is an error, whatever `failOnDataLoss` says.
+    - At most `AT_A_TIME` row groups of a process are being read at the same time.
+
+    Each entry once, in order; in place of what is damaged what is wrong, and up to where. Raises
+    `ArchivedFileMissing`, `ArchiveUnavailable`, `PodkeeperSparkError` for an archive that cannot be used here.
+
+    Event loop of the client; the threads run `read_entries` alone.
+    """
+    ledger = wanted.ledger.archive
+    assert ledger is not None
+    files = await asyncio.to_thread(Files, ledger.target, f"the archive of ledger {ledger.ledger_id}")
+    origin = RowOrigin(f"archive:{ledger.target}")
+    first = wanted.first
+    while first <= wanted.last:
+        batches = read_entries(files, ledger, first, wanted.last)
+        try:
+            while (batch := await asyncio.to_thread(_next, batches)) is not None:
+                for entries in ArchivedEntries.of(ledger.ledger_id, batch).pieces(options.arrow_batch_bytes):
+                    origins = [origin] * len(entries) if options.has_metadata_column else None
+                    first = entries.first + len(entries)
+                    yield Chunk(wanted.ledger, entries, origins)
+            return
+        except ArchiveDamaged as error:
+            yield error
+            first = error.last + 1
+
+
+def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    with _reads:
+        return next(batches, None)

@@ -8,8 +8,7 @@ from typing import Any
 
 from bookie_client import BlockingClient
 from pyspark_bookie.jobs.framework.arguments import parse
-from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.progress import Progress
+from pyspark_bookie.jobs.framework.context import JobContext, Progress
 from pyspark_bookie.jobs.framework.registry import find_job
 from pyspark_bookie.jobs.framework.result import JobResult
 from tests.support.ledger_shelf import LedgerShelf

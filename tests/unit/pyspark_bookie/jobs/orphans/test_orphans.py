@@ -13,10 +13,18 @@ from bookie_client.streams.publishing import going, own_ledgers, published
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
-from pyspark_bookie.jobs.orphans import ledgers
-from pyspark_bookie.jobs.orphans.finding import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS, Fate, table_of
-from pyspark_bookie.jobs.orphans.job import stream_segments
-from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
+from pyspark_bookie.jobs.orphans import job
+from pyspark_bookie.jobs.orphans.job import (
+    GONE_STREAMS,
+    KINDS,
+    SINK_ATTEMPTS,
+    STREAM_LEDGERS,
+    Fate,
+    Search,
+    search_ledgers,
+    stream_segments,
+    table_of,
+)
 from pyspark_bookie.jobs.owners.index import Owners, Standing
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState
@@ -192,7 +200,7 @@ async def test_a_ledger_that_was_published_at_the_last_moment_is_kept(models, mo
             await streams.publish("orders", [PublishedLedger(attempt, 1, stored.value.length)])
             return await going(client, stored)
 
-        monkeypatch.setattr(ledgers, "going", publishing)
+        monkeypatch.setattr(job, "going", publishing)
         (orphan,) = (await searched(client, search(remove=True))).orphans
         assert orphan.fate is Fate.KEPT
         assert (await client.metadata(attempt)).length

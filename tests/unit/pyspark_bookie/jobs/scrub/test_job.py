@@ -14,8 +14,7 @@ from bookie_protocol.errors import MetadataDamaged
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.replicas.units import Slice
-from pyspark_bookie.jobs.scrub.job import ScrubArguments, pass_name, pieces
-from pyspark_bookie.jobs.scrub.progress_record import KIND, PassRecord
+from pyspark_bookie.jobs.scrub.job import KIND, PassRecord, ScrubArguments, pass_name, pieces
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_process import ServeProcess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +13,14 @@ from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.dlog import DlogDecoder
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.pulsar import PulsarDecoder
-from pyspark_bookie.source.reading.arrow import batches
+from pyspark_bookie.source.reading import arrow
+from pyspark_bookie.source.reading.arrow import LARGE, batches, columns_of
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.decoded import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support import dlog_entries
 from tests.support.pulsar_entries import batch, entry
+from tests.unit.bookie_client.reading.test_entry import batch_of
 from tests.unit.pyspark_bookie.source.test_planning import ledger
 
 
@@ -154,3 +157,37 @@ def test_what_is_no_log_record_ends_a_strict_read():
         PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
     ):
         list(decoded_batches([dlog_chunk()], DlogDecoder(), schema(decode="dlog"), 10, strict=True))
+
+
+def taken(entries):
+    """Sizes, payloads one behind the other, last adds confirmed."""
+    found = columns_of(entries)
+    sizes, lacs = found.sizes(), found.lacs()
+    assert (sizes.dtype, lacs.dtype) == (np.int32, np.int64)
+    values = np.full(int(sizes.sum()), 255, np.uint8)
+    found.copy_payloads(values)
+    return sizes.tolist(), values.tobytes(), lacs.tolist()
+
+
+ANY = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
+OF_ONE_SIZE = st.integers(0, 40).flatmap(
+    lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=12)
+)
+
+
+@given(
+    payloads=ANY | OF_ONE_SIZE, in_front=st.binary(max_size=9), cut=st.tuples(st.integers(0, 11), st.integers(1, 12))
+)
+def test_they_are_those_of_the_entries(payloads, in_front, cut):
+    batch, expected = batch_of(payloads, in_front)
+    wanted = [len(each) for each in payloads], b"".join(payloads), [entry.lac for entry in expected]
+    assert taken(batch) == taken(expected) == wanted
+    start, stop = min(cut[0], len(batch) - 1), max(cut[0] + 1, cut[1])
+    assert taken(batch[start:stop]) == taken(expected[start:stop])
+
+
+@pytest.mark.parametrize("sizes", [[LARGE, LARGE + 1], [3 * LARGE, 0, 1]])
+def test_large_ones_of_different_sizes(monkeypatch, sizes):
+    monkeypatch.setattr(arrow._Packed, "_gathered", lambda self: pytest.fail("large payloads are not gathered"))
+    batch, expected = batch_of([bytes([number + 1]) * size for number, size in enumerate(sizes)])
+    assert taken(batch) == taken(expected)

@@ -3,7 +3,7 @@
 import pytest
 
 from bookie_protocol.digest import DigestType, digest_manager
-from pyspark_bookie.jobs.replicas.digests import FINGERPRINT_SIZE, BatchVerifier, checksum
+from pyspark_bookie.jobs.replicas.deep import FINGERPRINT_SIZE, BatchVerifier, checksum
 
 TYPES = list(DigestType)
 
