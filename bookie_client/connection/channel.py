@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
-from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.latency import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
 from bookie_protocol.addresses import host_and_port

@@ -25,7 +25,7 @@ from typing import Final, cast
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.incoming import IncomingAnswers
-from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.latency import Lateness
 from bookie_client.connection.outstanding import Outstanding
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker

@@ -29,7 +29,7 @@ from typing import Final
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
-from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.latency import Lateness
 from bookie_client.connection.outstanding import Outstanding, SameKey
 from bookie_client.connection.request import BookieRequest
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length

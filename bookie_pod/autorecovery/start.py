@@ -22,7 +22,7 @@ from bookie_client.replication.report import LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
-from bookie_pod.autorecovery.auditor.status import AuditorStatus
+from bookie_pod.autorecovery.auditor.term import AuditorStatus
 from bookie_pod.autorecovery.copy_options import copying_throttle, replication_options
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts

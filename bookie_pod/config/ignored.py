@@ -20,8 +20,7 @@ from typing import Final
 
 from bookie_pod.config.keys import keys_of
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.config.sections.ledger_storage import DbStorageConfig, RocksDbConfig, StorageEngine
-from bookie_pod.config.sections.sorted_storage import SortedStorageConfig
+from bookie_pod.config.sections.ledger_storage import DbStorageConfig, RocksDbConfig, SortedStorageConfig, StorageEngine
 
 _NAMES: Final = frozenset(
     {

@@ -16,10 +16,15 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.config.sections.gc import DisksConfig, GcConfig
 from bookie_pod.config.sections.journal import DirectoriesConfig, JournalConfig
-from bookie_pod.config.sections.ledger_storage import DbStorageConfig, LedgerStorageConfig, RocksDbConfig
+from bookie_pod.config.sections.ledger_storage import (
+    DbStorageConfig,
+    IntegrityConfig,
+    LedgerStorageConfig,
+    RocksDbConfig,
+    SortedStorageConfig,
+)
 from bookie_pod.config.sections.network import NetworkConfig, ThreadsConfig
 from bookie_pod.config.sections.placement import PlacementConfig
-from bookie_pod.config.sections.recovery import IntegrityConfig
 from bookie_pod.config.sections.security import AuthConfig, MetadataConfig, TlsConfig
 from bookie_pod.config.sections.service import (
     AccessConfig,
@@ -30,7 +35,6 @@ from bookie_pod.config.sections.service import (
     MetricsConfig,
     NodeConfig,
 )
-from bookie_pod.config.sections.sorted_storage import SortedStorageConfig
 
 
 def _nothing() -> Mapping[str, str]:

@@ -1,10 +1,9 @@
 """The gateway: `LedgerService` over gRPC, for languages that have no client of their own.
 
     service.py    the calls: what is checked, limited and told of every one of them
-    appending.py  one Append call: batches in, acknowledgements out
+    appending.py  one Append call: batches in, acknowledgements out; bytes of appends under way, all calls together
     reading.py    Read and Tail: entries as responses of a bounded size
     writers.py    the writers that are kept between calls, and their end
-    budget.py     bytes of appends that may be under way, all calls together
     messages.py   requests and metadata between protobuf and the client
     status.py     errors as gRPC statuses
     gateway.py    the whole, as the node starts and stops it

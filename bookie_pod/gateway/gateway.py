@@ -21,7 +21,7 @@ from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.client_options import client_options
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.gateway.budget import ByteBudget
+from bookie_pod.gateway.appending import ByteBudget
 from bookie_pod.gateway.reading import LARGEST_WINDOW_BYTES
 from bookie_pod.gateway.service import GatewayParts, LedgerService
 from bookie_pod.gateway.writers import OpenWriters

@@ -29,8 +29,7 @@ from bookie_pod.audit import audited, audited_failure, changing
 from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
-from bookie_pod.gateway.appending import AppendCall
-from bookie_pod.gateway.budget import ByteBudget
+from bookie_pod.gateway.appending import AppendCall, ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
 from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, responses, small_window, window
 from bookie_pod.gateway.status import status_of

@@ -40,9 +40,8 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
-from bookie_pod.node.durability import Durability
+from bookie_pod.node.durability import DirtyMarker, Durability
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.identity.earlier_life import older_ledgers
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 from bookie_protocol.errors import V3Status
+from bookie_protocol.traffic_class import BATCH_CONTEXT
 from bookie_protocol.wire.framing import LENGTH
-from bookie_protocol.wire.traffic_class import BATCH_CONTEXT
 from bookie_protocol.wire.varint import encode_varint
 
 FENCE: Final = 0x1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.storage.engines.names import KNOWN_ENGINES, short_name
+from bookie_pod.storage.engines.detection import KNOWN_ENGINES, short_name
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from tests.support.served_bookie import RawClient, ServedBookie
 

@@ -15,7 +15,7 @@ from bookie_client import Client, ClientOptions
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.control import force_checks
 from bookie_pod.autorecovery.auditor.runs import Check, Finished
-from bookie_pod.autorecovery.auditor.status import CheckStatus
+from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry

@@ -13,7 +13,7 @@ from bookie_operator.crds.cluster_status import Condition, Operation, OperationT
 from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
 from bookie_pod.node.standalone.cluster import StandaloneCluster
-from bookie_pod.storage.engines.names import KNOWN_ENGINES, short_name
+from bookie_pod.storage.engines.detection import KNOWN_ENGINES, short_name
 from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
 from tests.support.http_answers import ask

@@ -17,7 +17,7 @@ from bookie_client.connection import connection
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
-from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.latency import Lateness
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.outstanding import Outstanding
 from bookie_client.connection.request import BookieRequest

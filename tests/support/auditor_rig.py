@@ -17,8 +17,7 @@ from bookie_client.replication.fragments import fragments
 from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.status import AuditorStatus
-from bookie_pod.autorecovery.auditor.term import Sources
+from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.engines.detection import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.names import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates

@@ -6,8 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions

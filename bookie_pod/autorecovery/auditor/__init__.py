@@ -1,7 +1,7 @@
 """The auditor: one in a cluster finds what lost copies, and marks it for the replication workers.
 
-auditor, term                   candidacy, what is shown; everything between election and the loss of
-                                the vote, each task apart
+auditor, term                   candidacy; everything between election and the loss of the vote, each task
+                                apart, and what is shown of it
 membership                      pure: who is lost, a delay for each bookie, what an operator demanded
 lost_bookies, bookie_audit      registrations and the delay, followed; one pass over all metadata that marks as it
                                 reads
@@ -10,7 +10,7 @@ withdrawals                     takes marks back when the bookies they name are 
 periodic, sweep                 when a check is due; a pass with second looks and a cursor that another auditor takes
                                 up
 ledgers_check, replicas_check, placement_check  what is looked at; counting copies against striping
-runs, control, status           records of kind `auditor`, what operators ask for, what is shown
+runs, control                   records of kind `auditor`, what operators ask for
 
 - A copy is marked missing when its bookie has been registered nowhere for longer than the delay, or when the bookie
   itself said so twice. A bookie that does not answer is counted, and never marked. While nobody at all is registered,

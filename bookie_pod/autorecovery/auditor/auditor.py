@@ -34,8 +34,7 @@ import structlog
 
 from bookie_client.client import Client
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.status import AuditorStatus
-from bookie_pod.autorecovery.auditor.term import Sources, Term, sources_of
+from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources, Term, sources_of
 from bookie_pod.autorecovery.decommission.levels import DecommissionLevels
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments

@@ -10,7 +10,8 @@
 Each is a task of its own, so that no check holds up the reaction to a lost bookie. A defect in one ends the term, with
 the defect; faults of the metadata service end nothing.
 
-Event loop only.
+Event loop only. What an auditor, or a candidate, shows of itself are snapshots, with times in ms since the epoch, which
+any thread may read.
 
 Source: reference auto-recovery, section 2, whose tasks share one thread.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -37,14 +38,67 @@ from bookie_pod.autorecovery.auditor.marking import Marker
 from bookie_pod.autorecovery.auditor.periodic import CheckParts, PeriodicCheck
 from bookie_pod.autorecovery.auditor.placement_check import PlacementCheck, count_overdue
 from bookie_pod.autorecovery.auditor.replicas_check import AskStored, ReplicasCheck
-from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Runs
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.status import AbsentBookie, CheckStatus
 from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.metadata_service.interface import MetadataService
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentBookie:
+    """A bookie that is registered nowhere."""
+
+    bookie_id: str
+    since_ms: int
+    lost_at_ms: int
+    """When its copies count, or counted, as missing."""
+    is_lost: bool
+    is_audited: bool
+    """The ledgers that name it are marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """A periodic check, or the audit of bookies. `runs`: what is recorded of it."""
+
+    check: Check
+    interval_s: int
+    """0 or less: only when somebody asks."""
+    is_running: bool
+    next_ms: int | None
+    """When it is due; None: not known yet, or only when somebody asks."""
+    runs: Runs
+    next_ledger: int | None = None
+    """Of the pass that runs: every ledger below is done."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Of the pass that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditorStatus:
+    """This process as a candidate, and as the auditor if it is elected."""
+
+    bookie_id: str
+    is_auditor: bool
+    auditor_id: str | None
+    """Who is auditor, as last seen."""
+    elected_ms: int | None
+    """Since when this one is."""
+    is_enabled: bool | None
+    """Whether auto-recovery is enabled; None: not known."""
+    lost_bookie_recovery_delay_s: int | None
+    absent: tuple[AbsentBookie, ...] = ()
+    checks: tuple[CheckStatus, ...] = ()
+    marked_ledgers: int | None = None
+    """As last counted; None on everybody but the auditor."""
+    deferred_marks: int = 0
+    """Ledgers that are to be marked once their lock is gone."""
+    withdrawn_marks: int = 0
+    """Marks taken back since this auditor was elected."""
+
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
-from bookie_protocol.ledger_metadata.protobuf_text import parse_text
+from bookie_protocol.ledger_metadata.protobuf import parse_text
 from bookie_protocol.metadata_service.interface import CookieStore, MetadataService
 
 LOCKS_SECONDS: Final = 30.0

@@ -1,6 +1,5 @@
 """`bookie bench`: how fast a cluster writes and reads, as a client sees it.
 
 commands.py   the command line; loads nothing heavy
-load.py       the work
-report.py     rates and percentiles, for people and for programs
+load.py       the work; rates and percentiles, for people and for programs
 """

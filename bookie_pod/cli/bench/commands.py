@@ -66,8 +66,7 @@ def write(
     With --rate latency counts from the moment at which an entry was due, so that a stall shows in all entries that it
     held up.
     """
-    from bookie_pod.cli.bench.load import WriteLoad, run_writes
-    from bookie_pod.cli.bench.report import show
+    from bookie_pod.cli.bench.load import WriteLoad, run_writes, show
 
     load = WriteLoad(
         entries=entries,
@@ -107,8 +106,7 @@ def read(
 ) -> None:
     """Read entries of ledgers. Latency is that of one read of --batch entries; --batch 1 --random measures single
     reads."""
-    from bookie_pod.cli.bench.load import ReadLoad, run_reads
-    from bookie_pod.cli.bench.report import show
+    from bookie_pod.cli.bench.load import ReadLoad, run_reads, show
 
     load = ReadLoad(
         ledger_ids=ledger_ids,

@@ -1,22 +1,203 @@
-"""The group with all its commands: importing this module adds them."""
+"""The group with all its commands: importing this module adds them. Those that fit on a page each stand here; what they
+run is loaded when they are called.
+"""
 
 from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import click
 
 from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to `cluster`
     autorecovery,
     cookie,
     decommission,
-    health_check,
     metadata,
-    placement,
-    recover,
     rename_bookie,
-    safety,
-    view,
 )
+from bookie_pod.cli.cluster.decommission import AT_ONCE, RATE
 from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.confirm import confirmed
+from bookie_pod.cli.connection import Cluster, Connection, connects
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON, quorum_options
 from bookie_pod.cli.whoami import whoami
 
 __all__ = ["cluster"]
 
 cluster.add_command(whoami)
+
+
+@cluster.command("health-check")
+@click.argument("switch", required=False, type=click.Choice(["on", "off"]))
+@AS_JSON
+@connects
+def health_check(connection: Connection, switch: str | None, as_json: bool) -> None:
+    """Show whether clients may quarantine bookies with many errors, or switch it for the whole cluster.
+
+    Off: every client that heeds it, Java's too, takes its quarantined bookies back within its
+    bookieHealthCheckIntervalSeconds.
+    """
+
+    async def work(found: Cluster) -> bool:
+        switches = found.service.cluster
+        if switch == "on":
+            await switches.enable_health_check()
+        elif switch == "off":
+            await switches.disable_health_check()
+        return await switches.is_health_check_enabled()
+
+    enabled = connection.run(work)
+    if as_json:
+        click.echo(json.dumps({"health_check": enabled}))
+    else:
+        click.echo("on: clients may quarantine bookies" if enabled else "off: clients quarantine no bookie")
+
+
+@cluster.command()
+@quorum_options(2)
+@click.option(
+    "--exclude",
+    "excluded",
+    multiple=True,
+    metavar="BOOKIE[,BOOKIE...]",
+    help="As if it were gone. May be given again.",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Draws among bookies that are equally good; one seed gives one choice. Ledgers have another each time.",
+)
+@AS_JSON
+@connects
+def placement(
+    connection: Connection,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    excluded: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Show which bookies a new ledger would get, and why every other bookie would not be one of them.
+
+    A dry run on the bookies as they are now, of the configuration's placement policy (ensemblePlacementPolicy and the
+    keys beside it), or without one of the client's own, rack-aware. Nothing is changed. The exit code is 10 if there is
+    no such ensemble.
+    """
+    from bookie_pod.cli.cluster.placement_run import DryRun, show_placement
+    from bookie_pod.cli.cluster.recover_run import bookie_ids
+
+    without = frozenset[str]().union(*map(bookie_ids, excluded))
+    wanted = DryRun((ensemble, write_quorum, ack_quorum), without, seed)
+    return connection.run(lambda found: show_placement(found, wanted, as_json=as_json))
+
+
+@cluster.command()
+@click.argument("bookies", metavar="BOOKIE[,BOOKIE...]")
+@click.option("-q", "--query", is_flag=True, help="Only list the ledgers that name the bookies.")
+@click.option("-dr", "--dry-run", is_flag=True, help="Show what would be copied; change nothing.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@click.option("-l", "--ledger", "ledger_id", type=click.IntRange(min=0), help="Only this ledger.")
+@click.option("-sk", "--skip-open", is_flag=True, help="Leave ledgers in state OPEN alone.")
+@click.option("-d", "--delete-cookie", is_flag=True, help="Delete the bookies' cookies once nothing names them.")
+@click.option("-sku", "--skip-unrecoverable", is_flag=True, help="Go on past ledgers that cannot be restored.")
+@RATE
+@AT_ONCE
+@AS_JSON
+@connects
+def recover(
+    connection: Connection,
+    bookies: str,
+    query: bool,
+    dry_run: bool,
+    force: bool,
+    ledger_id: int | None,
+    skip_open: bool,
+    delete_cookie: bool,
+    skip_unrecoverable: bool,
+    rate: int,
+    parallel: int,
+    as_json: bool,
+) -> int:
+    """Copy everything that the lost bookies held to others, by this command itself, without auditor or workers.
+
+    A ledger that is still open and names one of them in its last ensemble is recovered first: its writer is fenced.
+    Every ledger is locked while it is worked on. The exit code is 10 if some ledger could not be restored.
+    """
+    from bookie_pod.cli.cluster import recover_run as work
+
+    ids = work.bookie_ids(bookies)
+    if query or dry_run:
+        return connection.run(
+            lambda found: work.show_ledgers(found, ids, ledger_id, skip_open=skip_open, as_json=as_json)
+        )
+    question = f"Replace {', '.join(sorted(ids))} in all ledgers, and fence their writers? (--force asks nothing)"
+    if not force and not confirmed("recover", "replaces bookies", question, unless="--force"):
+        return CommandExit.USAGE
+    wanted = work.Wanted(
+        bookies=ids,
+        ledger_id=ledger_id,
+        skip_open=skip_open,
+        delete_cookies=delete_cookie,
+        skip_unrecoverable=skip_unrecoverable,
+        copying=replace(connection.configuration.auto_recovery, rate_by_bytes=rate),
+        parallel=parallel,
+    )
+    return connection.run(lambda found: work.restore(found, wanted, as_json=as_json))
+
+
+@cluster.command("safety-check")
+@click.argument("bookies", metavar="BOOKIE[,BOOKIE...]")
+@AS_JSON
+@connects
+def safety_check(connection: Connection, bookies: str, as_json: bool) -> int:
+    """Tell which ledgers would fall below their ack quorum, or have no copy left, if these bookies went now.
+
+    Answered from metadata, marks and live state; nothing is changed. What cannot be told counts as unsafe. The exit
+    code is 0 if it is safe, 10 if not.
+    """
+    from bookie_pod.cli.cluster.recover_run import bookie_ids
+    from bookie_pod.cli.cluster.safety_run import show_safety
+
+    ids = bookie_ids(bookies)
+    return connection.run(lambda found: show_safety(found, ids, as_json=as_json))
+
+
+@cluster.command()
+@click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(min=0))
+@click.option("--everywhere", is_flag=True, help="Ask every registered bookie, not only those that the ledger names.")
+@AS_JSON
+@connects
+def replicas(connection: Connection, ledger_id: int, everywhere: bool, as_json: bool) -> int:
+    """Show what each bookie really holds of LEDGER, beside what it should. The exit code is 13 if entries are missing
+    somewhere, 12 if some bookie could not tell."""
+    from bookie_pod.cli.cluster.safety_run import show_replicas
+
+    return connection.run(lambda found: show_replicas(found, ledger_id, everywhere=everywhere, as_json=as_json))
+
+
+@cluster.command()
+@click.option(
+    "--state", "wanted", type=click.Choice(("writable", "read-only", "down")), multiple=True, help="Only these."
+)
+@AS_JSON
+@connects
+def bookies(connection: Connection, wanted: tuple[str, ...], as_json: bool) -> None:
+    """List the bookies: state, address, space."""
+    from bookie_pod.cli.cluster.state import show_bookies
+
+    connection.run(lambda found: show_bookies(found, wanted, as_json=as_json))
+
+
+@cluster.command()
+@click.option("--ledgers/--no-ledgers", default=True, show_default=True, help="Count the ledgers, by state.")
+@AS_JSON
+@connects
+def status(connection: Connection, ledgers: bool, as_json: bool) -> int:
+    """Show the cluster in a few lines. The exit code is 12 if no bookie takes writes."""
+    from bookie_pod.cli.cluster.state import show_status
+
+    return connection.run(lambda found: show_status(found, connection.uri(), count=ledgers, as_json=as_json))

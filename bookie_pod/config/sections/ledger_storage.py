@@ -1,7 +1,9 @@
-"""Ledger storage: what all engines share, and DbLedgerStorage.
+"""Ledger storage: what all engines share, DbLedgerStorage, the other two engines, and checks of what is stored.
 
-Source: reference bookie behaviour, sections 1.5 and 1.6; RocksDB options: on-disk formats page,
-section 8.4. Frozen; any thread may read.
+Frozen; any thread may read.
+
+Sources: reference bookie behaviour, sections 1.5, 1.6, 1.7 and 1.10; RocksDB options: on-disk formats page,
+section 8.4.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from bookie_pod.config.keys import INT_MAX, key
+from bookie_pod.config.keys import INT_MAX, LONG_MAX, key
 
 _MIB = 1024 * 1024
 MAX_LOG_SIZE = 1_073_741_824
@@ -203,3 +205,63 @@ class RocksDbConfig:
     """RocksDB options file of the ledger index. Has no effect here."""
     default_conf: str | None = key("defaultRocksdbConf", None, no_effect=True)
     """RocksDB options file of any other database. Has no effect here: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedStorageConfig:
+    """SortedLedgerStorage and InterleavedLedgerStorage"""
+
+    skip_list_size_limit_bytes: int = key("skipListSizeLimit", 67_108_864, at_least=1, at_most=1_073_741_823)
+    """Memtable of SortedLedgerStorage, in bytes; up to two exist at a time."""
+    skip_list_arena_chunk_size_bytes: int = key(
+        "skipListArenaChunkSize", 4_194_304, at_least=1, at_most=INT_MAX, no_effect=True
+    )
+    """Allocation step of the memtable, in bytes. Has no effect here: Python manages this memory."""
+    skip_list_arena_max_alloc_bytes: int = key(
+        "skipListArenaMaxAllocSize", 131_072, at_least=1, at_most=INT_MAX, no_effect=True
+    )
+    """Largest allocation from the memtable's arena, in bytes; must not exceed the step. Has no effect here."""
+    page_size_bytes: int = key("pageSize", 8192, at_least=8, at_most=INT_MAX)
+    """Index page in bytes; each entry takes 8. Must not change once index files exist."""
+    page_limit: int = key("pageLimit", -1, at_least=-1, at_most=INT_MAX)
+    """Index pages in memory at most. 0 and -1: a third of `memoryBudgetMb`."""
+    open_file_limit: int = key("openFileLimit", 20_000, at_least=0, at_most=INT_MAX)
+    """Index files open at the same time at most; keep it below the process's file limit. 0 is good for
+    DbLedgerStorage only, which has no such files."""
+    file_info_initial_capacity: int = key(
+        "fileInfoCacheInitialCapacity",
+        5000,
+        at_least=1,
+        at_most=INT_MAX,
+        derived="a quarter of `openFileLimit`, at least 64",
+        no_effect=True,
+    )
+    """Initial capacity of the table of open index files. Has no effect here: the table grows as it is used."""
+    file_info_max_idle_seconds: int = key("fileInfoMaxIdleTime", 0, at_least=0, at_most=INT_MAX)
+    """An index file that nobody used for this many seconds is closed. 0: only `openFileLimit` closes
+    files."""
+    file_info_format_version: int = key("fileInfoFormatVersionToWrite", 1, at_least=0, at_most=1)
+    """Format of new index files. 0 has no explicit LAC and goes together with a journal format below 6."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegrityConfig:
+    """Integrity"""
+
+    data_integrity_checking: bool = key("dataIntegrityChecking", False)
+    """After an unclean shutdown compare what is stored with what metadata says, and fetch what is missing."""
+    stamp_missing_cookies: bool = key("dataIntegrityStampMissingCookies", False)
+    """With `dataIntegrityChecking`: accept empty directories in place of lost ones and stamp them."""
+    local_scrub_interval_s: int = key("localScrubInterval", 0, at_least=0, at_most=INT_MAX)
+    """Time between scrubs of the local storage, in seconds. 0: never."""
+    local_scrub_rate_limit: float = key("localScrubRateLimit", 60.0, at_least=0)
+    """Entries that a scrub reads per second. 0: no limit."""
+    local_scrub_rate_bytes: int = key("localScrubRateByBytes", 16_777_216, at_least=0, at_most=LONG_MAX, own=True)
+    """Bytes that a scrub reads per second, whatever `localScrubRateLimit` allows. 0: no limit."""
+    local_scrub_repair: bool = key("localScrubRepair", True, own=True)
+    """After each scrub, and when a read found damage, fetch entries that are damaged here from other bookies."""
+    index_rebuild_rate_bytes: int = key("indexRebuildRateByBytes", 33_554_432, at_least=0, at_most=LONG_MAX, own=True)
+    """Bytes of entry logs that a rebuild of indexes reads per second while the bookie serves; a tenth of that while
+    clients wait for the disks. 0: no limit."""
+    consistency_check_on_startup: bool = key("localConsistencyCheckOnStartup", False)
+    """Check the whole local storage before the bookie serves. Takes as long as reading every disk."""

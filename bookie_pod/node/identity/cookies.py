@@ -29,7 +29,7 @@ from typing import Final
 
 from bookie_protocol.errors import InvalidCookie, MetadataDamaged
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
-from bookie_protocol.ledger_metadata.protobuf_text import format_text, parse_text
+from bookie_protocol.ledger_metadata.protobuf import format_text, parse_text
 
 COOKIE_FILE: Final = "VERSION"
 CURRENT_FOLDER: Final = "current"

@@ -12,8 +12,8 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import IndexRebuildMetrics
 from bookie_pod.node import options
 from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.detection import is_db
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.names import is_db
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata

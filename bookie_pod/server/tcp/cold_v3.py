@@ -25,8 +25,8 @@ from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
 from bookie_protocol.entry import read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
 from bookie_protocol.keys import NO_KEY
+from bookie_protocol.traffic_class import is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import DEFERRED_SYNC, encode_frame, header_copied, parse_request
 from bookie_protocol.wire.v3_fields import MANY_FIELDS, has_many_fields
 

@@ -17,8 +17,8 @@ from bookie_pod.server.tcp.replies import ReadBudget, status_of
 from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import V3Status
+from bookie_protocol.traffic_class import is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import encode_frame, new_response, status_code
 
 if TYPE_CHECKING:

@@ -13,21 +13,50 @@ ledger" for everything it holds, and garbage collection would then unlink the en
 
 Threads: the start of the bookie.
 
-Source: reference bookie behaviour, section 13.7.
+Source: reference bookie behaviour, sections 1.5 (the engines' names) and 13.7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, is_db, short_name
 from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX, relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_protocol.errors import StorageFault, WrongStorageEngine
+from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
+
+DB_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+SORTED_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
+INTERLEAVED_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
+
+DEFAULT_ENGINE: Final = DB_LEDGER_STORAGE
+"""The reference defaults to SortedLedgerStorage; `detection` refuses a disk that was written under that
+default."""
+
+KNOWN_ENGINES: Final = (DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE)
+
+
+def is_db(class_name: str) -> bool:
+    return class_name == DB_LEDGER_STORAGE
+
+
+def short_name(class_name: str) -> str:
+    """The class name without its package."""
+    return class_name.rsplit(".", 1)[-1]
+
+
+def check_name(class_name: str) -> str:
+    """The name itself; `InvalidConfiguration` if no engine has it."""
+    if class_name not in KNOWN_ENGINES:
+        raise InvalidConfiguration(
+            f"ledgerStorageClass={class_name} is not a storage engine; known are {', '.join(KNOWN_ENGINES)}"
+        )
+    return class_name
+
 
 _STAMP_KEY = b"\xff" * 16
 

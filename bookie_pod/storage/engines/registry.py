@@ -19,11 +19,19 @@ from bookie_pod.metrics.db_storage import DbStorageMetrics
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.detection import check_engine, check_not_lost, stamp_index
+from bookie_pod.storage.engines.detection import (
+    DEFAULT_ENGINE,
+    INTERLEAVED_LEDGER_STORAGE,
+    check_engine,
+    check_name,
+    check_not_lost,
+    is_db,
+    short_name,
+    stamp_index,
+)
 from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, check_name, is_db, short_name
 from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.engines.storage_flags import StorageFlags

@@ -24,12 +24,11 @@ import structlog
 from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.clock import steady_now_ms
-from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass
+from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass, IndexCompaction
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows
-from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.live_entries import Pay

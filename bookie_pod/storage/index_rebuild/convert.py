@@ -13,26 +13,111 @@ Source: reference bookie behaviour, section 12 (`convert-to-db-storage`, `conver
 
 from __future__ import annotations
 
+import posixpath
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final
 
 from bookie_pod.storage.engines.storage_flags import StorageFlags
-from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.index_file import relative_folder
+from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.index.index_file import (
+    CURRENT_VERSION,
+    HEADER_BYTES,
+    MAX_ENTRY_ID,
+    SLOT_BYTES,
+    encode_header,
+    relative_folder,
+    relative_path,
+    slot_offset,
+)
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.ledger_cache.seal import drop_seals
-from bookie_pod.storage.index.ledger_data import encode
+from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.location_rows import KEY, LocationRun
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.index_file_writer import write_index_file
 from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
+
+PAGE_BYTES: Final = 8192
+"""`pageSize` of the reference: it cannot find the last entry of a file whose last page is not whole."""
+_RUN: Final = PAGE_BYTES // SLOT_BYTES
+
+
+class IndexFileWriter:
+    """Writing index files, each whole, beside the ones in use (reference on-disk formats, section 9).
+
+    Invariants
+    - A file is complete and synced, pages whole, when `finish` returns; its name is durable once its folder was
+      synced.
+    - Slots are put in runs; memory does not depend on the number of entries.
+
+    One new index file at `path`; a context manager that closes it. `OSError`, `StorageFault`.
+
+    Threads: one.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self._file: File = files.overwrite(path)
+        self._end = HEADER_BYTES
+        self._first = 0
+        self._run: list[int] = []
+
+    def __enter__(self) -> IndexFileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def put(self, entry_id: int, location: int) -> None:
+        """Note where an entry lies; a later location of the same entry counts."""
+        if not 0 <= entry_id <= MAX_ENTRY_ID:
+            raise StorageFault(f"{self.path}: entry {entry_id} has no slot in an index file (at most {MAX_ENTRY_ID})")
+        if not self._run or entry_id != self._first + len(self._run) or len(self._run) == _RUN:
+            self.write_out()
+            self._first = entry_id
+        self._run.append(location)
+
+    def write_out(self) -> None:
+        """Hand what was noted to the operating system."""
+        if self._run:
+            offset = slot_offset(self._first)
+            self._file.pwrite(struct.pack(f">{len(self._run)}q", *self._run), offset)
+            self._end = max(self._end, offset + SLOT_BYTES * len(self._run))
+            self._run = []
+
+    def finish(self, record: LedgerRecord, version: int = CURRENT_VERSION) -> None:
+        """Header, whole pages, sync."""
+        self.write_out()
+        self._file.pwrite(encode_header(record, version), 0)
+        pages = -(-(self._end - HEADER_BYTES) // PAGE_BYTES)
+        self._file.truncate(HEADER_BYTES + pages * PAGE_BYTES)
+        self._file.sync()
+
+
+def write_index_file(
+    files: Files, folder: str, ledger_id: int, record: LedgerRecord, rows: Iterable[tuple[int, int]]
+) -> int:
+    """The file of a ledger below `folder`, durable but for its name; its entries. `OSError`, `StorageFault`."""
+    path = f"{folder}/{relative_path(ledger_id)}"
+    files.makedirs(posixpath.dirname(path))
+    entries = 0
+    with IndexFileWriter(files, path) as writer:
+        for entry_id, location in rows:
+            writer.put(entry_id, location)
+            entries += 1
+        writer.finish(record)
+    return entries
+
 
 FILES_FOLDER: Final = "index-files"
 """Top of a tree of index files that is built or was put aside."""

@@ -1,7 +1,7 @@
 """Rebuilding the location index of a ledger directory that serves.
 
 Every entry log is read, from the oldest to the newest. A row of the index in use that its log confirms is kept; where
-it is missing, or leads elsewhere, the newest copy counts. What happens meanwhile goes to both indexes (`index.twin`).
+it is missing, or leads elsewhere, the newest copy counts. What happens meanwhile goes to both indexes (`Twin`).
 
 Invariants
 - Entries of ledgers that are not known, or that were deleted since the rebuild began, get no row; nor do those that may
@@ -28,8 +28,7 @@ from bookie_pod.storage.entry_log.ledgers_map import map_offset
 from bookie_pod.storage.entry_log.scanned import ScanEnd
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.location_rows import LocationRun
-from bookie_pod.storage.index.locations import YIELD_SECONDS
-from bookie_pod.storage.index.twin import Twin
+from bookie_pod.storage.index.locations import YIELD_SECONDS, Twin
 from bookie_pod.storage.index_rebuild.locations import LocationRebuild
 from bookie_pod.storage.index_rebuild.placing import NewDatabase
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildState

@@ -1,4 +1,4 @@
-"""The queue between whoever appends and the journal thread.
+"""The queue between whoever appends and the journal thread; when its records become a group, and how that is written.
 
 Invariants
 - `append` never blocks. It wakes the journal thread only if that sleeps without a limit or a threshold is
@@ -8,8 +8,18 @@ Invariants
   then looks whether the thread sleeps.
 - Each counter is written by one side only; a difference of two may lag for a moment.
 
+Triggers of a group (reference bookie behaviour, section 2); any one is enough, none fires while nothing waits:
+1. the last group left longer ago than the group wait, or the oldest waiting record is older than that: everything
+   that waits goes. So there are no more groups than if each waited, and a record that comes alone does not wait;
+2. more records or more bytes wait than the thresholds allow;
+3. nothing else is queued, and the journal does not wait for more.
+
+While the process is short of processor time, thresholds and the wait of many records are stretched (`GroupPace`).
+
+A batch is never split between groups, so thresholds are looked at between batches.
+
 Threads: `append` on one thread (the event loop), `wait_for_group` and `take_group` on the journal thread,
-`wake` and the levels on any.
+`wake` and the levels on any; the functions are pure.
 """
 
 from __future__ import annotations
@@ -18,13 +28,113 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.storage.journal.batch import JournalBatch
-from bookie_pod.storage.journal.group_commit import flush_reason, group_wait_ms, over_threshold
-from bookie_pod.storage.journal.group_pace import GroupPace
 from bookie_pod.storage.journal.options import JournalOptions
+
+MANY_ENTRIES: Final = 64
+"""Waiting records below which a longer wait would save nothing."""
+
+
+def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: float = 1.0) -> bool:
+    """Trigger 2: whether so many waiting records or bytes are too many; of a threshold that is 0 none are."""
+    return 0 < options.group_bytes * stretch < nbytes or 0 < options.group_entries * stretch < entries
+
+
+def group_wait_ms(options: JournalOptions, entries: int, stretch: float) -> float:
+    """How long so many records wait at the most: as configured unless there are many."""
+    return options.max_group_wait_ms * (stretch if entries >= MANY_ENTRIES else 1.0)
+
+
+def flush_reason(
+    options: JournalOptions, entries: int, nbytes: int, age_ms: float, stretch: float = 1.0
+) -> FlushReason | None:
+    """The trigger that fires for `entries` waiting records of `nbytes`, of which the oldest has waited `age_ms`, or the
+    last group left so long ago. `stretch`: of `GroupPace`."""
+    if entries == 0:
+        return None
+    if options.waits_for_group and age_ms >= group_wait_ms(options, entries, stretch):
+        return FlushReason.MAX_WAIT
+    if over_threshold(options, entries, nbytes, stretch):
+        return FlushReason.MAX_OUTSTANDING
+    return None if options.waits_for_group else FlushReason.EMPTY_QUEUE
+
+
+def slices(batches: Iterable[tuple[list[bytes], int]], limit: int) -> Iterator[list[bytes]]:
+    """The pieces of all batches (each with its size) in runs of at most `limit` bytes; a longer piece is a run."""
+    run: list[bytes] = []
+    size = 0
+    for pieces, nbytes in batches:
+        if size + nbytes <= limit:
+            run += pieces
+            size += nbytes
+            continue
+        if nbytes <= limit:
+            if run:
+                yield run
+            run, size = list(pieces), nbytes
+            continue
+        for piece in pieces:
+            if run and size + len(piece) > limit:
+                yield run
+                run, size = [], 0
+            run.append(piece)
+            size += len(piece)
+    if run:
+        yield run
+
+
+LATENESS_SHARE: Final = 8
+LONGEST_WAIT_MS: Final = 16.0
+LATE_MS: Final = 0.5
+"""From so many ms on a wake-up is late."""
+AVERAGED: Final = 16
+MOST_LATE_MS: Final = 4.0
+
+
+class GroupPace:
+    """How much larger groups become while the process is short of processor time.
+
+    For each group the journal's threads need the interpreter a few times, and each time the event loop has to give it
+    away and to wake up again. That is nothing while there is time to spare; for a loop that is always busy it is a
+    good part of its time. So groups grow then: adds wait some milliseconds longer for their sync, and many more of
+    them are served.
+
+    How late the journal thread wakes up tells which of the two it is: beside an idle loop a tenth of a millisecond
+    after it was to, beside one that is always busy a millisecond or two. Beside one that is busy half of the time it
+    is late now and then, and larger groups would only keep its clients waiting.
+
+    Invariants
+    - Groups are as configured unless the thread woke up late most of the times. Then one waits `LATENESS_SHARE` times
+      as long as the thread was late lately, but as long as configured at the least and, unless more is configured,
+      `LONGEST_WAIT_MS` at the most. Its thresholds grow by the same factor. Few records (`group_commit.MANY_ENTRIES`)
+      wait no longer than ever: a bookie with little to write stays quick on a busy machine.
+    - A single late wake-up changes little: lateness is averaged over some `AVERAGED` of them, and each counts for
+      `MOST_LATE_MS` at the most.
+
+    The pace of one journal. `stretch`: by what group wait and thresholds are multiplied at present, at least 1.
+
+    Threads: `woke` on the journal thread; `stretch` from any.
+    """
+
+    def __init__(self, options: JournalOptions) -> None:
+        self.stretch = 1.0
+        self._late_ms = 0.0
+        self._late_share = 0.0
+        self._wait_ms = options.max_group_wait_ms
+        self._adapts = options.adaptive_groups and options.waits_for_group
+
+    def woke(self, late_ms: float) -> None:
+        """The journal thread began to run so many ms after it was to."""
+        if not self._adapts:
+            return
+        self._late_ms += (min(late_ms, MOST_LATE_MS) - self._late_ms) / AVERAGED
+        self._late_share += ((late_ms >= LATE_MS) - self._late_share) / AVERAGED
+        longest = min(LATENESS_SHARE * self._late_ms, LONGEST_WAIT_MS) if self._late_share > 0.5 else 0.0
+        self.stretch = max(1.0, longest / self._wait_ms)
 
 
 class BatchQueue:

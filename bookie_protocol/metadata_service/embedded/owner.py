@@ -41,8 +41,7 @@ from bookie_protocol.lasting import heard, lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.processes import is_gone
-from bookie_protocol.metadata_service.embedded.records import SessionRecord
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+from bookie_protocol.metadata_service.embedded.store import Change, NodeStore, SessionRecord
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.tree.nodes import NodeStat
 

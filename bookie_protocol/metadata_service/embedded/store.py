@@ -1,15 +1,18 @@
 """Nodes, sessions and ephemeral ownership in one RocksDB database.
 
 Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node of a session); `s` session ->
-session; `g` number -> nothing (a generation); `format` -> `FORMAT`. Numbers in keys are big-endian 64-bit; values stand
-in `records`. All children of a node lie side by side.
+session; `g` number -> nothing (a generation); `format` -> `FORMAT`. Numbers are big-endian 64-bit; all children
+of a node lie side by side.
+
+A node is a header of six numbers (version, child version, creation time in ms, owner, number of children, next
+sequence number) and its bytes. A session is its time-out in ms, its password of 16 bytes, one byte (1: a session of
+the owner's own process) and the name of its process (`processes`).
 
 Invariants
 - Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
 - A sequence number is given out once for each parent, also after deletes.
 - After a failed write or sync the store refuses everything: memory and disk may differ. Its owner has
   to end (`broken`).
-
 - What was durable is there, or the store does not open: RocksDB refuses most damage, and drops an end of its log, or of
   the list of its tables, that it cannot read. The first is for the `seal` to say. For the second each memory table
   begins with the number of its generation, and none may be missing. So a table is written out before the next
@@ -28,7 +31,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -42,10 +45,58 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.embedded import seal
-from bookie_protocol.metadata_service.embedded.records import NodeRecord, SessionRecord
 from bookie_protocol.metadata_service.interface import ANY_VERSION
 from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat, parent_of
 from bookie_protocol.rocksdb import common_options
+
+_NODE: Final = struct.Struct(">qqqqqq")
+_SESSION: Final = struct.Struct(">q16s")
+assert (_NODE.size, _SESSION.size) == (48, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """`local`: of the owner's own process. `process`: its name, empty where nothing can be told of it."""
+
+    session_id: int
+    password: bytes
+    timeout_ms: int
+    local: bool = False
+    process: str = ""
+
+    def encode(self) -> bytes:
+        return _SESSION.pack(self.timeout_ms, self.password) + bytes([self.local]) + self.process.encode()
+
+    @staticmethod
+    def decode(session_id: int, raw: bytes) -> SessionRecord:
+        timeout_ms, password = _SESSION.unpack_from(raw)
+        rest = raw[_SESSION.size :]  # empty in stores of the first release
+        return SessionRecord(session_id, password, timeout_ms, rest[:1] == b"\1", rest[1:].decode())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    version: int
+    child_version: int
+    ctime_ms: int
+    owner: int
+    children: int
+    sequence: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        header = (self.version, self.child_version, self.ctime_ms, self.owner, self.children, self.sequence)
+        return _NODE.pack(*header) + self.data
+
+    @staticmethod
+    def decode(raw: bytes) -> NodeRecord:
+        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw)
+        return NodeRecord(version, child_version, ctime_ms, owner, children, sequence, raw[_NODE.size :])
+
+    @property
+    def stat(self) -> NodeStat:
+        return NodeStat(self.version, self.child_version, self.ctime_ms, self.owner, self.children)
+
 
 FORMAT: Final = b"podkeeper embedded metadata 1"
 _FORMAT_KEY: Final = b"format"

@@ -36,7 +36,7 @@ def _skip_a_fence_at_replay() -> None:
 def _trim_the_journal_early() -> None:
     """A journal file goes when the next one begins, whatever the mark says."""
     from bookie_pod.storage.journal.directory import remove_journals_below
-    from bookie_pod.storage.journal.file_supply import JournalFileSupply
+    from bookie_pod.storage.journal.journal import JournalFileSupply
     from bookie_pod.storage.journal.marks import LogMark
 
     begin = JournalFileSupply.next

@@ -2,8 +2,7 @@
 
 table.py      paths, methods, parameters and answers as data: the one place that says what is served
 call.py       one request, its parameters checked, and the reply that a handler hands back
-dispatch.py   from a request to a handler and back: methods, errors, time-outs, bounds
+dispatch.py   from a request to a handler and back: methods, errors, time-outs, bounds, JSON laid out as by Jackson
 context.py    what handlers reach; blocking work on a few threads
-layout.py     JSON texts as the reference lays them out
 openapi.py    `/openapi.json` from the table, with the JSON schemas of what is answered and taken
 """

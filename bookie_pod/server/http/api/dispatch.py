@@ -8,13 +8,18 @@ Invariants
 - Nothing is done for who lacks the role that the table names (`server.access`). Every operation that needs one which
   changes something stands in the audit trail, and so does every refusal.
 
+JSON texts are laid out as the reference does, which people and scripts (grep, cut) have got used to. Most answers are
+those of Jackson: two blanks of indent for objects, arrays in one line, a blank on both sides of the colon, control
+characters in upper-case hex. Only `server_config` is Gson's, with the colon right behind the key.
+
 Event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,7 +30,6 @@ from aiohttp import web
 from bookie_pod.audit import Act, Audit, audited, request_id
 from bookie_pod.roles import CHANGES, NOBODY, Caller, Role
 from bookie_pod.server.access import Access, Shown
-from bookie_pod.server.http.api import layout
 from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE, Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
@@ -41,6 +45,52 @@ from bookie_protocol.errors import (
     TooManyRequests,
     Unauthorized,
 )
+
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+INDENT: Final = "  "
+
+
+def jackson(value: Any, indent: str = "") -> str:
+    """A JSON value of plain types."""
+    return _laid_out(value, " : ", indent)
+
+
+def gson(value: Mapping[str, Any]) -> str:
+    """A JSON object of plain types."""
+    return _laid_out(value, ": ", "")
+
+
+def quoted(text: str) -> str:
+    """A JSON string."""
+    # Half of a pair of surrogates is no character; UTF-8 cannot hold it.
+    clean = text.encode("utf-8", "replace").decode() if not text.isascii() else text
+    return f'"{_ESCAPED.sub(lambda found: _escape(found.group()), clean)}"'
+
+
+def _escape(character: str) -> str:
+    return _SHORT.get(character) or f"\\u{ord(character):04X}"
+
+
+def _laid_out(value: Any, colon: str, indent: str) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        if not value:
+            return "{ }"
+        inner = indent + INDENT
+        members = (f"{inner}{quoted(key)}{colon}{_laid_out(item, colon, inner)}" for key, item in value.items())
+        return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+    if not value:
+        return "[ ]"
+    return "[ " + ", ".join(_laid_out(item, colon, indent) for item in value) + " ]"
+
 
 _log = structlog.get_logger(__name__)
 
@@ -208,7 +258,7 @@ def _ended(answer: web.StreamResponse, act: Act | None) -> web.StreamResponse:
 def _whole(resource: Resource, reply: Text | Json) -> web.Response:
     if isinstance(reply, Json):
         value = plain(reply.value)
-        return web.Response(text=layout.jackson(value) if reply.spaced else layout.gson(value), content_type=JSON_TYPE)
+        return web.Response(text=jackson(value) if reply.spaced else gson(value), content_type=JSON_TYPE)
     if resource.group is Group.ADMIN and reply.status >= 400:
         return _failure(resource, reply.status, reply.body)
     return _text(reply)
@@ -234,7 +284,7 @@ def _failure(resource: Resource, status: int, line: str, error: PodkeeperError |
     if not resource.is_own:
         return _Failure(line, status, line, TEXT_TYPE)
     problem = problem_of(status, HTTPStatus(status).phrase, line, error)
-    return _Failure(line, status, layout.jackson(plain(problem)), PROBLEM_TYPE)
+    return _Failure(line, status, jackson(plain(problem)), PROBLEM_TYPE)
 
 
 async def _first(reply: JsonMembers) -> tuple[str, Any] | None:
@@ -280,4 +330,4 @@ async def _pieces(first: tuple[str, Any], reply: JsonMembers) -> AsyncGenerator[
 
 
 def _member(name: str, value: Any) -> str:
-    return f"{layout.INDENT}{layout.quoted(name)} : {layout.jackson(plain(value), layout.INDENT)}"
+    return f"{INDENT}{quoted(name)} : {jackson(plain(value), INDENT)}"

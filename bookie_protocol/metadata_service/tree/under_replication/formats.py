@@ -33,7 +33,7 @@ from bookie_protocol.ledger_metadata.metadata_formats_pb2 import (
     ReplicasCheckFormat,
     UnderreplicatedLedgerFormat,
 )
-from bookie_protocol.ledger_metadata.protobuf_text import format_text, parse_text
+from bookie_protocol.ledger_metadata.protobuf import format_text, parse_text
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 
 _LAYOUT_TYPE: Final = "BASIC"

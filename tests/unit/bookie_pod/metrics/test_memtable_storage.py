@@ -6,8 +6,8 @@ import pytest
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.engines.detection import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_protocol.errors import NoSuchEntry
 from tests.support.memory_files import MemoryFiles

@@ -19,8 +19,8 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.disks import DiskVerdict
+from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import FLUSH_TRIES
-from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
 from bookie_pod.storage.files import DiskUsage

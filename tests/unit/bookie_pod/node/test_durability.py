@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from bookie_pod.node.durability import Durability
+from bookie_pod.node.durability import DirtyMarker, Durability
 from bookie_pod.node.parts import StorageSide
 from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.storage.checkpoint import CheckpointHandlers
@@ -81,3 +81,34 @@ async def test_every_journal_is_stopped_though_one_cannot_be() -> None:
     with pytest.raises(OSError, match="gone"):
         await tested.stop(clean=True)
     assert all(journal.stopped for journal in journals)
+
+
+FOLDERS = ["/a/current", "/b/current"]
+
+
+def test_written_and_removed_everywhere() -> None:
+    files = MemoryFiles()
+    for folder in FOLDERS:
+        files.makedirs(folder)
+    marker = DirtyMarker(files, FOLDERS)
+    assert not marker.is_set()
+    marker.write()
+    assert [files.read_bytes(f"{folder}/DIRTY") for folder in FOLDERS] == [b"", b""]
+    assert DirtyMarker(files, FOLDERS).is_set()
+    files.unlink("/a/current/DIRTY")
+    assert marker.is_set()  # one is enough
+    marker.remove()
+    assert not marker.is_set()
+    marker.remove()
+
+
+def test_a_disk_that_takes_no_marker_does_not_matter() -> None:
+    files = MemoryFiles()
+    for folder in FOLDERS:
+        files.makedirs(folder)
+    files.faults.read_only("/a/")
+    marker = DirtyMarker(files, FOLDERS)
+    marker.write()
+    assert marker.is_set()
+    marker.remove()
+    assert not marker.is_set()

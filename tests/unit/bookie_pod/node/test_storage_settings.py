@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node import options
-from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
+from bookie_pod.storage.engines.detection import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.registry import StorageSettings
 
 

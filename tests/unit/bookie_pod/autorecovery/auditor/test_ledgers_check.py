@@ -10,7 +10,7 @@ from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.control import force_checks, recorded_checks, set_enabled
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Running, Runs
-from bookie_pod.autorecovery.auditor.status import CheckStatus
+from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.auditor_rig import AuditorRig, FastClock, ledger

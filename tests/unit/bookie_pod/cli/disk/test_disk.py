@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.cli.disk import empty
+from bookie_pod.cli.disk import commands
 from bookie_pod.cli.exit_codes import exit_code_of
 from bookie_pod.cli.main import run
 from bookie_pod.node.identity.cookie_check import read_directory
@@ -385,7 +385,7 @@ def test_format_owns_the_directories_from_before_its_question(disk: Disk, monkey
             pass
         return False
 
-    monkeypatch.setattr(empty, "confirmed", asked)
+    monkeypatch.setattr(commands, "confirmed", asked)
     disk("format", code=1)
     with hold_directories(disk.layout.folders):
         disk("format", "--yes", code=2)

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.cache.read_ahead import FIRST_WINDOW, GROWTH, MAX_STREAMS, NEAR, ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ENTRY_OVERHEAD, ReadCache
+from bookie_pod.storage.engines.log_reads import FIRST_WINDOW, GROWTH, MAX_STREAMS, NEAR, ReadAheadWindows
 
 
 def _fill(cache: ReadCache, ledger_id: int, entries: dict[int, bytes]) -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.storage.engines.detection import find_log_with_entries
+from bookie_pod.storage.engines.detection import (
+    DB_LEDGER_STORAGE,
+    INTERLEAVED_LEDGER_STORAGE,
+    SORTED_LEDGER_STORAGE,
+    find_log_with_entries,
+)
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles

@@ -11,8 +11,8 @@ import pytest
 
 from bookie_pod.storage.journal import Journal, LogMark
 from bookie_pod.storage.journal import journal as journal_module
-from bookie_pod.storage.journal.direct_file import DirectFile
 from bookie_pod.storage.journal.directory import journal_path
+from bookie_pod.storage.journal.journal_file import DirectFile
 from bookie_protocol.errors import StorageFault
 from tests.support.journal_rig import (
     DIRECTORY,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
@@ -16,6 +19,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tokens
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Workers
+from bookie_pod.server.http.api.dispatch import gson, jackson
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
@@ -213,3 +217,30 @@ async def test_no_admin_api_where_it_is_switched_off() -> None:
     assert (await ask(server.port, "/metrics")).status == 200
     assert "/api/v1/bookie/gc_details" not in (await ask(server.port, "/openapi.json")).json["paths"]
     await server.stop()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_it_is_json(value: object) -> None:
+    assert json.loads(jackson(value)) == value
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_so_is_the_other_layout(value: dict[str, str]) -> None:
+    assert json.loads(gson(value)) == value
+
+
+def test_nesting() -> None:
+    assert jackson([{"a": [1, 2], "b": {}, "c": [{"d": None}]}, []]) == (
+        '[ {\n  "a" : [ 1, 2 ],\n  "b" : { },\n  "c" : [ {\n    "d" : null\n  } ]\n}, [ ] ]'
+    )
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    assert jackson("\ud800x").encode() == b'"?x"'

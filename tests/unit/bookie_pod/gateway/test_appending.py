@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bookie_pod.gateway.budget import ByteBudget
+from bookie_pod.gateway.appending import ByteBudget
 
 
 async def asked(budget, nbytes):

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.connection.health import BookieHealth
-from bookie_client.connection.latency import MARGIN, LatencyEstimate, TimeoutPolicy
-from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.latency import MARGIN, LatencyEstimate, Lateness, TimeoutPolicy
 from bookie_client.connection.operations import OneShot, nothing
 from bookie_client.options import ClientOptions
 from bookie_client.writing.pending_add import PendingAdd

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_protocol.auth.jaas import parse_jaas
-from bookie_protocol.auth.sasl import JaasAuth, SaslAuth, Users, accounts_of, login_of
+from bookie_protocol.auth.sasl import JaasAuth, SaslAuth, Users, accounts_of, login_of, parse_jaas
 from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.wire.auth import Peer

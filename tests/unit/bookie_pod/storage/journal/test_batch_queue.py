@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -12,10 +13,17 @@ from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.journal import batch_queue
 from bookie_pod.storage.journal.batch import JournalBatch
-from bookie_pod.storage.journal.batch_queue import BatchQueue
-from bookie_pod.storage.journal.group_commit import MANY_ENTRIES, flush_reason
-from bookie_pod.storage.journal.group_pace import LONGEST_WAIT_MS, GroupPace
+from bookie_pod.storage.journal.batch_queue import (
+    LONGEST_WAIT_MS,
+    MANY_ENTRIES,
+    BatchQueue,
+    GroupPace,
+    flush_reason,
+    slices,
+)
 from bookie_pod.storage.journal.options import JournalOptions
+from tests.support.journal_rig import FOREVER, JournalRig, an_add, records_of, small_options
+from tests.support.memory_files import MemoryFiles
 
 BUSY_MS = 1.5
 IDLE_MS = 0.1
@@ -160,3 +168,135 @@ def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest
     queue.append(JournalBatch([b"x"], 1, 1, True, None))
     assert queue.wait_for_group(lambda: False, lambda: 1.0) is not None
     assert seen == [pytest.approx(3.2)]
+
+
+DEFAULT = JournalOptions()
+
+
+@pytest.mark.parametrize(
+    ("options", "entries", "nbytes", "age_ms", "expected"),
+    [
+        (DEFAULT, 0, 0, 1e9, None),
+        (DEFAULT, 1, 100, 1.99, None),
+        (DEFAULT, 1, 100, 2.0, FlushReason.MAX_WAIT),
+        (DEFAULT, 1, 524_288, 0, None),
+        (DEFAULT, 1, 524_289, 0, FlushReason.MAX_OUTSTANDING),
+        (DEFAULT, 1, 524_289, 5, FlushReason.MAX_WAIT),
+        (DEFAULT, 1 << 20, 1, 0, None),
+        (JournalOptions(group_entries=10), 10, 1, 0, None),
+        (JournalOptions(group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalOptions(group_bytes=0), 1, 1 << 30, 0, None),
+        (JournalOptions(group_bytes=0, group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalOptions(flush_when_queue_empty=True), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+        (JournalOptions(flush_when_queue_empty=True), 0, 0, 9, None),
+        (JournalOptions(flush_when_queue_empty=True), 1, 600_000, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalOptions(max_group_wait_ms=0), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+        (JournalOptions(max_group_wait_ms=-1), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+    ],
+)
+def test_triggers(
+    options: JournalOptions, entries: int, nbytes: int, age_ms: float, expected: FlushReason | None
+) -> None:
+    assert flush_reason(options, entries, nbytes, age_ms) is expected
+
+
+@given(
+    batches=st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=5), max_size=12),
+    limit=st.integers(1, 100),
+)
+def test_slices_keep_every_byte_in_order_and_stay_small(batches: list[list[bytes]], limit: int) -> None:
+    runs = list(slices(((pieces, sum(map(len, pieces))) for pieces in batches), limit))
+    assert b"".join(b"".join(run) for run in runs) == b"".join(b"".join(pieces) for pieces in batches)
+    for run in runs:
+        assert run
+        assert sum(map(len, run)) <= limit or len([piece for piece in run if piece]) == 1
+
+
+def test_slices_leave_the_pieces_of_a_batch_alone() -> None:
+    pieces = [b"a", b"b"]
+    assert list(slices([(pieces, 2), ([b"c"], 1)], 10)) == [[b"a", b"b", b"c"]]
+    assert pieces == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 3}, "journalFormatVersionToWrite is 3"),
+        ({"version": 7}, "journalFormatVersionToWrite is 7"),
+        ({"alignment": 256}, "journalAlignmentSize is 256"),
+        ({"alignment": 1000}, "journalAlignmentSize is 1000"),
+        ({"alignment": 4096, "preallocate_bytes": 2048}, "journalPreAllocSizeMB is 2048 bytes"),
+        ({"max_file_bytes": 0}, "max_file_bytes is 0"),
+    ],
+)
+def test_options_that_cannot_work(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        JournalOptions(**changes)  # type: ignore[arg-type]
+
+
+def test_preallocation_is_rounded_down_to_the_alignment() -> None:
+    assert JournalOptions(preallocate_bytes=10_000, alignment=4096).preallocation_step == 8192
+
+
+def test_a_group_leaves_no_sooner_behind_another_than_the_group_wait() -> None:
+    metrics = JournalMetrics(Registry(), 0)
+    with JournalRig(options=small_options(max_group_wait_ms=40.0), metrics=metrics) as rig:
+        began = time.monotonic()
+        for entry_id in range(3):
+            rig.add(an_add(7, entry_id))
+        assert time.monotonic() - began >= 0.08
+        assert metrics.groups[FlushReason.MAX_WAIT].value == 3
+
+
+def test_records_within_the_group_wait_share_a_write() -> None:
+    with JournalRig(options=small_options(max_group_wait_ms=200.0)) as rig:
+        rig.add(an_add(7, 0))
+        rig.add(*[an_add(7, i) for i in range(1, 51)])
+        assert rig.files.faults.counts["writev"] == 2  # type: ignore[attr-defined]
+        assert len(rig.acknowledged.calls) == 2
+
+
+def test_too_many_bytes_are_written_at_once() -> None:
+    metrics = JournalMetrics(Registry(), 0)
+    options = small_options(max_group_wait_ms=FOREVER, group_bytes=1000)
+    with JournalRig(options=options, metrics=metrics) as rig:
+        rig.add(an_add(7, 0))
+        rig.add(an_add(7, 1, bytes(900)), an_add(7, 2, bytes(900)))
+        assert metrics.groups[FlushReason.MAX_OUTSTANDING].value == 1
+
+
+def test_too_many_records_are_written_at_once() -> None:
+    with JournalRig(options=small_options(max_group_wait_ms=FOREVER, group_entries=3)) as rig:
+        rig.add(an_add(7, 0))
+        rig.add(*[an_add(7, i) for i in range(1, 5)])
+
+
+def test_a_large_backlog_is_cut_into_groups() -> None:
+    files = MemoryFiles()
+    options = small_options(max_group_wait_ms=FOREVER, group_bytes=1000)
+    with JournalRig(files, options) as rig:
+        gate = files.faults.hold("writev")
+        rig.journal.append(an_add(7, 0, bytes(2000)))  # alone: it does not wait
+        gate.reached()
+        for i in range(1, 11):
+            rig.journal.append(an_add(7, i, bytes(476)))
+        gate.open()
+        rig.acknowledged.wait_for(10)
+    assert files.faults.counts["writev"] >= 5
+    assert records_of(rig) == [(7, i) for i in range(11)]
+
+
+def test_an_empty_queue_is_reason_enough_if_allowed() -> None:
+    metrics = JournalMetrics(Registry(), 0)
+    options = small_options(max_group_wait_ms=FOREVER, flush_when_queue_empty=True)
+    with JournalRig(options=options, metrics=metrics) as rig:
+        rig.add(an_add(7, 0))
+        assert metrics.groups[FlushReason.EMPTY_QUEUE].value == 1
+
+
+def test_an_idle_journal_does_nothing() -> None:
+    with JournalRig() as rig:
+        rig.add(an_add(7, 0))
+        before = rig.files.faults.mutations  # type: ignore[attr-defined]
+        time.sleep(0.05)
+        assert rig.files.faults.mutations == before  # type: ignore[attr-defined]
