@@ -12,8 +12,10 @@ Invariants
 - An attempt that is taken over gets a new uuid, and the old one is remembered in `abandoned` until its files are gone.
 - `ledger` tells the ledger apart from another one that somebody made later with the same id. What the archive has of a
   ledger that was complete is never given up for a later one: that gets an attempt, files and a manifest of its own.
+- A ledger is in the archive on the record's word alone; without one, on the metadata service's word, it is not. What
+  cannot be told raises, and is never "not there". That bookies still hold the ledger, or do not, is another matter.
 
-Pure; any thread.
+Pure, but for `archived_ledger`, which belongs to the event loop on which its service was opened.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from enum import Enum
 from typing import Any, Final
 
 from bookie_protocol.archive.model import ArchivedFile, ArchivedLedger, Counts
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
 
 KIND: Final = "offload"
 """The kind of the records."""
@@ -211,3 +214,19 @@ class OffloadRecord:
             deleted_ms=row["deleted_ms"],
             abandoned=tuple(Abandoned(*map(str, each)) for each in row["abandoned"]),
         )
+
+
+async def archived_ledger(service: MetadataService, ledger_id: int) -> ArchivedLedger | None:
+    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
+    `MetadataDamaged`."""
+    try:
+        stored = await service.records(KIND).read(str(ledger_id))
+    except MetadataNotFound:
+        return None
+    try:
+        record = OffloadRecord.decode(stored.value)
+    except MetadataDamaged as error:
+        raise MetadataDamaged(f"ledger {ledger_id}: {error}") from error
+    if record.ledger_id != ledger_id:
+        raise MetadataDamaged(f"the record of kind {KIND} of ledger {ledger_id} is that of ledger {record.ledger_id}")
+    return record.archived

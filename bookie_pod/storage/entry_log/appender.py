@@ -102,7 +102,7 @@ class RotatedLogs:
 
 
 class LogAppender:
-    """Implements the appending calls of `EntryLogger`, which documents them.
+    """What an `EntryLogger` appends, and makes durable.
 
     `writers` is filled with the logs that have a buffer, for readers; nobody else changes it.
     """
@@ -128,6 +128,11 @@ class LogAppender:
         self._fault: StorageFault | None = None
         self._closed = False
         self.generation = 0
+        """Grows when `abandon_unsynced` gave up a log.
+
+        Whoever appends beside the owner (compaction) reads it before its first append and again after its
+        `sync` returned: if it differs, its locations may be void, although that `sync` succeeded.
+        """
         self._log_before_memtable_flush: int | None = None
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
@@ -137,6 +142,13 @@ class LogAppender:
     def append_run(
         self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
     ) -> list[int]:
+        """Append `entries` of one ledger; their locations, in order.
+
+        With `roll` a new log is begun where `logSizeLimit` would be exceeded; without, only at 2^31 - 1
+        bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
+        take a new log; then none of the entries counts as appended, though some may lie in the log
+        unreferenced.
+        """
         if len(entry_ids) != len(entries):
             raise ValueError(f"{len(entry_ids)} entry ids for {len(entries)} entries of ledger {ledger_id}")
         limit = self._options.log_size_limit if roll else HARD_LOG_SIZE
@@ -205,6 +217,8 @@ class LogAppender:
     # --- rotation -------------------------------------------------------------------------------------------
 
     def rotate(self, log_ids: Container[int] | None = None) -> None:
+        """Close the current logs, or those of them that are named, with their ledgers map; the next append begins a new
+        one."""
         with self._append_lock:
             self._check_usable()
             for log in self._active.all():
@@ -212,6 +226,7 @@ class LogAppender:
                     self._rotate_log(log)
 
     def current_sizes(self) -> dict[int, dict[int, int]]:
+        """Bytes by ledger of each current log that is not empty."""
         with self._append_lock:
             return {log.log_id: dict(log.ledgers) for log in self._active.all() if not log.is_empty}
 
@@ -228,9 +243,13 @@ class LogAppender:
         self._disk_states[directory] = state
 
     def prepare_memtable_flush(self) -> None:
+        """Before a memtable flush with `roll=False`: remember the current log."""
         self._log_before_memtable_flush = self.current_log_id()
 
     def commit_memtable_flush(self) -> bool:
+        """After it: rotate if the log is full or another than before; whether that is so (checkpoint
+        wanted).
+        """
         with self._append_lock:
             self._check_usable()
             due = [log for log in self._active.all() if log.position >= self._options.log_size_limit]
@@ -243,6 +262,7 @@ class LogAppender:
     # --- durability -----------------------------------------------------------------------------------------
 
     def flush(self) -> None:
+        """Hand buffered bytes to the operating system. Makes nothing durable."""
         with self._append_lock:
             self._check_usable()
             self._flush_active()
@@ -256,9 +276,11 @@ class LogAppender:
         return active
 
     def sync(self) -> None:
+        """Make everything appended so far durable, rotated logs and the current ones. `StorageFault`."""
         self._sync(include_active=True)
 
     def checkpoint(self) -> None:
+        """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
         self._sync(include_active=self._active.checkpoint_all)
 
     def _sync(self, *, include_active: bool) -> None:
@@ -295,6 +317,12 @@ class LogAppender:
         self._stats.syncs += 1
 
     def abandon_unsynced(self) -> None:
+        """After a failed `sync`: take back what was appended since the last one that succeeded, and go on in new logs.
+        Where nothing failed, nothing is taken back.
+
+        The caller must throw away every location it got since the last successful `sync` and append again. One
+        owner only (the flush of the write cache) calls this; others look at `generation`.
+        """
         with self._sync_lock, self._append_lock:
             logs = [log for log in (*self._active.all(), *self._rotated.all()) if log.failed or not log.is_empty]
             if any(log.failed for log in logs):
@@ -312,6 +340,8 @@ class LogAppender:
         self._rotated.give_up([log for log in logs if log.kept_to])
 
     def give_up(self, directory: str) -> None:
+        """The disk of this directory failed: nothing is written there any more, and what its open logs hold will never
+        be durable, so whoever owns the journal's marks must not move them. Reads go on as far as the disk bears it."""
         with self._sync_lock, self._append_lock:
             self._allocator.give_up(directory)
             for log in (*self._active.all(), *self._rotated.all()):
@@ -322,6 +352,8 @@ class LogAppender:
 
     @property
     def sync_failed(self) -> bool:
+        """Whether a sync has failed and nothing was given up since: every append and sync fails until
+        `abandon_unsynced`."""
         return self._fault is not None
 
     def _check_usable(self) -> None:
@@ -331,6 +363,7 @@ class LogAppender:
             raise type(self._fault)(str(self._fault)) from self._fault
 
     def current_log_id(self, ledger_id: int = 0) -> int | None:
+        """The log that the next entry (of this ledger) goes to, if one is open."""
         with self._append_lock:
             log = self._active.get(ledger_id)
             return None if log is None else log.log_id
@@ -338,6 +371,10 @@ class LogAppender:
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Rotate and sync what is open, stop background work, close every file.
+
+        `StorageFault` if something could not be made durable; every file is closed all the same.
+        """
         try:
             if self._fault is None and not self._closed:
                 self.rotate()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 import structlog
@@ -34,7 +34,7 @@ from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
 from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, RotationListener, Row
+from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
@@ -52,7 +52,7 @@ PAY_BYTES: Final = 1 << 20
 """Entries, or bytes, of a counting scan between two calls of `pay`."""
 
 
-class EntryLogger:
+class EntryLogger(LogAppender):
     """Entry logs of one or more ledger directories (`dirs`) with one space of log ids. `StorageFault` at once if the
     directories cannot be listed."""
 
@@ -64,102 +64,25 @@ class EntryLogger:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        options = _fitted(files, dirs, options or EntryLogOptions())
         self._files = files
-        self._options = options = _fitted(files, dirs, options or EntryLogOptions())
         self.stats = EntryLogStats()
         self._catalog = LogCatalog(files, dirs)
         active: ActiveLogs = SharedLog()
         if options.per_ledger:
             active = PerLedgerLogs(options.max_active_logs, options.active_log_idle_seconds, clock)
         factory: WriterFactory = DirectWriterFactory() if options.direct_io else make_writer
-        self._allocator = LogAllocator(files, dirs, self._catalog, options, factory, active.order)
-        self._writers: dict[int, LogWriter] = {}
-        self._appender = LogAppender(self._catalog, self._allocator, active, self._writers, options, self.stats)
-        self._reader = EntryReader(files, self._catalog, self._writers, options, self.stats)
+        allocator = LogAllocator(files, dirs, self._catalog, options, factory, active.order)
+        writers: dict[int, LogWriter] = {}
+        super().__init__(self._catalog, allocator, active, writers, options, self.stats)
+        self._reader = EntryReader(files, self._catalog, writers, options, self.stats)
         self._compactions = Compactions(files, dirs, self._catalog, options)
-        dirs.add_listener(self._appender)
+        dirs.add_listener(self)
 
     @property
     def log_size_limit(self) -> int:
         """Bytes beyond which no log grows: `logSizeLimit`, or less on a small disk."""
         return self._options.log_size_limit
-
-    # --- appending ------------------------------------------------------------------------------------------------
-
-    def append_run(
-        self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
-    ) -> list[int]:
-        """Append `entries` of one ledger; their locations, in order.
-
-        With `roll` a new log is begun where `logSizeLimit` would be exceeded; without, only at 2^31 - 1
-        bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
-        take a new log; then none of the entries counts as appended, though some may lie in the log
-        unreferenced.
-        """
-        return self._appender.append_run(ledger_id, entry_ids, entries, roll=roll)
-
-    def flush(self) -> None:
-        """Hand buffered bytes to the operating system. Makes nothing durable."""
-        self._appender.flush()
-
-    def sync(self) -> None:
-        """Make everything appended so far durable, rotated logs and the current ones. `StorageFault`."""
-        self._appender.sync()
-
-    def checkpoint(self) -> None:
-        """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
-        self._appender.checkpoint()
-
-    def rotate(self, log_ids: Container[int] | None = None) -> None:
-        """Close the current logs, or those of them that are named, with their ledgers map; the next append begins a new
-        one."""
-        self._appender.rotate(log_ids)
-
-    def abandon_unsynced(self) -> None:
-        """After a failed `sync`: take back what was appended since the last one that succeeded, and go on in new logs.
-        Where nothing failed, nothing is taken back.
-
-        The caller must throw away every location it got since the last successful `sync` and append again. One
-        owner only (the flush of the write cache) calls this; others look at `generation`.
-        """
-        self._appender.abandon_unsynced()
-
-    def give_up(self, directory: str) -> None:
-        """The disk of this directory failed: nothing is written there any more, and what its open logs hold will never
-        be durable, so whoever owns the journal's marks must not move them. Reads go on as far as the disk bears it."""
-        self._appender.give_up(directory)
-
-    @property
-    def generation(self) -> int:
-        """Grows when `abandon_unsynced` gave up a log.
-
-        Whoever appends beside the owner (compaction) reads it before its first append and again after its
-        `sync` returned: if it differs, its locations may be void, although that `sync` succeeded.
-        """
-        return self._appender.generation
-
-    @property
-    def sync_failed(self) -> bool:
-        """Whether a sync has failed and nothing was given up since: every append and sync fails until
-        `abandon_unsynced`."""
-        return self._appender.sync_failed
-
-    def prepare_memtable_flush(self) -> None:
-        """Before a memtable flush with `roll=False`: remember the current log."""
-        self._appender.prepare_memtable_flush()
-
-    def commit_memtable_flush(self) -> bool:
-        """After it: rotate if the log is full or another than before; whether that is so (checkpoint
-        wanted).
-        """
-        return self._appender.commit_memtable_flush()
-
-    def current_log_id(self, ledger_id: int = 0) -> int | None:
-        """The log that the next entry (of this ledger) goes to, if one is open."""
-        return self._appender.current_log_id(ledger_id)
-
-    def add_listener(self, listener: RotationListener) -> None:
-        self._appender.add_listener(listener)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -252,10 +175,6 @@ class EntryLogger:
         """
         return self._catalog.least_unflushed_id()
 
-    def current_sizes(self) -> dict[int, dict[int, int]]:
-        """Bytes by ledger of each current log that is not empty."""
-        return self._appender.current_sizes()
-
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)
 
@@ -319,19 +238,9 @@ class EntryLogger:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Rotate and sync what is open, stop background work, close every file.
-
-        `StorageFault` if something could not be made durable; every file is closed all the same.
-        """
-        try:
-            self._appender.close()
-        finally:
-            self._reader.handles.close()
-
     def force_close(self) -> None:
         """Close every file and stop background work without writing anything."""
-        self._appender.force_close()
+        super().force_close()
         self._reader.handles.close()
 
 
