@@ -1,4 +1,4 @@
-"""Back-pressure of one writer: how many adds, and how many bytes, may be under way.
+"""Back-pressure of one writer, or of all appends of a gateway: how many adds, and how many bytes, may be under way.
 
 Invariants
 - Room is given in the order in which it was asked for.

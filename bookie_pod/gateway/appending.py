@@ -15,68 +15,15 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
+from bookie_client.writing.window import Window
 from bookie_pod.audit import audited
 from bookie_pod.gateway.messages import check_ledger_id, creation
 from bookie_pod.gateway.writers import OpenWriter, OpenWriters
 from bookie_protocol.errors import BadRequest, LedgerClosed, fresh
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
-
-
-class ByteBudget:
-    """How many bytes of appends may be under way, all calls together.
-
-    Invariants
-    - Room is given in the order in which it was asked for.
-    - What is larger than the whole budget passes when nothing else is under way.
-
-    `limit` in bytes.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.used = 0
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def acquire(self, nbytes: int) -> None:
-        """Take room as soon as there is some."""
-        if not self._waiters and self._fits(nbytes):
-            self.used += nbytes
-            return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (nbytes, granted)
-        self._waiters.append(waiter)
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self.release(nbytes)
-            else:
-                with suppress(ValueError):  # `_grant` may have passed it over already
-                    self._waiters.remove(waiter)
-                self._grant()
-            raise
-
-    def release(self, nbytes: int) -> None:
-        """Give it back."""
-        self.used -= nbytes
-        self._grant()
-
-    def _fits(self, nbytes: int) -> bool:
-        return self.used == 0 or self.used + nbytes <= self._limit
-
-    def _grant(self) -> None:
-        while self._waiters and self._fits(self._waiters[0][0]):
-            nbytes, granted = self._waiters.popleft()
-            if granted.done():
-                continue  # cancelled in this very turn of the loop, and does not know it yet
-            self.used += nbytes
-            granted.set_result(None)
-
 
 MAX_ENTRIES: Final = 100_000
 """In one message."""
@@ -87,12 +34,13 @@ Respond = Callable[[messages.AppendResponse], Awaitable[None]]
 
 
 class AppendCall:
-    """Run it once. `appended` is told entries and bytes of each batch that was sent."""
+    """Run it once. `budget`: of the bytes that are under way, of all calls together; `appended` is told entries and
+    bytes of each batch that was sent."""
 
     def __init__(
         self,
         writers: OpenWriters,
-        budget: ByteBudget,
+        budget: Window,
         respond: Respond,
         appended: Callable[[int, int], None],
     ) -> None:
@@ -175,14 +123,14 @@ class AppendCall:
         try:
             sent = await self._writer.handle.submit_many(entries)
         except BaseException:
-            self._budget.release(nbytes)
+            self._budget.release(1, nbytes)
             raise
         self._writers.used(self._writer)
         self._appended(len(entries), payload)
         sent.add_done_callback(lambda ended: self._ended(ended, nbytes))
 
     def _ended(self, batch: asyncio.Future[list[int]], nbytes: int) -> None:
-        self._budget.release(nbytes)
+        self._budget.release(1, nbytes)
         error = batch.exception() if not batch.cancelled() else None
         if error is None and not batch.cancelled():
             self._acknowledged = batch.result()[-1]

@@ -10,6 +10,7 @@ Event loop only.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,11 +18,11 @@ import grpc
 
 from bookie_client import Client
 from bookie_client.connection.network import Connector, tcp_connector
+from bookie_client.writing.window import Window
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.client_options import client_options
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.gateway.appending import ByteBudget
 from bookie_pod.gateway.reading import LARGEST_WINDOW_BYTES
 from bookie_pod.gateway.service import GatewayParts, LedgerService
 from bookie_pod.gateway.writers import OpenWriters
@@ -81,7 +82,7 @@ class Gateway:
             max_open=gateway.max_open_writers,
             idle_seconds=gateway.idle_writer_seconds,
         )
-        budget = ByteBudget(gateway.max_pending_bytes)
+        budget = Window(sys.maxsize, gateway.max_pending_bytes, 0)
         metrics = self._metrics = GatewayMetrics(registry)
         self._service = LedgerService(GatewayParts(self._client, self._writers, budget, gateway, metrics, memory))
         self._pending = budget
@@ -97,7 +98,7 @@ class Gateway:
         self._metrics.bind_levels(
             writers=lambda: self._writers.count,
             streams=lambda: self._service.streams,
-            pending_bytes=lambda: self._pending.used,
+            pending_bytes=lambda: self._pending.nbytes,
         )
 
     async def stop(self) -> None:

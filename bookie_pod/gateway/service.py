@@ -25,11 +25,12 @@ import structlog
 from bookie_client import Client, LedgerReader
 from bookie_client.access import check_password
 from bookie_client.client import Opening
+from bookie_client.writing.window import Window
 from bookie_pod.audit import audited, audited_failure, changing
 from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
-from bookie_pod.gateway.appending import AppendCall, ByteBudget
+from bookie_pod.gateway.appending import AppendCall
 from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
 from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, responses, small_window, window
 from bookie_pod.gateway.status import status_of
@@ -64,7 +65,7 @@ class GatewayParts:
 
     client: Client
     writers: OpenWriters
-    budget: ByteBudget
+    budget: Window
     config: GatewayConfig
     metrics: GatewayMetrics
     memory: MemoryGovernor

@@ -7,10 +7,10 @@ Source: reference wire protocol, sections 3 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.server.tcp.replies import ReadBudget, code_of
+from bookie_pod.server.tcp.replies import ConnectionReply, ReadBudget, code_of
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, read_prefix
 from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
@@ -144,10 +144,10 @@ class _AddReply(Reply):
         return v2.encode_response(request.version, OpCode.ADDENTRY, code, request.ledger_id, request.entry_id)
 
 
-class _ReadReply(Reply):
+class _ReadReply(ConnectionReply):
     """Answers one READENTRY or BATCH_READ_ENTRY."""
 
-    __slots__ = ("_budget", "_conn", "_request")
+    __slots__ = ("_budget", "_request")
 
     def __init__(self, conn: Connection, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
         self._conn = conn
@@ -159,26 +159,6 @@ class _ReadReply(Reply):
         if request.flags & _SERVED_AS == _BATCH_CLASS:
             kind = "batch_class"
         self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY, most=most)
-
-    @property
-    def gone(self) -> bool:
-        return self._conn.closed
-
-    @property
-    def must_wait(self) -> bool:
-        return self._conn.must_wait
-
-    def making(self, nbytes: int) -> None:
-        self._conn.share.make(nbytes)
-
-    def made(self, nbytes: int) -> None:
-        self._conn.made(nbytes)
-
-    def take(self, nbytes: int) -> bool:
-        return self._conn.share.take(nbytes)
-
-    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
-        self._conn.postpone(again, nbytes)
 
     def entry_read(self, *, success: bool) -> None:
         self._budget.entry_read(success=success)

@@ -1,4 +1,4 @@
-"""What the replies of both wire versions share: error codes, and the budget of reads in flight.
+"""What the replies of both wire versions share: their connection, error codes, and the budget of reads in flight.
 
 Threads: event loop only.
 
@@ -8,11 +8,12 @@ Source: reference wire protocol, section 9.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.errors import NoSuchEntry, PodkeeperError, TooManyRequests, Unauthorized, V2Code, V3Status
 
 if TYPE_CHECKING:
@@ -44,6 +45,33 @@ def status_of(error: BaseException, conn: Connection | None = None) -> V3Status:
         return error.v3
     _log.error("unexpected error in a request", error=repr(error), exc_info=error)
     return V3Status.EIO
+
+
+class ConnectionReply(Reply):
+    """Of a request that came over a connection, which knows how much its client may still be sent."""
+
+    __slots__ = ("_conn",)
+    _conn: Connection
+
+    @property
+    def gone(self) -> bool:
+        return self._conn.closed
+
+    @property
+    def must_wait(self) -> bool:
+        return self._conn.must_wait
+
+    def making(self, nbytes: int) -> None:
+        self._conn.share.make(nbytes)
+
+    def made(self, nbytes: int) -> None:
+        self._conn.made(nbytes)
+
+    def take(self, nbytes: int) -> bool:
+        return self._conn.share.take(nbytes)
+
+    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
+        self._conn.postpone(again, nbytes)
 
 
 class ReadBudget:

@@ -10,11 +10,9 @@ Source: reference wire protocol, sections 4.2 and 4.4.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from bookie_pod.server.tcp.replies import ReadBudget, status_of
-from bookie_pod.server.tcp.requests import Reply
+from bookie_pod.server.tcp.replies import ConnectionReply, ReadBudget, status_of
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import V3Status
 from bookie_protocol.traffic_class import is_batch
@@ -25,32 +23,12 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
 
 
-class _Reply(Reply):
-    __slots__ = ("_conn", "_request")
+class _Reply(ConnectionReply):
+    __slots__ = ("_request",)
 
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         self._conn = conn
         self._request = request
-
-    @property
-    def gone(self) -> bool:
-        return self._conn.closed
-
-    @property
-    def must_wait(self) -> bool:
-        return self._conn.must_wait
-
-    def making(self, nbytes: int) -> None:
-        self._conn.share.make(nbytes)
-
-    def made(self, nbytes: int) -> None:
-        self._conn.made(nbytes)
-
-    def take(self, nbytes: int) -> bool:
-        return self._conn.share.take(nbytes)
-
-    def postpone(self, again: Callable[[], None], nbytes: int) -> None:
-        self._conn.postpone(again, nbytes)
 
     def _send(self, response: pb.Response) -> None:
         self._conn.send(encode_frame(response))
