@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -37,7 +37,8 @@ from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
-from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, Consent, OnLoop, always, each_alone
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop, each_alone
+from bookie_pod.storage.engines.listened import ListenedStorage
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.logger import EntryLogger
@@ -51,7 +52,7 @@ Stamp = tuple[LogMark, ...]
 GATHER_SECONDS: Final = 0.05
 
 
-class MemTableStorage(ABC):
+class MemTableStorage(ListenedStorage):
     """The part of `LedgerStorage` that does not depend on when the memtable is drained."""
 
     def __init__(
@@ -70,6 +71,7 @@ class MemTableStorage(ABC):
         """`folders` are the ledger directories, in the order of the configuration. `memtable_bytes`: what adds may be
         ahead of the entry log, twice as much while a drain is running. `flush_threads` > 1 drains ledgers in parallel,
         where each has its log."""
+        super().__init__(on_loop)
         self._folders = list(folders)
         self._failed_flushes: Counter[str] = Counter()
         """How many flushes have failed one after the other, by the directory that failed them."""
@@ -85,7 +87,6 @@ class MemTableStorage(ABC):
         """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
         self.max_entry_id = cache.max_entry_id
         self.write_caches = 1
-        self._on_loop = on_loop
         self._metrics = metrics
         self._log_per_ledger = log_per_ledger
         self._reads = MemTableReads(self.memtable, cache, logs, metrics)
@@ -102,11 +103,6 @@ class MemTableStorage(ABC):
         self._rotated_stamp: Stamp | None = None
         self._requested_stamp: Stamp | None = None
         self._full_since: float | None = None
-        self._untouched: set[int] = set()
-        """Ledgers of which no entry was put since they are watched. Event loop."""
-        self._swap_callbacks: list[Callable[[], None]] = []
-        self._space_callbacks: list[Callable[[], None]] = []
-        self._deletion_callbacks: list[Callable[[int, bool], None]] = []
         logs.add_listener(self._log_rotated)
 
     _in_order: ClassVar[bool]
@@ -157,12 +153,6 @@ class MemTableStorage(ABC):
     def request_flush(self, ledger_id: int) -> None:
         self._background.request(hurry=True)
 
-    def on_swap(self, callback: Callable[[], None]) -> None:
-        self._swap_callbacks.append(callback)
-
-    def on_space(self, callback: Callable[[], None]) -> None:
-        self._space_callbacks.append(callback)
-
     def flushing(self) -> list[tuple[str, object | None]]:
         began = self._background.began
         return [("storage-0", None if began is None else (began, self.written()))]
@@ -179,9 +169,6 @@ class MemTableStorage(ABC):
     def fail_directory(self, index: int, failure: StorageFault) -> None:
         self._failures.setdefault(self._folders[index], failure)
         self._background.request(hurry=True)
-
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
-        self._deletion_callbacks.append(callback)
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self._reads.in_memory(ledger_id, entry_id)
@@ -215,19 +202,17 @@ class MemTableStorage(ABC):
         if self._full_since is not None:
             self._metrics.throttled(begin - self._full_since)
             self._full_since = None
-        for callback in (*self._swap_callbacks, *self._space_callbacks):
-            callback()
+        self._tell_swapped()
         self._metrics.frozen(time.perf_counter() - begin)
 
     def _delete(self, ledger_id: int) -> None:
         record = self.cache.records.get(ledger_id)
         handed_out = self.memtable.delete(ledger_id)  # first: a drain that is running must see it
         self.cache.delete(ledger_id)
-        if handed_out:
-            for callback in self._swap_callbacks:
-                callback()
-        for deleted in self._deletion_callbacks:
-            deleted(ledger_id, record is not None and record.fenced)
+        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=record is not None and record.fenced)
+
+    def _put_lately(self) -> Collection[int]:
+        return self.memtable.active.ledgers
 
     def _set_limbo(self, ledger_id: int) -> None:
         record = self.cache.records.get(ledger_id)
@@ -263,25 +248,6 @@ class MemTableStorage(ABC):
 
     def ledger_ids(self) -> list[int]:
         return self.cache.records.ledger_ids()
-
-    def watch(self, ledger_ids: Collection[int]) -> None:
-        """From now on it is noticed who puts entries of these ledgers, and of no others."""
-        untouched = set(ledger_ids)
-
-        def begin() -> None:
-            self._untouched = untouched
-            if not self._untouched.isdisjoint(self.memtable.active.ledgers):
-                for callback in self._swap_callbacks:
-                    callback()
-
-        self._on_loop(begin)
-
-    def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
-        def delete() -> None:
-            if consent(ledger_id in self._untouched):
-                self._delete(ledger_id)
-
-        self._on_loop(delete)
 
     def flags(self) -> int:
         return self._flags.read()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
 
@@ -32,7 +32,8 @@ from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLeve
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
-from bookie_pod.storage.engines.interface import Consent, OnLoop, always
+from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.listened import ListenedStorage
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
@@ -44,7 +45,7 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 
 
-class SingleDirectoryStorage:
+class SingleDirectoryStorage(ListenedStorage):
     """The part of `LedgerStorage` that one ledger directory does, for the ledgers that belong to it."""
 
     def __init__(
@@ -62,6 +63,7 @@ class SingleDirectoryStorage:
         metrics: DbStorageMetrics,
     ) -> None:
         """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
+        super().__init__(on_loop)
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
@@ -76,7 +78,6 @@ class SingleDirectoryStorage:
         self.doubt: str | None = None
         """Why what the index does not name may be here all the same; None: the index is trusted. Any thread may ask,
         that of a rebuild sets it."""
-        self._on_loop = on_loop
         self._half_bytes = half_bytes
         self._metrics = metrics
         limit = read_cache_bytes // 2
@@ -88,11 +89,6 @@ class SingleDirectoryStorage:
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)
         self._frozen: FrozenWork | None = None
         self._flush_lock = threading.Lock()
-        self._untouched: set[int] = set()
-        """Ledgers of which no entry was put since they are watched. Event loop."""
-        self._swap_callbacks: list[Callable[[], None]] = []
-        self._space_callbacks: list[Callable[[], None]] = []
-        self._deletion_callbacks: list[Callable[[int, bool], None]] = []
 
     # --- event loop -----------------------------------------------------------------------------------------
 
@@ -103,8 +99,7 @@ class SingleDirectoryStorage:
         Because every flush fails, no mark passes what this directory still owes the disk: the journals keep it.
         """
         self.failure = failure
-        for callback in (*self._swap_callbacks, *self._space_callbacks):
-            callback()
+        self._tell_swapped()
 
     def _check_usable(self) -> None:
         if self.failure is not None:
@@ -126,15 +121,6 @@ class SingleDirectoryStorage:
     @property
     def is_full(self) -> bool:
         return self._active.is_full and self.failure is None
-
-    def on_swap(self, callback: Callable[[], None]) -> None:
-        self._swap_callbacks.append(callback)
-
-    def on_space(self, callback: Callable[[], None]) -> None:
-        self._space_callbacks.append(callback)
-
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
-        self._deletion_callbacks.append(callback)
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if memory holds it. Any thread."""
@@ -217,8 +203,7 @@ class SingleDirectoryStorage:
             return
         self._active = WriteCacheHalf(self._half_bytes)
         self._halves = (self._active, half)
-        for callback in (*self._swap_callbacks, *self._space_callbacks):
-            callback()
+        self._tell_swapped()
 
     def _delete(self, ledger_id: int) -> None:
         record = self.ledgers.get(ledger_id)
@@ -229,32 +214,12 @@ class SingleDirectoryStorage:
         if frozen is not None:
             frozen.deleted.add(ledger_id)
         self.read_cache.forget_ledger(ledger_id)
-        if handed_out:
-            for callback in self._swap_callbacks:
-                callback()
-        for deleted in self._deletion_callbacks:
-            deleted(ledger_id, record is not None and record.fenced)
+        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=record is not None and record.fenced)
+
+    def _put_lately(self) -> Collection[int]:
+        return self._active.ledgers
 
     # --- any thread -----------------------------------------------------------------------------------------
-
-    def watch(self, ledger_ids: Collection[int]) -> None:
-        """From now on it is noticed who puts entries of these ledgers, and of no others."""
-        untouched = set(ledger_ids)
-
-        def begin() -> None:
-            self._untouched = untouched
-            if not self._untouched.isdisjoint(self._active.ledgers):
-                for callback in self._swap_callbacks:
-                    callback()
-
-        self._on_loop(begin)
-
-    def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
-        def delete() -> None:
-            if consent(ledger_id in self._untouched):
-                self._delete(ledger_id)
-
-        self._on_loop(delete)
 
     def restore_ledger(self, ledger_id: int, record: LedgerRecord) -> bool:
         """Make a ledger known that is not; False if it is known meanwhile. Durable with the next flush."""

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from pyspark_bookie.jobs.orphans.finding import SINK_ATTEMPTS, STREAM_LEDGERS
-from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
-
 from bookie_client.blocking import BlockingClient
 from bookie_client.streams.model import PublishedLedger
 from bookie_protocol.errors import NotThere
@@ -18,6 +15,7 @@ from pyspark_bookie.archive.reading import archived_ledgers
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionSettings
 from pyspark_bookie.jobs.offload.machine import Offloader, OffloadSettings
+from pyspark_bookie.jobs.orphans.job import SINK_ATTEMPTS, STREAM_LEDGERS, Search, search_ledgers
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.transfer.machine import Transferrer, TransferSettings
 from pyspark_bookie.jobs.transfer.record import TransferRecord
