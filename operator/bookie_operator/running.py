@@ -152,6 +152,8 @@ _SCOPE_THREADS: Final = 4
 _DEFINED_S: Final = 5.0
 MAX_CONNECTIONS: Final = 256
 """To its own port. Of more, those go that have been there for longest: a probe is a new one."""
+SHUTDOWN_S: Final = 2.0
+"""For answers under way when the operator ends; a client may take one as slowly as it likes."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,19 @@ async def _electing(election: LeaderElection) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+class _Connection(web.RequestHandler):
+    """One to the operator's own port."""
+
+    __slots__ = ()
+
+    def force_close(self) -> None:
+        """At once, whatever its client has not taken: aiohttp's waits until that is taken, for ever if need be."""
+        transport = self.transport
+        super().force_close()
+        if transport is not None:
+            transport.abort()
+
+
 @asynccontextmanager
 async def serving(
     port: int,
@@ -343,7 +358,7 @@ async def serving(
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", show)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
 
     def new_connection() -> web.RequestHandler:
@@ -351,11 +366,10 @@ async def serving(
         here = runner.server.connections
         for longest in here[: max(0, len(here) - MAX_CONNECTIONS + 1)]:
             longest.force_close()
-        return runner.server()
+        return _Connection(runner.server, loop=loop, access_log=None)  # type: ignore[arg-type]  # as the runner's
 
-    listening = None
+    listening, loop = None, asyncio.get_running_loop()
     try:
-        loop = asyncio.get_running_loop()
         listening = await loop.create_server(new_connection, host_to_bind("0.0.0.0", port), port)
         yield int(listening.sockets[0].getsockname()[1])
     finally:

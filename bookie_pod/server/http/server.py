@@ -12,7 +12,7 @@ Invariants
   and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
   An idle connection keeps nothing of its last request.
   An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
-  so that silent peers cannot keep the probes out.
+  so that silent peers cannot keep the probes out. Whoever is closed is gone, also if it does not take its answers.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -61,6 +61,8 @@ LINGER_S: Final = 10.0
 """For a body that comes though its request was answered."""
 UNREAD_S: Final = 1.0
 """So long what a connection begins with may lie unread while very many come at once."""
+TURNED_AWAY_S: Final = 1.0
+"""For the answer to whoever is turned away; it goes at once unless earlier ones were not taken."""
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 MOST_LOOKED_AT: Final = 2 * _BACKLOG
@@ -324,11 +326,21 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
         self._share.end()
 
+    def force_close(self) -> None:
+        """At once, whatever its client has not taken. aiohttp's waits until that is taken, for ever if need be, and has
+        lost sight of the connection, which keeps its place."""
+        transport = self.transport
+        super().force_close()
+        if transport is not None:
+            transport.abort()
+
     def _turn_away(self, answer: bytes, reason: str) -> None:
-        if self.transport is not None and not self.transport.is_closing():
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
             self._complaints.refused(self.peername, reason)
-            self.transport.write(answer)
-            self.force_close()
+            transport.write(answer)
+            super().force_close()
+            self._loop.call_later(TURNED_AWAY_S, transport.abort)
 
     def _cut_off(self) -> None:
         """There is not memory enough for all, and this client has done nothing for longest."""
@@ -396,3 +408,4 @@ class _LookedAt(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(_BUSY)
             self._transport.close()
+            asyncio.get_running_loop().call_later(TURNED_AWAY_S, self._transport.abort)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import aiohttp
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +14,7 @@ from bookie_operator.crds.cluster_status import Condition, Operation, OperationT
 from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.running import serving
 from tests.support.bookie_process import free_port
+from tests.support.until import until
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -112,3 +115,35 @@ async def test_its_port_has_few_connections_however_many_say_nothing(monkeypatch
             assert answer.status == 200
         for _, writer in silent:
             writer.close()
+
+
+async def test_who_takes_no_answer_of_its_port_goes_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_operator.running.MAX_CONNECTIONS", 5)
+    metrics = OperatorMetrics()
+    monkeypatch.setattr(metrics, "render", lambda: bytes(8_000_000))
+    held = []
+    async with serving(
+        free_port(),
+        metrics,
+        idle_for=lambda: 0.0,
+        leading=lambda: True,
+        not_watched=lambda: "",
+        not_ready=lambda: "",
+        limit_s=900.0,
+    ) as port:
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+            held.append(writer)
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                assert answer.status == 200
+
+        def open_here() -> int:
+            own = psutil.Process().net_connections("tcp")
+            return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in own)
+
+        await until(lambda: open_here() <= 5)
+        left_at = time.monotonic()
+    assert time.monotonic() - left_at < 30, "nor does it hold up the end"
+    for writer in held:
+        writer.transport.abort()

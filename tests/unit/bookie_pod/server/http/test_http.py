@@ -16,7 +16,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -204,6 +204,67 @@ async def test_who_does_nothing_for_longest_makes_way(
     for reader, _ in held[:6]:
         assert not (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
     await closed(*(writer for _, writer in held))
+    await server.stop()
+
+
+async def unread(server: HttpServer) -> asyncio.StreamWriter:
+    """A connection whose client asks for metrics until it is given more than it takes, and takes nothing."""
+    running = server._runner.server
+    assert running is not None
+    mine = socket.socket()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    mine.setblocking(False)
+    before = set(running.connections)
+    await asyncio.get_running_loop().sock_connect(mine, ("127.0.0.1", server.port))
+    _, writer = await asyncio.open_connection(sock=mine)
+    cast("asyncio.ReadTransport", writer.transport).pause_reading()
+    while True:
+        asked = running.requests_count
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda asked=asked: running.requests_count > asked)  # type: ignore[misc]
+        (connection,) = set(running.connections) - before
+        transport = cast("asyncio.WriteTransport", connection.transport)
+        await until(lambda: connection._waiter is not None or transport.get_write_buffer_size())  # noqa: B023
+        if transport.get_write_buffer_size():
+            break
+    return writer
+
+
+@pytest.mark.parametrize(
+    "nbytes", [32_000, 8_000_000], ids=["with its answer written", "with its answer to be written"]
+)
+async def test_who_takes_no_answer_has_no_place_for_longer_than_others(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(registry, "pieces", lambda: ["x" * nbytes])
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    running = server._runner.server
+    assert running is not None
+    held = []
+    for _ in range(8):
+        held.append(await unread(server))
+        assert len(running.connections) <= 4
+    monkeypatch.setattr(registry, "pieces", list)
+    assert (await ask(server, "/metrics"))[0] == 200
+    await closed(*held)
+    await server.stop()
+
+
+async def test_a_connection_that_is_kept_alive_no_longer_is_gone_though_its_client_takes_nothing(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "KEEPALIVE_S", 0.5)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(registry, "pieces", lambda: ["x" * 32_000])
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    running = server._runner.server
+    assert running is not None
+    held = [await unread(server) for _ in range(3)]
+    await until(lambda: not running.connections)
+    await closed(*held)
     await server.stop()
 
 
