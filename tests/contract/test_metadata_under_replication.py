@@ -325,6 +325,27 @@ class TestLocks:
         async with asyncio.timeout(5):
             assert (await waiting).ledger_id == locks[0].ledger_id
 
+    async def test_what_an_old_listing_hid_is_looked_for_again(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also if it is listed anew in the middle of the search."""
+        one, two = (service.under_replication for service in pair)
+        for ledger_id in (1, 2):
+            await one.mark(ledger_id, ["a:1"], ctime_ms=1)
+        lock, _ = await one.lock(1), await one.lock(2)
+        monkeypatch.setattr(two._locks._random, "randrange", lambda count: 0)
+        assert await two.try_acquire() is None
+        listed = two._locks._directories[two._locks._base.locks]
+        await one.release(lock)
+        async with asyncio.timeout(10):
+            while not listed.is_stale:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        uses = [True]
+        monkeypatch.setattr(_Directory, "may_serve", lambda known, now: not known.is_stale or (uses and uses.pop()))
+        found = await two.try_acquire()
+        assert found is not None
+        assert found.ledger_id == 1
+
     async def test_every_mark_has_its_turn(self, pair: Pair) -> None:
         tree = pair[0].under_replication
         for ledger_id in (1, 2, 70_000, 2**40):

@@ -5,7 +5,7 @@ Invariants
   so that no mark starves and workers do not follow each other.
 - Directories are listed once and kept; at most `MAX_DIRECTORIES` are. One that changed serves a little longer: each
   mark that goes changes a directory, which may hold tens of thousands. What is found through it is looked at again
-  before it is locked, and before a search ends with nothing it is listed anew.
+  before it is locked; a search that has used one such ends with nothing only after another that has not.
 - A search that found nothing names an event for the first change of what it saw.
 - Whoever failed to repair a ledger gives its lock up, and leaves a note instead that ends with its session as a lock
   does: searches pass over the ledger, and nobody else is kept from it. Java's workers know nothing of such notes.
@@ -57,6 +57,8 @@ class Locks:
         self._held: dict[int, LedgerLock] = {}
         self._unsettled: set[int] = set()  # ledgers whose locks are being made, or deleted in the background
         self._left_alone: set[int] = set()
+        self._stale_uses = 0
+        """How often something was passed over, or not, by a listing that had changed since."""
         self._owner = formats.encode_lock(socket.gethostname())
 
     # --- one ledger -------------------------------------------------------------------------------------------
@@ -183,10 +185,10 @@ class Locks:
         """
         await self._base.prepare()
         while True:
-            changed = self._changed
+            changed, in_doubt = self._changed, self._stale_uses
             lock = await self._walk("", 0)
             stale = [path for path, known in self._directories.items() if known.is_stale]
-            if lock is not None or not stale:
+            if lock is not None or not (stale or self._stale_uses > in_doubt):
                 return lock, changed
             for path in stale:
                 del self._directories[path]
@@ -233,6 +235,7 @@ class Locks:
         now = asyncio.get_running_loop().time()
         known = self._directories.get(path)
         if known is not None and known.may_serve(now):
+            self._stale_uses += known.is_stale
             return known
         found, apart = _Directory(now), (self._base.locks, self._base.left_alone)
 
