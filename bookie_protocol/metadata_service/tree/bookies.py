@@ -54,6 +54,8 @@ class BookieRegistry:
             BookieGroup.ALL: f"{root}/{paths.COOKIES}",
         }
         self._racks = f"{parent_of(root).rstrip('/')}/{paths.PULSAR_BOOKIES}"
+        self._last: dict[BookieGroup, BookieSet] = {}
+        """That somebody who follows was given: who begins again after an error was given it before."""
         self._turned_back: Counter[BookieGroup] = Counter()
         """How often somebody who follows was given less than before."""
 
@@ -123,8 +125,11 @@ class BookieRegistry:
             def deliver(bookies: BookieSet) -> bool:
                 nonlocal last
                 if bookies != last:
-                    self._turned_back[group] += last is not None and bookies.version <= last.version
-                    last = bookies
+                    before = last or self._last.get(group)
+                    self._turned_back[group] += (
+                        before is not None and before != bookies and bookies.version <= before.version
+                    )
+                    last = self._last[group] = bookies
                     publish(self._dated(group, bookies))
                 return True
 

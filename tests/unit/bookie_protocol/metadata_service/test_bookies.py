@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from bookie_client.bookies import FollowedGroup
+from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
@@ -18,9 +21,12 @@ class Tree:
 
     def __init__(self) -> None:
         self.found = Children(("b1:1",), 7, 1_000)
+        self.problem: MetadataError | None = None
         self._watches: list[Watch] = []
 
     async def children(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> Children:
+        if self.problem is not None:
+            raise self.problem
         if watch is not None:
             self._watches.append(watch)
         return self.found
@@ -46,4 +52,20 @@ async def test_what_a_restored_service_tells_is_news_though_it_counts_from_an_ea
         listed = await registry.list(BookieGroup.WRITABLE)
         assert listed.version > before.version
         before = listed
+    await group.close()
+
+
+async def test_so_it_is_though_the_service_knew_nothing_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_client.bookies.FOLLOW_PAUSE", 0.01)
+    tree: Any = Tree()
+    registry = BookieRegistry(cast("RetryingTree", tree), "/ledgers", cast("TreeCluster", None))
+    group = FollowedGroup(registry, BookieGroup.WRITABLE, lambda before, after: None)
+    group.start()
+    await until(lambda: group.known == {"b1:1"})
+    tree.problem = MetadataDamaged("half of it is there")
+    tree.becomes((), 0)
+    await until(lambda: not group.is_following)
+    tree.becomes(("b2:1",), 3)
+    tree.problem = None
+    await until(lambda: group.known == {"b2:1"})
     await group.close()
