@@ -69,7 +69,7 @@ async def received(way: Way, answers: list[list[bytes]], cuts: list[float]) -> l
     for start, stop in pairwise(places):
         way(connection, stream[start:stop])
     assert len(connection._incoming._buffer) == 0
-    return [request.result.result().split() for request in requests]
+    return [(await request.outcome()).split() for request in requests]
 
 
 @pytest.mark.parametrize("way", WAYS)
