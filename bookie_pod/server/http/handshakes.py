@@ -3,12 +3,19 @@
 Whoever can reach the port may open any number of them, so there are `most` at a time: beyond, the one goes that has
 been here for longest. It has `HANDSHAKE_S` at most.
 
+Invariants
+- Nothing of a connection is read but by TLS. A client says its first word as soon as it is connected, and uvloop reads
+  whatever `connection_made` says of pausing; so what was accepted is given up there, and goes on by a descriptor of its
+  own.
+
 Event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Final, cast
@@ -25,7 +32,7 @@ class Handshakes:
         self._context = context
         self._new_protocol = new_protocol
         self._most = most
-        self._under_way: dict[_Handshake, None] = {}
+        self._under_way: dict[asyncio.Task[None], socket.socket] = {}
         """In the order in which they came."""
 
     def __len__(self) -> int:
@@ -33,62 +40,57 @@ class Handshakes:
 
     def protocol(self) -> asyncio.Protocol:
         """Of a connection that has just come."""
-        return _Handshake(self)
-
-    def came(self, handshake: _Handshake) -> None:
-        """It is connected."""
-        self._under_way[handshake] = None
-        if len(self._under_way) > self._most:
-            next(iter(self._under_way)).abort()
-
-    def gone(self, handshake: _Handshake) -> None:
-        """It is over, or has failed."""
-        self._under_way.pop(handshake, None)
-
-    async def upgrade(self, transport: asyncio.Transport, handshake: _Handshake) -> None:
-        """Shake hands, and hand the connection over to its protocol."""
-        secured = await asyncio.get_running_loop().start_tls(
-            transport, handshake, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-        )
-        if secured is not None and not secured.is_closing():
-            protocol = self._new_protocol()
-            secured.set_protocol(protocol)
-            protocol.connection_made(secured)
-            if handshake.received:
-                protocol.data_received(bytes(handshake.received))
+        return _Accepted(self._begin)
 
     def stop(self) -> None:
         """End them all."""
-        for handshake in tuple(self._under_way):
-            handshake.abort()
+        for task in self._under_way:
+            task.cancel()
 
+    def _begin(self, connection: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._shake_hands(connection))
+        self._under_way[task] = connection
+        task.add_done_callback(self._over)
+        if len(self._under_way) > self._most:
+            next(each for each in self._under_way if not each.cancelling()).cancel()
 
-class _Handshake(asyncio.Protocol):
-    """One connection. What comes with the last message of the handshake is kept for the protocol behind it."""
-
-    def __init__(self, others: Handshakes) -> None:
-        self._others = others
-        self.received = bytearray()
-        self._transport: asyncio.Transport
-        self._task: asyncio.Task[None]
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
-        self._transport.pause_reading()  # until there is somebody who understands it
-        self._task = asyncio.get_running_loop().create_task(self._others.upgrade(self._transport, self))
-        self._task.add_done_callback(self._over)
-        self._others.came(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-
-    def abort(self) -> None:
-        """It has had its time."""
-        self._others.gone(self)
-        self._task.cancel()
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: _Secured(self._new_protocol), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+        )
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        self._others.gone(self)
+        connection = self._under_way.pop(task)
         if task.cancelled() or task.exception() is not None:
             heard(task)
-            self._transport.abort()
+            connection.close()
+
+
+class _Accepted(asyncio.Protocol):
+    """A connection before its handshake: it hands itself on."""
+
+    def __init__(self, begin: Callable[[socket.socket], None]) -> None:
+        self._begin = begin
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        accepted = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
+        try:
+            connection = socket.socket(fileno=os.dup(accepted.get_extra_info("socket").fileno()))
+        except OSError:  # no descriptor is left: the client comes again
+            return
+        finally:
+            accepted.abort()
+        connection.setblocking(False)
+        self._begin(connection)
+
+
+class _Secured(asyncio.Protocol):
+    """A connection whose handshake is over: it becomes what it is for."""
+
+    def __init__(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._new_protocol = new_protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        protocol = self._new_protocol()
+        cast("asyncio.Transport", transport).set_protocol(protocol)
+        protocol.connection_made(transport)

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from bookie_pod.admin.routes import RESOURCES
@@ -615,6 +616,30 @@ async def test_however_many_handshakes_never_end_there_are_few_at_a_time_and_oth
         for reader, _ in silent:
             assert await reader.read() == b""
     await closed(*(writer for _, writer in silent))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_whose_first_word_comes_with_its_connection_is_served(
+    node: FakeNode, registry: Registry, tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    config, context = with_tls(tmp_path)
+    client, _, outgoing = _tls_client(context)
+
+    async def first_byte() -> bytes:
+        server = await start_http(config, node, registry)
+        assert server is not None
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:  # the loop sees all of it at once
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            connection.sendall(outgoing.read())
+            connection.setblocking(False)
+            async with asyncio.timeout(5):
+                answer = await asyncio.get_running_loop().sock_recv(connection, 1)
+        await server.stop()
+        return answer
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(first_byte()) == b"\x16", "its handshake goes on"
 
 
 async def test_what_comes_with_the_end_of_a_handshake_is_served_and_what_is_none_ends(
