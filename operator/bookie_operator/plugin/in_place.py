@@ -35,7 +35,7 @@ from bookie_operator.plugin.clusters import find_cluster
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.faults import ExitCode, RefusedFault, explained
 from bookie_operator.plugin.forwarding import opener
-from bookie_operator.plugin.plan import see
+from bookie_operator.plugin.planning import see
 from bookie_operator.plugin.strangers import Place, Stranger, differences, settings_of
 from bookie_operator.plugin.tables import plain_table, print_to_terminal
 from bookie_operator.plugin.takeover import (

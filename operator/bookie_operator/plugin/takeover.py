@@ -44,7 +44,7 @@ from bookie_operator.plugin.clusters import pods_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.faults import Fault
 from bookie_operator.plugin.forwarding import opener, read_token, session_to, trust_of
-from bookie_operator.plugin.plan import Seen
+from bookie_operator.plugin.planning import Seen
 
 _KEPT_KINDS: Final = frozenset({"Service", "ServiceAccount"})
 """Pods depend on them: they are handed over."""

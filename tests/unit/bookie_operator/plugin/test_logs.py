@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookie_operator.plugin import logs
-from bookie_operator.plugin.logs import Line
+from bookie_operator.plugin import log_reading
+from bookie_operator.plugin.log_reading import Line
 from tests.support.fake_kubernetes.cluster import NAME
 from tests.support.kubectl_rig import KubectlRig
 from tests.support.until import until
@@ -72,7 +72,7 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_shown(
 async def test_a_log_that_is_too_long_says_where_it_was_cut(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_MAX_BYTES", logs.MAX_LINE + 100)
+    monkeypatch.setattr(log_reading, "_MAX_BYTES", log_reading.MAX_LINE + 100)
     rig.logs["demo-bookie-0"] = [_at(number, "x" * 30) for number in range(4)]
     assert await rig.run("logs", NAME, "--bookie", "demo-bookie-0") == 0
     assert "the log goes on, and is cut here" in capsys.readouterr().out.splitlines()[-1]
@@ -89,25 +89,25 @@ async def test_no_such_pod(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) 
 async def test_a_long_line_is_cut_and_a_torn_character_is_no_fault(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rig.logs["demo-bookie-0"] = [_at(1, "x" * (3 * logs.MAX_LINE)), _at(2, "ü" * logs.MAX_LINE)]
+    rig.logs["demo-bookie-0"] = [_at(1, "x" * (3 * log_reading.MAX_LINE)), _at(2, "ü" * log_reading.MAX_LINE)]
     assert await rig.run("logs", NAME, "--bookie", "demo-bookie-0") == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert len(first) <= logs.MAX_LINE + len("demo-autorecovery-0 ") + 20
-    assert len(second.encode()) <= logs.MAX_LINE + 40
+    assert len(first) <= log_reading.MAX_LINE + len("demo-autorecovery-0 ") + 20
+    assert len(second.encode()) <= log_reading.MAX_LINE + 40
 
 
 async def test_following_goes_on_with_what_is_written_and_with_new_pods(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(log_reading, "_LOOK_EVERY_S", 0.01)
     pods = await _all_pods(rig)
     rig.logs["demo-bookie-0"] = [_at(1, "before")]
     stop = asyncio.Event()
-    real = logs.Follower.lines
+    real = log_reading.Follower.lines
     loop = asyncio.get_running_loop()
     seen: list[Line] = []
 
-    async def until_the_last(self: logs.Follower) -> AsyncIterator[Line]:
+    async def until_the_last(self: log_reading.Follower) -> AsyncIterator[Line]:
         lines = real(self)
         async for line in lines:
             seen.append(line)
@@ -117,7 +117,7 @@ async def test_following_goes_on_with_what_is_written_and_with_new_pods(
                 loop.call_soon_threadsafe(stop.set)
                 return
 
-    monkeypatch.setattr(logs.Follower, "lines", until_the_last)
+    monkeypatch.setattr(log_reading.Follower, "lines", until_the_last)
     following = asyncio.create_task(rig.run("logs", NAME, "-f"))
     await until(lambda: set(pods) <= set(rig.followed) and seen, 20)
     await rig.write("demo-bookie-1", _at(2, "while it was followed"))

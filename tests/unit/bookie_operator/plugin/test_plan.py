@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.api.kinds import CLUSTER, DEPLOYMENT, SECRET, STATEFUL_SET
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
-from bookie_operator.plugin.plan import _repository
+from bookie_operator.plugin.planning import _repository
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.kubectl_rig import KubectlRig

@@ -13,7 +13,7 @@ from rich.console import Console
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.crds import names
 from bookie_operator.plugin import status as status_command
-from bookie_operator.plugin.status import details
+from bookie_operator.plugin.status_view import details
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC
 from tests.support.fake_kubernetes.jobs import FakeJobs
 from tests.support.kubectl_rig import KubectlRig

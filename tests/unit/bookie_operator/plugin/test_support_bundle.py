@@ -14,8 +14,8 @@ import yaml
 
 from bookie_operator.api.kinds import POD, SECRET
 from bookie_operator.builders.secrets import secret_texts
+from bookie_operator.plugin.bundle import _cluster_of
 from bookie_operator.plugin.redaction import REDACTED, Redactor, sensitive
-from bookie_operator.plugin.support_bundle import _cluster_of
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.kubectl_rig import KubectlRig
 
