@@ -28,6 +28,9 @@ from bookie_operator.world.model import World
 HISTORY_LENGTH: Final = 10
 TASK: Final = "task"
 """Key of `saved`: name of the BookieTask that asked for the operation."""
+BEGUN_AGAIN: Final = "begunAgain"
+AGAIN: Final = {BEGUN_AGAIN: "yes"}
+"""Saved once a step was given its time anew: the operator was away while it passed, or what it asks."""
 _REPLICAS_KEY: Final = "replicas/"
 _PIECE: Final = 12_000
 """Characters of a saved value, of the 16,384 that it may have."""

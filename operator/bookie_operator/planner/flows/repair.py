@@ -254,9 +254,12 @@ def cookie(run: Run) -> Decision:
 def start(run: Run) -> Decision:
     found = run.pod
     late = operations.overdue(run.world, run.operation, run.world.cluster.spec.update.progress_deadline_seconds)
-    helped = None if late else _helped(run)  # what is refused again and again must not keep it here
-    if helped is not None:
+    helped = _helped(run)
+    if helped is not None and not late:
         return helped
+    if helped is not None and not run.operation.attempts and not run.saved(operations.BEGUN_AGAIN):
+        # What is refused again and again must not keep it here; but it may be that nobody could help until now.
+        return Record(run.progressed(**operations.AGAIN).operation, f"{run.bookie} is helped to take new data")
     if found is not None and found.ready and gates.is_writable(run.world, run.desired, run.bookie):
         message = f"{run.bookie} was started anew with empty disks; what it held has its copies elsewhere"
         return run.finish(message, event=Event("BookieReplaced", message))

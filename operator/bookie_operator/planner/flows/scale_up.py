@@ -198,14 +198,20 @@ def _settle(
     if str(len(up)) != operation.saved.get(_UP, "0"):
         nearer = operations.progressed(world, operation, message, saved={_UP: str(len(up))})
         return Wait("Scaling", message, operation=nearer)
-    if operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds):
+    late = operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds)
+    undone = _undo_drain(world, desired, operation, pods)
+    if undone is not None and not late:
+        return undone
+    if undone is not None and not operation.attempts and operations.BEGUN_AGAIN not in operation.saved:
+        # What is refused again and again must keep from nothing else; but it may be that nobody could ask until now.
+        return Record(operations.progressed(world, operation, saved=operations.AGAIN), f"{waiting} may take writes")
+    if late:
         message = (
             f"{waiting} did not take writes in time: `kubectl describe pod` and its log say why, or the events of "
             f"StatefulSet {have.name} if there is no pod. Lower spec.replicas to take them away again"
         )
         return Finish(operation, "Failed", message, event=Event("ScaleUpFailed", message, EventType.WARNING))
-    # Last: what is refused again and again keeps from none of the above.
-    return _undo_drain(world, desired, operation, pods) or operations.wait(operation, "Scaling", message)
+    return operations.wait(operation, "Scaling", message)
 
 
 def _writable(world: World, desired: Desired, name: str) -> bool:

@@ -271,3 +271,18 @@ def test_an_undo_that_is_refused_ends_some_time(four: Simulation) -> None:
     four.run(lambda sim, _: bool(sim.status.history), each=is_drained, most=900)
     assert any("stays read-only" in one.error for one in four.passes)
     assert four.status.history[0].outcome == "Failed"
+
+
+def test_an_operator_that_was_away_for_long_helps_it_first(four: Simulation) -> None:
+    """Or the metadata service did not answer for so long: its time is over before anybody could help."""
+    lose(four)
+    at_step(four, "Start")
+    bookie_id = four.desired().bookie_id(LOST)
+    four.advance(four.spec.update.progress_deadline_seconds + 1)
+    four.bookkeeper.drains[bookie_id] = SimDrain(False, DrainPhase.INTERRUPTED)
+    if bookie_id in four.bookkeeper.running:
+        four.bookkeeper.read_only.add(bookie_id)
+    four.run_until_rest()
+    assert four.status.history[0].outcome == "Done"
+    assert bookie_id in four.bookkeeper.writable
+    assert any(isinstance(one, UndoDrain) for one in acted(four))

@@ -13,7 +13,7 @@ from bookie_operator.planner.flows import scale_up
 from bookie_operator.world.facts import DrainPhase, Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import Refused, SimDrain, SimLedger
-from tests.support.operator_sim.flows import acted
+from tests.support.operator_sim.flows import acted, at_step
 from tests.support.operator_sim.kubernetes import BAD_IMAGE, SimClaim
 
 NEW = "c-bookie-4"
@@ -190,6 +190,19 @@ def test_an_undo_that_is_refused_ends_some_time(lowered: bool) -> None:
     sim.run(lambda one, _: bool(one.status.history), each=starts_read_only, most=900)
     (ended,) = sim.status.history
     assert (ended.type, ended.outcome) == (OperationType.SCALE_UP, "Cancelled" if lowered else "Failed")
+
+
+def test_an_operator_that_was_away_for_long_still_undoes_it() -> None:
+    sim = resting()
+    bookie_id = sim.desired().bookie_id(NEW)
+    sim.bookkeeper.drains[bookie_id] = SimDrain(True, DrainPhase.DRAINED)
+    sim.change(replicas=5)
+    at_step(sim, scale_up.SETTLE)
+    sim.advance(sim.spec.update.progress_deadline_seconds + 1)
+    sim.bookkeeper.read_only.add(bookie_id)
+    sim.run_until_rest()
+    assert bookie_id in sim.bookkeeper.writable
+    assert sim.status.history[0].outcome == "Done"
 
 
 def test_one_that_is_read_only_for_another_reason_can_be_taken_back() -> None:
