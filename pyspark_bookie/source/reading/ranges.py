@@ -184,8 +184,6 @@ class _Moved(Exception):
 
 async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk, None]:
     """As `archive_chunks`; what is damaged is told in a row, or ends the read."""
-    from pyspark_bookie.source.reading.ranges import archive_chunks
-
     first = wanted.first
     async with aclosing(archive_chunks(wanted, options)) as found:
         async for each in found:
