@@ -167,7 +167,7 @@ class ConnectionSecurity:
             return
         if conn.has_unread_bytes:
             raise ProtocolViolation("bytes after START_TLS that are not part of the handshake")
-        self._context.strangers.shakes_hands(conn)
+        self._context.strangers.encrypts(conn)
         try:
             secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
         except (OSError, ssl.SSLError) as error:
@@ -177,8 +177,6 @@ class ConnectionSecurity:
             # A transport whose handshake failed does not tell its protocol that it is gone.
             conn.connection_lost(error)
             return
-        finally:
-            self._context.strangers.shook_hands(conn)
         if secured is None:
             conn.connection_lost(None)
             return

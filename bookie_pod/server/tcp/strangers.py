@@ -2,8 +2,8 @@
 
 Whoever can reach the port is one of them, so what one takes is little, and what all of them take is bounded: frames of
 at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time, of which
-`MOST_HANDSHAKES` are in the middle of a TLS handshake. Beyond that it is the one that has been here for longest that
-goes: it has had its time, and who comes now may be somebody.
+`MOST_ENCRYPTED` have TLS or are on the way to it. Beyond that it is the one that has been here for longest that goes:
+it has had its time, and who comes now may be somebody.
 
 Threads: event loop only.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 4096
 """Connections at the same time."""
-MOST_HANDSHAKES: Final = 512
+MOST_ENCRYPTED: Final = 512
 """Each has some 100 KB of buffers, which nobody counts."""
 SECONDS: Final = 30.0
 """Until a client is known."""
@@ -36,8 +36,8 @@ class Strangers:
     def __init__(self) -> None:
         self._since: dict[Connection, float] = {}
         """In the order in which they came."""
-        self._handshakes: dict[Connection, None] = {}
-        """Those in the middle of one, in the same order."""
+        self._encrypted: dict[Connection, None] = {}
+        """Those with TLS, or in the middle of its handshake, in the order in which that began."""
         self.sent_away = 0
 
     def __len__(self) -> int:
@@ -54,17 +54,16 @@ class Strangers:
     def gone(self, conn: Connection) -> None:
         """It is known now, or not there any more."""
         self._since.pop(conn, None)
-        self._handshakes.pop(conn, None)
+        self._encrypted.pop(conn, None)
 
-    def shakes_hands(self, conn: Connection) -> None:
-        """A stranger begins a TLS handshake."""
-        if len(self._handshakes) >= MOST_HANDSHAKES:
-            self._send_away(next(iter(self._handshakes)), f"more than {MOST_HANDSHAKES} TLS handshakes are not over")
-        self._handshakes[conn] = None
-
-    def shook_hands(self, conn: Connection) -> None:
-        """Its handshake is over."""
-        self._handshakes.pop(conn, None)
+    def encrypts(self, conn: Connection) -> None:
+        """A stranger begins a TLS handshake. What that takes it holds until it is known or gone: whoever ends the
+        handshake and says nothing more is no better than who does not end it."""
+        if len(self._encrypted) >= MOST_ENCRYPTED:
+            self._send_away(
+                next(iter(self._encrypted)), f"more than {MOST_ENCRYPTED} clients with TLS are not known yet"
+            )
+        self._encrypted[conn] = None
 
     def look(self, now: float, asleep: float) -> None:
         """Every now and then: those go whose time is over. As `Connection.look`."""

@@ -135,7 +135,7 @@ async def test_of_too_many_the_oldest_goes(guarded: ServerRig, monkeypatch: pyte
 async def test_of_too_many_handshakes_that_do_not_end_the_oldest_goes(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "MOST_HANDSHAKES", 2)
+    monkeypatch.setattr(strangers, "MOST_ENCRYPTED", 2)
     under_way = 0
 
     async def never(*arguments: object, **more: object) -> None:
@@ -154,7 +154,33 @@ async def test_of_too_many_handshakes_that_do_not_end_the_oldest_goes(
     for conn, _ in connections:
         conn.connection_lost(None)
     await asyncio.sleep(0)
-    assert not rig.context.strangers._handshakes
+    assert not rig.context.strangers._encrypted
+
+
+async def test_so_it_does_though_it_has_ended_its_handshake(
+    guarded: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then says nothing more, or has a certificate that is refused; who logs in is in nobody's way."""
+    monkeypatch.setattr(strangers, "MOST_ENCRYPTED", 2)
+
+    async def at_once(plain: object, *arguments: object, **more: object) -> object:
+        return plain
+
+    monkeypatch.setattr(guarded.context.loop, "start_tls", at_once)
+    guarded.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+    connections = [guarded.connect() for _ in range(5)]
+    for place, (conn, _) in enumerate(connections):
+        conn.data_received(v3_start_tls())
+        await guarded.settle()
+        if place == 0:
+            for payload in (b"hello", b"secret"):
+                conn.data_received(token(payload))
+                await guarded.settle()
+            assert conn.authenticated
+    assert [transport.aborted for _, transport in connections] == [False, True, True, False, False]
+    for conn, _ in connections:
+        conn.connection_lost(None)
+    assert not guarded.context.strangers._encrypted
 
 
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
