@@ -1,4 +1,5 @@
-"""Tasks that last as long as the process, because others wait for what they do; and those that nobody may wait for.
+"""Tasks that last as long as the process, because others wait for what they do; those that nobody may wait for, and
+those that several do.
 
 A lasting task may be cancelled by its owner; any other end is a fault that nobody would notice by himself. It is told
 to whoever watches the process (`watched_by`), and logged where nobody does, as in a client.
@@ -14,6 +15,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import structlog
+
+from bookie_protocol.errors import PodkeeperError, fresh
 
 _log = structlog.get_logger(__name__)
 
@@ -50,3 +53,13 @@ def heard(ended: asyncio.Future[Any]) -> None:
     """Whoever still waits for it is told; if nobody does, its error is of no interest, and is not logged."""
     if not ended.cancelled():
         ended.exception()
+
+
+async def error_of(work: Coroutine[Any, Any, None]) -> PodkeeperError | None:
+    """What error it ended with, without its frames. For a task that keeps its outcome for whoever comes later, since
+    all who waited may have been cancelled: each of them raises a copy (`errors.fresh`)."""
+    try:
+        await work
+    except PodkeeperError as error:
+        return fresh(error)
+    return None

@@ -26,6 +26,7 @@ from bookie_client.streams.model import StreamPosition
 from bookie_client.streams.rolling import RollingLedger
 from bookie_protocol.digest import Buffer, DigestType, digest_manager
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, StreamFenced, fresh
+from bookie_protocol.lasting import error_of
 
 UNIT_ENTRIES: Final = 256
 UNIT_BYTES: Final = 1024 * 1024
@@ -157,7 +158,7 @@ class StreamWriter:
         if self._running is None:
             return
         if self._closing is None:
-            closing = self._try_to_close()
+            closing = error_of(self._close())
             self._closing = asyncio.get_running_loop().create_task(closing, name=f"close stream {self.name}")
         failure = await asyncio.shield(self._closing)
         if failure is not None:
@@ -235,14 +236,6 @@ class StreamWriter:
         _log.warning("stream cannot be appended to any more", stream=self.name, error=str(error))
         self._failure = fresh(error)
         self._appends.fail_all(error)
-
-    async def _try_to_close(self) -> PodkeeperError | None:
-        """Why not. It is kept for the next caller: everybody who called may have been cancelled."""
-        try:
-            await self._close()
-        except PodkeeperError as error:
-            return fresh(error)
-        return None
 
     async def _close(self) -> None:
         assert self._running is not None

@@ -50,6 +50,7 @@ from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost, fresh
+from bookie_protocol.lasting import error_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -202,7 +203,8 @@ class WriteHandle:
         were not forced are cut off.
         """
         if self._closing is None or _may_try_again(self._closing):
-            self._closing = asyncio.get_running_loop().create_task(self._try_to_close(), name=f"close {self.ledger_id}")
+            closing = error_of(self._close())
+            self._closing = asyncio.get_running_loop().create_task(closing, name=f"close {self.ledger_id}")
         failure = await asyncio.shield(self._closing)
         if failure is not None:
             raise fresh(failure)
@@ -223,14 +225,6 @@ class WriteHandle:
             _log.warning("ledger could not be closed", ledger=self.ledger_id, error=str(problem))
         if error is None and self._state.failure is not None:
             raise fresh(self._state.failure)
-
-    async def _try_to_close(self) -> PodkeeperError | None:
-        """Why not. It is kept for the next caller: everybody who called may have been cancelled."""
-        try:
-            await self._close()
-        except PodkeeperError as error:
-            return fresh(error)
-        return None
 
     async def _close(self) -> None:
         state = self._state

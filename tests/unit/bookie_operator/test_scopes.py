@@ -8,7 +8,7 @@ import pytest
 
 from bookie_operator.api.kinds import CLUSTER, LEASE, KubernetesObject, Resource
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.running import DURATION_S, Scopes
+from bookie_operator.scopes import DURATION_S, Scopes
 from tests.support.fake_kubernetes.cluster import NAMESPACE, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.serving import kubernetes_alone
