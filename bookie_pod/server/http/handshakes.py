@@ -34,6 +34,7 @@ class Handshakes:
         self._most = most
         self._under_way: dict[asyncio.Task[None], socket.socket] = {}
         """In the order in which they came."""
+        self._stopped = False
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -43,26 +44,36 @@ class Handshakes:
         return _Accepted(self._begin)
 
     def stop(self) -> None:
-        """End them all."""
+        """End them all, and begin no more: some may be accepted whose turn has not come."""
+        self._stopped = True
         for task in self._under_way:
             task.cancel()
 
     def _begin(self, connection: socket.socket) -> None:
+        if self._stopped:
+            connection.close()
+            return
         task = asyncio.get_running_loop().create_task(self._shake_hands(connection))
         self._under_way[task] = connection
         task.add_done_callback(self._over)
         if len(self._under_way) > self._most:
-            next(each for each in self._under_way if not each.cancelling()).cancel()
+            next(each for each in self._under_way if not each.done() and not each.cancelling()).cancel()
 
     async def _shake_hands(self, connection: socket.socket) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+
+        def secured() -> asyncio.Protocol:
+            del self._under_way[task]  # its descriptor is its transport's, whatever becomes of the task
+            return self._new_protocol()
+
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: _Secured(self._new_protocol), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            lambda: _Secured(secured), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
         )
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        connection = self._under_way.pop(task)
-        if task.cancelled() or task.exception() is not None:
-            heard(task)
+        heard(task)
+        connection = self._under_way.pop(task, None)
+        if connection is not None:
             connection.close()
 
 
