@@ -199,6 +199,9 @@ def _settle(
         nearer = operations.progressed(world, operation, message, saved={_UP: str(len(up))})
         return Wait("Scaling", message, operation=nearer)
     late = operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds)
+    if late and world.facts is None:  # who takes writes cannot be told: that is no verdict on the new ones
+        why = world.facts_error or "nobody reaches the metadata"
+        return Wait("MetadataUnreachable", why, operation=operations.progressed(world, operation, why))
     undone = _undo_drain(world, desired, operation, pods)
     if undone is not None and not late:
         return undone

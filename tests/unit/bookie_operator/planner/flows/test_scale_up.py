@@ -205,6 +205,21 @@ def test_an_operator_that_was_away_for_long_still_undoes_it() -> None:
     assert sim.status.history[0].outcome == "Done"
 
 
+def test_while_nobody_reaches_the_metadata_service_the_new_ones_have_not_failed() -> None:
+    sim = resting()
+    sim.change(replicas=5)
+    at_step(sim, scale_up.SETTLE)
+    sim.bookkeeper.up = False
+    sim.advance(sim.spec.update.progress_deadline_seconds + 1)
+    for _ in range(3):
+        sim.run_pass()
+    assert sim.status.operation is not None
+    assert sim.status.operation.step == scale_up.SETTLE
+    sim.bookkeeper.up = True
+    sim.run_until_rest()
+    assert sim.status.history[0].outcome == "Done"
+
+
 def test_one_that_is_read_only_for_another_reason_can_be_taken_back() -> None:
     """Its disk is full: what an earlier drain may have done is undone once, and not in each pass."""
     sim = resting()
