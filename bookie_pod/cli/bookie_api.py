@@ -60,6 +60,8 @@ def scheme_of(url: str, option: str) -> str:
         usable = False
     if "@" in url:  # a password may be anything before it
         raise InvalidConfiguration(f"{option}: it has a user or a password; tokens come from a file (--token-file)")
+    if "?" in url or "#" in url:
+        raise InvalidConfiguration(f"{option}: it has a query or a fragment; tokens come from a file (--token-file)")
     if not usable or not url.isascii() or any(character.isspace() for character in url):
         raise InvalidConfiguration(f"{option} {url}: must look like {DEFAULT_URL}")
     return parts.scheme

@@ -194,12 +194,13 @@ def client_options(settings: tuple[str, ...], defaults: Mapping[str, object]) ->
     for setting in settings:
         name, separator, text = setting.partition("=")
         if not separator or name not in fields:
-            raise InvalidConfiguration(f"--client {name}: must be OPTION=VALUE with one of {', '.join(sorted(fields))}")
-        values[name] = _value(setting, fields[name], text)
+            given = f"--client {name}" if separator else "--client"  # a word alone may be a secret
+            raise InvalidConfiguration(f"{given}: must be OPTION=VALUE with one of {', '.join(sorted(fields))}")
+        values[name] = _value(name, fields[name], text)
     return ClientOptions(**values)  # type: ignore[arg-type]
 
 
-def _value(setting: str, kind: str, text: str) -> object:
+def _value(name: str, kind: str, text: str) -> object:
     if text.lower() == "none" and "None" in kind:
         return None
     try:
@@ -216,4 +217,4 @@ def _value(setting: str, kind: str, text: str) -> object:
                 return TrafficClass(text.lower())
     except (KeyError, ValueError):
         pass
-    raise InvalidConfiguration(f"--client {setting}: {text!r} is no {kind}")
+    raise InvalidConfiguration(f"--client {name}: the value is not of type {kind}")

@@ -117,7 +117,7 @@ def overrides(assignments: tuple[str, ...], flags: Mapping[str, Any]) -> dict[st
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator or not key.strip():
-            raise click.UsageError(f"--set {assignment}: must look like key=value")
+            raise click.UsageError("--set: must look like key=value")  # a word alone may be a secret
         _choose(chosen, key.strip(), value, "--set")
     for flag, keys, _ in _SHORTHANDS:
         if (given := flags.get(_parameter(flag))) is not None:

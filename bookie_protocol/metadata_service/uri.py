@@ -42,6 +42,7 @@ _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "hierarchical": LedgerLayout.HIERARCHICAL,
     "longhierarchical": LedgerLayout.LONG_HIERARCHICAL,
 }
+_QUERY: Final = re.compile(r"[?#].*", re.DOTALL)
 _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>[^/]*)(?P<path>/.*)?")
 
 
@@ -57,6 +58,8 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
         raise _invalid(text, "it has no scheme; write for example zk+null://zk1:2181;zk2:2181/ledgers")
     scheme, _, variant = match["scheme"].lower().partition("+")
     authority, path = match["authority"], match["path"] or ""
+    if scheme != "file" and _QUERY.search(text):
+        raise _invalid(text, "it has a query")
     if scheme == "file":
         if authority or not path.rstrip("/"):
             raise _invalid(text, "write file:///<folder>, or the folder alone")
@@ -74,6 +77,8 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
 
 
 def _pulsar_uri(text: str) -> MetadataServiceUri:
+    if _QUERY.search(text):
+        raise _invalid(text, "it has a query")
     store = text.removeprefix(_PULSAR_SCHEME)
     if not store.startswith("zk:"):
         raise _invalid(text, f"of Pulsar's metadata stores only ZooKeeper is supported: {_PULSAR_SCHEME}zk:zk1:2181")
@@ -168,7 +173,9 @@ def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
 
 
 def _invalid(text: str, why: str) -> InvalidConfiguration:
-    if "@" in text:  # a login may be anything before it: neither that nor a piece of it is told
-        text = "...@" + text.rpartition("@")[2]
-        why = "it names hosts and a root, and no user or password; keys of their own name the files with those"
+    if "@" in text or _QUERY.search(text):
+        # A login may be anything before the one, a token anything behind the other: no piece of them is told.
+        _, at, rest = text.rpartition("@")
+        text = ("...@" if at else "") + _QUERY.sub("...", rest)
+        why = "it names hosts and a root, and no user, password or query; keys of their own name the files with those"
     return InvalidConfiguration(f"metadataServiceUri={text} is refused: {why}")

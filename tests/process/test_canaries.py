@@ -132,8 +132,13 @@ MISTAKEN = {
     "ledger delete": "7 --yes --metadata=zk://user:{mistaken}@127.0.0.1:1/ledgers --timeout=0.2",
     "ledger read": "7 --password-file={wrong}",
     "ledger recover": "7 --password-file={wrong}",
+    "ledger tail": "7 --metadata=embedded://127.0.0.1:1/ledgers?token={mistaken} --timeout=0.2",
     "ledger info": "7 --client=token={mistaken}",
+    "ledger write": f"{ONE_COPY} --property={{mistaken}} {{folder}}/lines",
+    "cluster status": "--client={mistaken}",
+    "cluster bookies": "--client=auth={mistaken}",
     "gc run": "--url=https://user:{mistaken}@127.0.0.1:1/",
+    "gc resume": "--url=http://127.0.0.1:1/?token={mistaken}",
     "gc status": "--url=https://127.0.0.1:{http} --ca-file={authority} --token-file={wrong}",
     "drain-clients": "--url=https://user:{mistaken}@127.0.0.1:1/",
     "cluster decommission": "{bookie} --live --admin-url=http://user:{mistaken}@127.0.0.1:1",
@@ -141,6 +146,7 @@ MISTAKEN = {
     "config check": "{conf} --set=httpServerKeyStorePasword={mistaken}",
     "config print": "--set=metadataServiceUri=embedded://user:{mistaken}@127.0.0.1:1/ledgers",
     "disk check": "--set=zkAuthCredentials={mistaken}",
+    "disk files": "--set={mistaken}",
 }
 """Command lines that name a secret where there should be none, or another one, and are refused."""
 NOT_CONNECTED = re.compile("^bookie: .*((does|did) not answer|refuses this client)|^Traceback", re.MULTILINE)

@@ -230,6 +230,6 @@ def _new_ledger(*, digest: str, password_file: str | None, properties: Sequence[
     for assignment in properties:
         name, separator, value = assignment.partition("=")
         if not separator or not name:
-            raise click.UsageError(f"--property {assignment}: must look like name=value")
+            raise click.UsageError("--property: must look like name=value")  # a word alone may be a secret
         metadata[name] = value.encode()
     return NewLedger(digest=DigestType[digest], password=read_password(password_file), metadata=metadata, **others)

@@ -82,7 +82,7 @@ def access_options(metadata: str, options: tuple[str, ...], password_file: str |
     for text in options:
         name, separator, value = text.partition("=")
         if not separator:
-            raise UsageError(f"--option {text}: must be NAME=VALUE")
+            raise UsageError("--option: must be NAME=VALUE")  # a word alone may be a secret
         raw[name] = value
     if password_file is not None:
         raw["passwordFile"] = password_file

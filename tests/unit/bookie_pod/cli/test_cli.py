@@ -157,7 +157,7 @@ def test_bad_configuration_does_not_reach_the_node(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "bookiePort"], "must look like key=value"),
+        (["--set", "bookiePort"], "--set: must look like key=value"),
         (["--set", "bookiePort=1", "--port", "2"], "bookiePort is set twice"),
         (["--set", "a=1", "--set", "a=2"], "a is set twice"),
         (["--nonsense"], "No such option"),

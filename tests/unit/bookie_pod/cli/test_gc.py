@@ -196,6 +196,12 @@ def test_a_url_that_is_none(capsys: Capture, url: str) -> None:
     assert "must look like http://127.0.0.1:8000" in refusal(capsys)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/?token=s3cret", "http://127.0.0.1:1#s3cret", "127.0.0.1?s3cret"])
+def test_a_url_with_a_query_is_not_repeated(capsys: Capture, url: str) -> None:
+    assert run(["gc", "status", "--url", url]) == CommandExit.USAGE
+    assert refusal(capsys) == "--url: it has a query or a fragment; tokens come from a file (--token-file)"
+
+
 @pytest.mark.parametrize(
     ("option", "content"), [("--token-file", ""), ("--token-file", None), ("--ca-file", "x"), ("--cert-file", "x")]
 )

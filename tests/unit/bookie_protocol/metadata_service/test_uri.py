@@ -113,6 +113,25 @@ def test_a_login_is_refused_and_not_repeated(text: str) -> None:
     assert "s3" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zk://h:2181/ledgers?token=s3cret",
+        "zk://h:2181/ledgers#s3cret",
+        "zk://h:2181?token=s3cret",
+        "embedded://h:2181/ledgers?token=s3cret\ns3cret",
+        "embedded://user:s3cret@h:2181/ledgers?token=s3cret",
+        "metadata-store:zk:h:2181/chroot?token=s3cret",
+        "h:2181?token=s3cret",
+        "nonsense://h:2181/?token=s3cret",
+    ],
+)
+def test_a_query_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"h:2181[a-z/]*\.\.\. is refused: .* keys of their own") as caught:
+        parse_metadata_service_uri(text)
+    assert "s3" not in str(caught.value)
+
+
 @pytest.mark.parametrize("scheme", ["zk+null", "embedded"])
 async def test_nobody_listens(scheme: str) -> None:
     with socket.socket() as free:

@@ -98,7 +98,7 @@ def test_a_password_has_no_argument_and_no_option() -> None:
         read("--target", "t", "--password", "secret")
     with pytest.raises(Exception, match="passwordFile"):
         read("--target", "t", "--option", "password=secret").access()
-    with pytest.raises(UsageError, match="must be NAME=VALUE"):
+    with pytest.raises(UsageError, match=r"^--option: must be NAME=VALUE"):
         read("--target", "t", "--option", "tls").access()
 
 
