@@ -3,10 +3,13 @@
 Invariants
 - A password that the ledger recorded is compared before anything is sent to a bookie.
 - The recorded digest type counts; the caller's only where none was recorded.
+- Background work, which knows no password (`replica_access`), goes by what the ledger recorded. Where it recorded
+  nothing the configured digest type counts, and without one only ids are verified, never a digest of a kind that is a
+  guess: each replica would look damaged.
 
 Pure; any thread.
 
-Source: reference client protocol, sections 5 and 13.
+Source: reference client protocol, sections 5 and 13; reference auto-recovery, section 1.
 """
 
 from __future__ import annotations
@@ -41,3 +44,10 @@ def access_to(metadata: LedgerMetadata, password: bytes | None, digest: DigestTy
     else:
         check_password(metadata, password)
     return LedgerAccess(digest_manager(metadata.digest_type or digest, password), master_key(password))
+
+
+def replica_access(metadata: LedgerMetadata, digest: DigestType | None, password: bytes) -> LedgerAccess:
+    """The digest to verify copies with, and the master key to store them with."""
+    if metadata.digest_type is not None:
+        return access_to(metadata, None, metadata.digest_type)
+    return LedgerAccess(digest_manager(digest or DigestType.DUMMY, password), master_key(password))

@@ -1,8 +1,7 @@
 """The client for programs without an event loop: the same calls, each returning when it is done.
 
-    loop_thread.py   one event loop on a thread of its own, and calls into it
+    loop_thread.py   one event loop on a thread of its own, calls into it, and iterators of it
     appends.py       appends of many threads in one order, handed over in batches
-    iteration.py     an asynchronous iterator as a blocking one
     handles.py       the ledger handles
     client.py        the client
     streams.py       streams of ledgers

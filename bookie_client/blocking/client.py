@@ -24,8 +24,7 @@ from bookie_client.blocking.handles import (
     BlockingLedgerWriter,
     not_picklable,
 )
-from bookie_client.blocking.iteration import iterate
-from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.blocking.loop_thread import LoopThread, iterate
 from bookie_client.client import Client
 from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.pool import Connector, tcp_connector

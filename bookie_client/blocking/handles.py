@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
 from bookie_client.blocking.appends import AppendQueue, all_of, as_future
-from bookie_client.blocking.iteration import iterate
-from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.blocking.loop_thread import LoopThread, iterate
 from bookie_client.reading.entry import LedgerEntry, payload_bytes
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter

@@ -6,6 +6,8 @@ Invariants
 - Interrupting a waiting call (`KeyboardInterrupt`) cancels that call alone; the loop goes on.
 - After a fork the child has no such thread: every call there says so instead of waiting for ever.
 - The loop ends with its owner: when it is stopped, collected, or the interpreter exits.
+- Items of an asynchronous iterator (`iterate`) cross the threads in batches (`bookie_client.batches`), so that
+  iterating costs one hand-over for many; each still arrives as soon as it can.
 
 `LoopThread` may be used from any thread but its own.
 """
@@ -16,12 +18,13 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
+from bookie_client.batches import Batches
 from bookie_client.logs import get_logger
 
 P = ParamSpec("P")
@@ -197,3 +200,21 @@ def pass_on(task: asyncio.Future[Any], future: Future[Any]) -> None:
 def closed_error() -> RuntimeError:
     """What a call is told that the end of the client overtook."""
     return RuntimeError("this client was closed: make a new one")
+
+
+def iterate(thread: LoopThread, make: Callable[[], AsyncIterator[T]], size_of: Callable[[T], int]) -> Iterator[T]:
+    """Call `make` on the loop, at once, and iterate over what it returns.
+
+    Leaving the loop, closing the iterator or dropping it ends the asynchronous one too.
+    """
+    batches = thread.call(lambda: Batches(make(), size_of))
+    return _items(thread, batches)
+
+
+def _items(thread: LoopThread, batches: Batches[T]) -> Iterator[T]:
+    try:
+        while batch := thread.run(batches.take):
+            yield from batch
+    finally:
+        with suppress(RuntimeError):  # the client was closed, and everything ended with it
+            thread.run(batches.close)

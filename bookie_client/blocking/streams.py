@@ -22,8 +22,7 @@ from typing import NoReturn
 from bookie_client.blocking.appends import AppendQueue, all_of
 from bookie_client.blocking.client import BlockingClient, parts_of
 from bookie_client.blocking.handles import not_picklable, size_of
-from bookie_client.blocking.iteration import iterate
-from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.blocking.loop_thread import LoopThread, iterate
 from bookie_client.reading.entry import LedgerEntry, payload_bytes
 from bookie_client.streams.cursors import StreamCursor
 from bookie_client.streams.manifest import Manifest

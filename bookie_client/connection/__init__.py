@@ -4,7 +4,7 @@ dialect.Dialect              v2 or v3: bytes in, `Answer` out; one frame serves 
 pool.ChannelPool             channels to bookies; its `connector` is the network, which a simulation replaces (only
                              the event loop's clock is looked at)
 operations.BookieOperations  single requests, awaited: fence, LAC, long poll, batch read, force, space, list of
-                             entries; ranges have batch reads without a task (`connection.batch_request`)
+                             entries; ranges have batch reads without a task (`BatchRequest`)
 incoming                     what a connection receives: bytes, frames, answers, each for the request that waits; the
                              memory that the network writes into
 health.BookieHealth          preferences: who failed, is slow or quarantined; expected read time; never a refusal

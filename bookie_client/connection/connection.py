@@ -22,13 +22,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.health import BookieRecord
 from bookie_client.connection.incoming import IncomingAnswers
-from bookie_client.connection.latency import Lateness
-from bookie_client.connection.outstanding import Outstanding
-from bookie_client.connection.request import BookieRequest, FramedRequest
-from bookie_client.connection.ticker import Ticker
+from bookie_client.connection.latency import Lateness, Ticker
+from bookie_client.connection.request import BookieRequest, FramedRequest, Outstanding
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.add_frames import AddFrames
 

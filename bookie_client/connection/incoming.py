@@ -27,11 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.health import BookieRecord
 from bookie_client.connection.latency import Lateness
-from bookie_client.connection.outstanding import Outstanding, SameKey
-from bookie_client.connection.request import BookieRequest
+from bookie_client.connection.request import BookieRequest, Outstanding, SameKey
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 LARGE_FRAME: Final = 64 * 1024

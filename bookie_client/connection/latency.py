@@ -1,4 +1,8 @@
-"""How long a bookie takes to answer, and how long its answers are waited for.
+"""How long a bookie takes to answer, and how long its answers are waited for, by a clock that all connections share.
+
+The clock is one coarse counter for all connections of a client (`Ticker`). So a deadline in ticks means the same to
+every connection, and one request object may wait in several. The counter moves by one at a time even when the event
+loop was held up for long: answers that came meanwhile are read before their requests are given up.
 
 Invariants
 - Latencies are smoothed with the weights that TCP uses for round-trip times (RFC 6298): a mean and a mean deviation.
@@ -13,6 +17,7 @@ Event loop only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -20,11 +25,10 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.connection.request import BookieRequest, FramedRequest
-from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 
 if TYPE_CHECKING:
-    from bookie_client.connection.bookie_record import BookieRecord
+    from bookie_client.connection.health import BookieRecord
 
 _MEAN_WEIGHT: Final = 1 / 8
 _DEVIATION_WEIGHT: Final = 1 / 4
@@ -32,6 +36,36 @@ _DEVIATIONS: Final = 4.0
 MARGIN: Final = 10.0
 """An adaptive time-out is this many times what the bookie's answers take at most as a rule."""
 _MOST_DOUBLINGS: Final = 10
+
+
+class Ticker:
+    """Runs while something is attached. `seconds`: length of a tick."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.now = 0
+        self._callbacks: dict[Callable[[], None], None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def attach(self, callback: Callable[[], None]) -> None:
+        """Call this at every tick."""
+        self._callbacks[callback] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.seconds, self._tick)
+
+    def detach(self, callback: Callable[[], None]) -> None:
+        """Stop calling it."""
+        self._callbacks.pop(callback, None)
+        if not self._callbacks and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self.now += 1
+        self._timer = self._loop.call_later(self.seconds, self._tick)
+        for callback in list(self._callbacks):
+            callback()
 
 
 class LatencyEstimate:

@@ -13,7 +13,9 @@ Invariants
 - What reads entries for users is marked with the client's traffic class. Fencing reads, reads with high priority and
   reads of the last entry, which ask for the last add confirmed, never are.
 - Batch reads, which only version 2 has, use a connection of their own in every client: a bookie that does not
-  know them hangs up, and adds under way must not suffer from that.
+  know them hangs up, and adds under way must not suffer from that. One that hangs up on the first batch read it is
+  asked for does not know them (those before 4.17 do): that is `BadVersion`. From one that has served a batch before it
+  is a lost connection like any other. Of one that answers as if there were no step nothing is taken: `BadVersion` too.
 - Whoever awaits gets one result or one error. If it is cancelled the request is given up: it is not sent any more if
   it still waits for a connection, and an answer that comes later is dropped.
 - An answer of another kind than the request's is a `ProtocolViolation`, never an empty result.
@@ -30,18 +32,75 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from bookie_client.connection.answers import NO_LAC, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer
-from bookie_client.connection.batch_request import BatchDone, BatchRequest
 from bookie_client.connection.dialect import KeyAndFrame
 from bookie_client.connection.pool import Channel, ChannelPool
 from bookie_client.connection.request import Answer, Request
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import PodkeeperError, ProtocolViolation, fresh
+from bookie_protocol.errors import BadVersion, ConnectionLost, PodkeeperError, ProtocolViolation, fresh
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.packed_entries import PackedEntries
 
 __all__ = ["BookieInfo", "BookieOperations", "EntryAnswer", "LacAnswer", "LongPollAnswer"]
 
 T = TypeVar("T")
+
+
+BatchDone = Callable[[str, PackedEntries | PodkeeperError], None]
+"""(bookie, entries as they came, at least one; or why there are none)."""
+
+
+class BatchRequest(Request):
+    """Made by `BookieOperations.send_batch_read`. `proven`: bookies that have served a batch; it adds its own.
+    `stepped`: it was asked for with a step."""
+
+    __slots__ = ("_bookie", "_done", "_first", "_proven", "_stepped", "ledger_id")
+
+    def __init__(
+        self, bookie: str, ledger_id: int, first: int, proven: set[str], done: BatchDone, *, stepped: bool = False
+    ) -> None:
+        self._bookie = bookie
+        self.ledger_id = ledger_id
+        self._first = first
+        self._proven = proven
+        self._stepped = stepped
+        self._done: BatchDone | None = done
+
+    def abandon(self) -> None:
+        """Give up: it is not sent any more, or its answer is dropped."""
+        self._done = None
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._done is not None
+
+    def take(self, answer: Answer) -> None:
+        entries = answer.detail
+        if not isinstance(entries, PackedEntries) or entries.is_empty:
+            self._end(ProtocolViolation("the bookie's answer to a batch read holds no entry"))
+            return
+        self._proven.add(self._bookie)
+        if self._stepped and not entries.stepped:
+            self._end(BadVersion(f"bookie {self._bookie} knows no batch reads with a step"))
+            return
+        self._end(entries)
+
+    def answered(self, entry: bytes, max_lac: int | None) -> None:
+        self.take(Answer(b"", None, entry, max_lac))
+
+    def failed(self, error: PodkeeperError) -> None:
+        if isinstance(error, ConnectionLost) and self._bookie not in self._proven:
+            what = f"bookie {self._bookie} hung up on a batch read, so it knows none: {error}"
+            cause, error = error, BadVersion(what)
+            error.__cause__ = cause
+        self._end(error)
+
+    def describe(self) -> str:
+        return f"the batch read from entry {self._first} of ledger {self.ledger_id}"
+
+    def _end(self, outcome: PackedEntries | PodkeeperError) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._bookie, outcome)
 
 
 class BookieOperations:

@@ -20,8 +20,8 @@ from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.latency import Ticker
 from bookie_client.connection.network import Connector, tcp_connector
-from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import (
     BookieUnavailable,

@@ -1,8 +1,10 @@
-"""A request that waits for its answer, and what an answer is.
+"""A request that waits for its answer, what an answer is, and the requests of one connection that have none yet.
 
 Invariants
 - Each request ends exactly once: `answered`, or `failed` (refused by the bookie, timed out, connection lost).
   Neither is ever called from inside the call that sent the request, and neither may raise.
+- A request waits under a key once. Several may wait under one key, for in version 2 it is the entry: answers end them
+  oldest first, time-outs the one that is due first.
 
 Event loop only.
 """
@@ -10,7 +12,8 @@ Event loop only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bookie_protocol.errors import (
@@ -165,3 +168,68 @@ def error_for(code: int) -> type[PodkeeperError] | None:
     A number that nobody defined is a fault, never "not there".
     """
     return None if code == 0 else _BY_CODE.get(code, StorageFault)
+
+
+class SameKey(list[BookieRequest]):
+    """Two and more requests with one key, oldest first."""
+
+
+class Outstanding(dict[bytes, BookieRequest | SameKey]):
+    """The requests of one connection that have no answer yet."""
+
+    def put(self, key: bytes, request: BookieRequest) -> None:
+        """It waits from now on."""
+        before = self.setdefault(key, request)
+        if before is not request:
+            self.put_behind(key, before, request)
+
+    def put_behind(self, key: bytes, before: BookieRequest | SameKey, request: BookieRequest) -> None:
+        """As `put`, where others were found under its key."""
+        if isinstance(before, SameKey):
+            before.append(request)
+        else:
+            self[key] = SameKey((before, request))
+
+    def take(self, key: bytes) -> BookieRequest | None:
+        """The oldest with this key, which waits no more."""
+        found = self.pop(key, None)
+        return self.oldest(key, found) if isinstance(found, SameKey) else found
+
+    def oldest(self, key: bytes, popped: SameKey) -> BookieRequest:
+        """The oldest of those that were popped; the others go on waiting."""
+        request = popped[0]
+        self._leave(key, popped, request)
+        return request
+
+    def due(self, now: int, later: Callable[[BookieRequest], int]) -> list[tuple[bytes, BookieRequest]]:
+        """The requests to be given up by now, with their keys: one at most of each. `later`: ticks behind its
+        deadline that a request has."""
+        firsts = ((key, _due_first(waiting)) for key, waiting in self.items())
+        return [(key, request) for key, request in firsts if request.deadline + later(request) <= now]
+
+    def drop(self, key: bytes, request: BookieRequest) -> bool:
+        """It waits no more; whether it did."""
+        waiting = self.get(key)
+        if waiting is request:
+            del self[key]
+        elif isinstance(waiting, SameKey) and request in waiting:
+            self._leave(key, waiting, request)
+        else:
+            return False
+        return True
+
+    def requests(self) -> Iterator[BookieRequest]:
+        """All of them."""
+        for waiting in self.values():
+            if isinstance(waiting, SameKey):
+                yield from waiting
+            else:
+                yield waiting
+
+    def _leave(self, key: bytes, waiting: SameKey, request: BookieRequest) -> None:
+        waiting.remove(request)
+        self[key] = waiting if len(waiting) > 1 else waiting[0]
+
+
+def _due_first(waiting: BookieRequest | SameKey) -> BookieRequest:
+    return min(waiting, key=attrgetter("deadline")) if isinstance(waiting, SameKey) else waiting

@@ -21,12 +21,11 @@ from typing import Final
 
 from bookie_client.bookies import Bookies
 from bookie_client.logs import get_logger
-from bookie_client.placement.free_space import AskFreeBytes, FreeSpace
 from bookie_client.placement.options import PlacementOptions, make_policy, make_source
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy
-from bookie_client.placement.sources.source import BookieInfos, TopologySource
+from bookie_client.placement.sources import BookieInfos, TopologySource
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology, parse_location
-from bookie_client.placement.weighted import WeightedPlacement
+from bookie_client.placement.weighted import AskFreeBytes, FreeSpace, WeightedPlacement
 from bookie_protocol.errors import MetadataError, PodkeeperError
 
 _log = get_logger(__name__)

@@ -17,11 +17,16 @@ from bookie_client.placement.policy import PlacementPolicy
 from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
-from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
-from bookie_client.placement.sources.pulsar import PulsarRacks
-from bookie_client.placement.sources.script import ScriptLocations
-from bookie_client.placement.sources.service_info import REGION_AND_RACK, ZONE_AND_DOMAIN, PublishedLocations
-from bookie_client.placement.sources.source import TopologySource
+from bookie_client.placement.sources import (
+    REGION_AND_RACK,
+    ZONE_AND_DOMAIN,
+    FileLocations,
+    MappedLocations,
+    PublishedLocations,
+    PulsarRacks,
+    ScriptLocations,
+    TopologySource,
+)
 from bookie_client.placement.weighted import WeightedPlacement
 from bookie_client.placement.zone_aware import ZoneAwarePlacement
 from bookie_protocol.errors import BadRequest

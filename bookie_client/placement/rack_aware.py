@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
 from bookie_client.placement.rule_based import Level, RuleBasedPlacement
-from bookie_client.placement.search import Labels
+from bookie_client.placement.search import Labels, Windows, WriteSet, can_span, windows_of
 from bookie_client.placement.topology import DEFAULT_RACK, Location, format_location
-from bookie_client.placement.windows import Windows, WriteSet, can_span, windows_of
 from bookie_protocol.errors import BadRequest
 
 UNKNOWN_RACK: Location = (DEFAULT_RACK,)

@@ -27,9 +27,8 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
 from bookie_client.placement.rack_aware import positions, too_few
 from bookie_client.placement.rule_based import Level, RuleBasedPlacement
-from bookie_client.placement.search import Labels
+from bookie_client.placement.search import Labels, Windows, WriteSet, can_span, windows_of
 from bookie_client.placement.topology import DEFAULT_RACK, DEFAULT_REGION, Location
-from bookie_client.placement.windows import Windows, WriteSet, can_span, windows_of
 from bookie_protocol.errors import BadRequest
 
 UNKNOWN_PLACE: Location = (DEFAULT_REGION, DEFAULT_RACK)

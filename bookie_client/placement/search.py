@@ -4,6 +4,9 @@ Drawing one bookie after the other can run into a dead end (the only bookie of a
 that did not need it) although an ensemble that obeys the rule exists. So the search goes back and tries another
 kind of bookie; bookies of one kind (same place, same standing) are interchangeable, which keeps it short.
 
+A rule that protects entries has to hold in every write set (`windows_of`), not only in the ensemble: entry e lies on
+the positions e, e + 1, ... e + Qw - 1 (modulo E) and on no others.
+
 Invariants
 - A bookie is used once. What was already there is never touched.
 - The same arguments and seed give the same result; nothing depends on the order of sets or dicts.
@@ -12,20 +15,60 @@ Invariants
   does.
 
 Pure; any thread.
+
+Source: reference client protocol, sections 4 and 16.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+from bookie_client.distribution import Quorums
 from bookie_client.placement.topology import Location
 
 MAX_STEPS: Final = 2000
 MAX_EFFORT: Final = 4000
 """Steps of all searches for one answer: the process that asks, and serves others, does nothing else meanwhile."""
+
+
+WriteSet = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """All different write sets, those through each position, and the other positions in these."""
+
+    all: tuple[WriteSet, ...]
+    through: tuple[tuple[WriteSet, ...], ...]
+    neighbours: tuple[tuple[int, ...], ...]
+
+
+def windows_of(quorums: Quorums) -> Windows:
+    """The write sets that these quorums lead to."""
+    return _windows(quorums.ensemble, quorums.write)
+
+
+@lru_cache(maxsize=256)
+def _windows(ensemble: int, write: int) -> Windows:
+    sets = [tuple(sorted((start + i) % ensemble for i in range(write))) for start in range(ensemble)]
+    different = tuple(dict.fromkeys(sets))
+    through = tuple(tuple(one for one in different if position in one) for position in range(ensemble))
+    neighbours = tuple(
+        tuple(sorted({other for one in through[position] for other in one if other != position}))
+        for position in range(ensemble)
+    )
+    return Windows(different, through, neighbours)
+
+
+def can_span(parts: Sequence[Hashable | None], minimum: int) -> bool:
+    """Whether these members, None standing for one not yet chosen, can come to `minimum` different parts."""
+    return len({part for part in parts if part is not None}) + parts.count(None) >= minimum
+
 
 Labels = Sequence[Location | None]
 """The place of the member at each position; None: nobody is chosen yet."""

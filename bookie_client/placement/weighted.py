@@ -1,21 +1,30 @@
-"""Placement weighted by free disk space: a wrapper around any policy.
+"""Placement weighted by free disk space: a wrapper around any policy, and the free space, asked for now and then.
 
 The wrapped policy's rules decide who may be chosen; among those that it likes equally, a bookie is drawn in
 proportion to its weight, its free bytes. A weight is at most `max_multiple` times the median, so that an empty new
 bookie does not get everything; a full one, or one that did not tell, counts as the smallest that is known.
 
-Pure; any thread.
+Invariants
+- At most `MAX_ASKED` bookies are asked at once. Each is asked when it appears, then every `interval`; one that does
+  not answer, after `retry_interval`.
+- What a bookie told is forgotten when it is not writable any more.
+
+The policy is pure, for any thread; `FreeSpace` belongs to the event loop.
 
 Source: reference client protocol, section 16.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from statistics import median
+from typing import Final
 
+from bookie_client.bookies import Bookies
 from bookie_client.distribution import Quorums
+from bookie_client.logs import get_logger
 from bookie_client.placement.policy import (
     AcknowledgementRule,
     AdherenceReport,
@@ -26,7 +35,7 @@ from bookie_client.placement.policy import (
     ReplacementRequest,
 )
 from bookie_client.placement.topology import Topology
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, PodkeeperError
 
 
 class WeightedPlacement:
@@ -87,3 +96,80 @@ def weights_of(bookies: Collection[str], free_bytes: Mapping[str, int], max_mult
         most = max_multiple * median(weights.values())
         weights = {bookie: min(weight, most) for bookie, weight in weights.items()}
     return weights
+
+
+_log = get_logger(__name__)
+
+MAX_ASKED: Final = 8
+
+AskFreeBytes = Callable[[str], Awaitable[int]]
+"""Bookie id -> free bytes. Raises what operations on bookies raise."""
+
+
+async def ask_free_bytes(
+    bookies: Iterable[str], ask: AskFreeBytes, told: MutableMapping[str, int]
+) -> Mapping[str, PodkeeperError]:
+    """Ask each bookie once, at most `MAX_ASKED` at a time. `told` gets its free bytes as soon as it answers; returned
+    is why others did not tell."""
+    few = asyncio.Semaphore(MAX_ASKED)
+    silent: dict[str, PodkeeperError] = {}
+
+    async def ask_one(bookie: str) -> None:
+        try:
+            async with few:
+                told[bookie] = max(0, await ask(bookie))
+        except PodkeeperError as error:
+            silent[bookie] = error
+
+    await asyncio.gather(*map(ask_one, sorted(bookies)))
+    return silent
+
+
+class FreeSpace:
+    """`interval` and `retry_interval` in seconds; `start` before use."""
+
+    def __init__(self, bookies: Bookies, ask: AskFreeBytes, *, interval: float, retry_interval: float) -> None:
+        self._bookies = bookies
+        self._ask = ask
+        self._interval = interval
+        self._retry_interval = retry_interval
+        self._told: dict[str, int] = {}
+        self._due: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """Free bytes of the bookies that told them."""
+        return self._told
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="free space of bookies")
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            writable = self._bookies.known_writable
+            for gone in self._due.keys() - writable:
+                del self._due[gone]
+                self._told.pop(gone, None)
+            now = loop.time()
+            await self._refresh([bookie for bookie in writable if self._due.get(bookie, now) <= now])
+            if self._bookies.known_writable == writable:
+                next_due = min(self._due.values(), default=loop.time() + self._interval)
+                await self._bookies.changed(max(0.0, next_due - loop.time()))
+
+    async def _refresh(self, bookies: list[str]) -> None:
+        silent = await ask_free_bytes(bookies, self._ask, self._told)
+        now = asyncio.get_running_loop().time()
+        for bookie in bookies:
+            error = silent.get(bookie)
+            self._due[bookie] = now + (self._interval if error is None else self._retry_interval)
+            if error is not None:
+                _log.info("bookie does not tell its free space", bookie=bookie, error=str(error))

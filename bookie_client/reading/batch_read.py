@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookie_client.connection.batch_request import BatchRequest
-from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.operations import BatchRequest, BookieOperations
 from bookie_client.context import BatchSupport
 from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy

@@ -2,7 +2,8 @@
 
 Two ways. `read_last_confirmed` asks every bookie of the current ensemble and is done once the answers cover it:
 then every entry that was acknowledged early enough for its LAC to have travelled is known. `try_read_last_confirmed`
-takes the first answer that is news.
+takes the first answer that is news. Both, and the fencing of a recovery, ask with a `Ballot`: requests to several
+bookies at once, their answers one by one as they come.
 
 Invariants
 - Nothing is fenced: a writer notices nothing.
@@ -10,6 +11,8 @@ Invariants
 - Only bytes whose digest was verified count.
 - A segment begins behind the LAC of its writer, so the entries in front of the last segment are confirmed,
   whatever its bookies know.
+- Every request that was not answered when its ballot is left is given up, and has ended when leaving returns. An error
+  that is not of the taxonomy is a defect and is raised, never taken for an answer.
 
 Event loop only.
 
@@ -18,18 +21,65 @@ Source: reference client protocol, section 12.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+import asyncio
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 from bookie_client.connection.answers import EntryAnswer, LacAnswer
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
-from bookie_client.reading.ballot import Ballot
 from bookie_client.reading.lac_vote import LacVote, LastEntry, VoteOutcome, is_negative
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, NO_LAC
-from bookie_protocol.errors import BookieUnavailable, CouldNotTell, DigestMismatch, PodkeeperError, Unauthorized
+from bookie_protocol.errors import BookieUnavailable, CouldNotTell, DigestMismatch, PodkeeperError, Unauthorized, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+T = TypeVar("T")
+
+
+class Ballot(Generic[T]):
+    """`requests` by position. Iterate over it with `async for`, within `async with`."""
+
+    def __init__(self, requests: Mapping[int, Coroutine[Any, Any, T]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._positions = {loop.create_task(request): position for position, request in requests.items()}
+        self._pending = set(self._positions)
+        self._done: list[asyncio.Task[T]] = []
+
+    def __aiter__(self) -> Ballot[T]:
+        return self
+
+    async def __anext__(self) -> tuple[int, T | PodkeeperError]:
+        """Position and answer, or the error in its place; ends when everybody has answered."""
+        if not self._done:
+            if not self._pending:
+                raise StopAsyncIteration
+            done, self._pending = await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
+            self._done = sorted(done, key=self._positions.__getitem__, reverse=True)
+        task = self._done.pop()
+        return self._positions[task], _answer(task)
+
+    async def close(self) -> None:
+        """Give up what is not answered. Calling it again is fine."""
+        tasks, self._positions = list(self._positions), {}
+        self._pending, self._done = set(), []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Ballot[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _answer(task: asyncio.Task[T]) -> T | PodkeeperError:
+    error = task.exception()
+    return fresh(error) if isinstance(error, PodkeeperError) else task.result()
 
 
 def quorums_of(metadata: LedgerMetadata) -> Quorums:

@@ -26,10 +26,9 @@ from typing import TypeVar, cast
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_group import EntryGroup
-from bookie_client.reading.fetched import Fetched, fetched, interleaved
+from bookie_client.reading.entry_read import EntryGroup
 from bookie_client.reading.plan import Piece, ReadPlan
-from bookie_client.reading.sources import EntrySources
+from bookie_client.reading.sources import EntrySources, Fetched, fetched, interleaved
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError, fresh
 

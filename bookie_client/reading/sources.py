@@ -15,19 +15,17 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.reading.batch_read import BatchAnswer, BatchParts, BatchQuestion, BatchRead
-from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_group import EntryGroup
-from bookie_client.reading.entry_read import ReadPath
-from bookie_client.reading.fetched import Fetched, fetched
+from bookie_client.reading.entry import LedgerEntry, payload_bytes
+from bookie_client.reading.entry_read import EntryGroup, ReadPath
 from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, least_busy_first, replica_order
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.read_failure import read_failure
@@ -44,6 +42,42 @@ BATCH_DECAY: Final = 0.9
 """How fast the slowest batch is forgotten, per batch."""
 LOGGED_ONE_BY_ONE: Final = 10
 """Bad replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
+
+
+class Fetched(NamedTuple):
+    """Consecutive entries, and what the one behind them met; `nbytes` of payload."""
+
+    entries: Sequence[LedgerEntry]
+    nbytes: int
+    error: PodkeeperError | None
+
+
+def interleaved(columns: Sequence[Fetched], count: int) -> Fetched:
+    """Put together what came of `count` entries at each place modulo the number of columns: up to the first that is
+    missing."""
+    if len(columns) == 1:
+        return columns[0]
+    step = len(columns)
+    stop = min(count, *(place + len(column.entries) * step for place, column in enumerate(columns)))
+    entries: list[LedgerEntry] = [None] * stop  # type: ignore[list-item]
+    nbytes = 0
+    for place, column in enumerate(columns):
+        taken = column.entries[: len(range(place, stop, step))]
+        entries[place::step] = taken
+        nbytes += column.nbytes if len(taken) == len(column.entries) else payload_bytes(taken)
+    return Fetched(entries, nbytes, columns[stop % step].error if stop < count else None)
+
+
+def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
+    """The entries in front of the first error."""
+    entries: list[LedgerEntry] = []
+    nbytes = 0
+    for answer in answers:
+        if not isinstance(answer, LedgerEntry):
+            return Fetched(entries, nbytes, answer)
+        entries.append(answer)
+        nbytes += len(answer.payload)
+    return Fetched(entries, nbytes, None)
 
 
 class Channels(dict[str, Channel]):

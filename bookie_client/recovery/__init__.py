@@ -1,7 +1,7 @@
 """Recovery: fencing, finding the end of a ledger that nobody closed, storing it.
 
-recovery.recover_ledger  marks, finds the end (`end`, which fences, `forward_read`, `rewrite`), closes by compare-and-
-                         set or adopts another's end
+recovery.recover_ledger  marks, finds the end (`end`, which fences and stores again, `forward_read`), closes by
+                         compare-and-set or adopts another's end
 forward_read.EntryVote   pure: found, not found (Qw - Qa + 1 denials behind a fence), or nobody can tell
 
 A recovery replaces bookies for itself and stores the new segments together with the end. The entries that it stores

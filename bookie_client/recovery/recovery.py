@@ -23,7 +23,7 @@ from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.recovery.end import LedgerEnd, find_end
-from bookie_client.recovery.parts import RecoveryParts
+from bookie_client.recovery.forward_read import RecoveryParts
 from bookie_client.writing.ensemble_change import with_new_ensemble
 from bookie_protocol.errors import (
     LedgerDeleted,

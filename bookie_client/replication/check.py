@@ -10,7 +10,7 @@ left out: their lists of entries are compared with striping, and where they give
 
 Invariants
 - A bookie that does not answer, or cannot tell, is unreachable and never bad. Only its own word, its absence from the
-  registry (see `registration`) or bytes that are not the entry make a replica bad.
+  registry (see `bookies.Registrations`) or bytes that are not the entry make a replica bad.
 - Digests are verified with the password that the ledger recorded. Where none is recorded, ids alone are compared.
 - Entries behind the last add confirmed of an open ledger are not looked at: they are their writer's.
 - Total loss is told: every position that should hold an entry and denies it is MISSING, also where the segment has but
@@ -32,12 +32,11 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from bookie_client.access import LedgerAccess
+from bookie_client.access import LedgerAccess, replica_access
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
-from bookie_client.replication.access import replica_access
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
-from bookie_client.replication.registration import Registration, Registrations
 from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle

@@ -26,7 +26,7 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.metadata_update import update_metadata
-from bookie_client.replication.copy_adds import TargetFailed
+from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import (

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
+from bookie_client.access import replica_access
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
-from bookie_client.replication.access import replica_access
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
-from bookie_client.replication.registration import Registration, Registrations
 from bookie_protocol.errors import MetadataError, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.wire.availability import Availability

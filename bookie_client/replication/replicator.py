@@ -31,12 +31,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bookie_client.access import LedgerAccess
+from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.client import Client
 from bookie_client.logs import get_logger
-from bookie_client.replication.access import replica_access
-from bookie_client.replication.copy_adds import TargetFailed
-from bookie_client.replication.copying import CopyLimits, FragmentCopy
+from bookie_client.replication.copying import CopyLimits, FragmentCopy, TargetFailed
 from bookie_client.replication.exchange import NewCopies, closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.source_reads import Outcome, SourceReads

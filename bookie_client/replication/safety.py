@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.registration import Registration, Registrations
 from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 

@@ -20,11 +20,11 @@ from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.placement.policy import Adherence, ClusterView, Placement, ReplacementRequest
-from bookie_client.replication.copy_adds import TargetFailed
+from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.registration import Registration, Registrations
 from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, MetadataNotFound, NotEnoughBookies
 from bookie_protocol.metadata_service.records import DECOMMISSION
 

@@ -14,7 +14,6 @@ from bookie_client.client import Client
 from bookie_client.logs import get_logger
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY, StreamSettings
-from bookie_client.streams.ownership import LedgerEnd
 from bookie_client.streams.publishing import check_stays
 from bookie_client.streams.together import together
 from bookie_client.writing.writer import LedgerWriter
@@ -22,6 +21,15 @@ from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """How the open ledger of a stream ended."""
+
+    ledger_id: int
+    entries: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,12 @@ lists (its custom metadata tell whose it is), an open ledger that the manifest l
 retired ledgers that are not deleted (the next sweep does it). Nothing that was acknowledged is in any of these but the
 listed ledger.
 
-Event loop only.
+Invariants
+- The owner is the token in the manifest. Whoever finds another one there has been fenced, and changes nothing.
+- A claim is stored before the last ledger is recovered: from then on the former owner can begin no ledger.
+- A ledger is created before the manifest lists it, and listed before anything is appended to it.
+
+The functions are pure; `StreamOwner` belongs to the event loop.
 
 Source: reference client protocol, section 25, items 2 to 4.
 """
@@ -15,16 +20,81 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from bookie_client.logs import get_logger
-from bookie_client.streams.ledgers import StreamLedgers, end_of
+from bookie_client.streams.ledgers import LedgerEnd, StreamLedgers, end_of
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.ownership import LedgerEnd, check_owner, claimed, moved_on, released
+from bookie_client.streams.model import StreamLedger, StreamPosition
+from bookie_client.streams.removal import with_landmark, with_retired
 from bookie_client.streams.store import ManifestStore
 from bookie_client.writing.writer import LedgerWriter
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import MetadataVersionConflict, PodkeeperError, StreamFenced, StreamInUse
 
 _log = get_logger(__name__)
+
+
+def claimed(manifest: Manifest, token: str, *, take_over: bool) -> Manifest | None:
+    """The stream with this owner; None: it has it. Raises `StreamInUse`."""
+    if manifest.writer == token:
+        return None
+    if manifest.open_ledger is not None and not take_over:
+        raise StreamInUse(
+            f"stream {manifest.name}: a writer has ledger {manifest.open_ledger.ledger_id} open; a writer that may take"
+            " over fences it"
+        )
+    return replace(manifest, writer=token)
+
+
+def moved_on(
+    manifest: Manifest, token: str, end: LedgerEnd | None, next_id: int | None, now_ms: int
+) -> Manifest | None:
+    """The stream with the open ledger ended, and the next one open; None: this was stored before.
+
+    An ended ledger without entries leaves the list. `next_id` None: the stream has no open ledger then. Raises
+    `StreamFenced`, and `MetadataVersionConflict` when a ledger would follow an open one.
+    """
+    check_owner(manifest, token)
+    if next_id is not None and next_id in manifest:
+        return None
+    changed = manifest
+    current = manifest.open_ledger
+    if current is not None and end is not None and end.ledger_id == current.ledger_id:
+        changed = _ended(manifest, current, end, now_ms)
+    if next_id is not None:
+        if changed.open_ledger is not None:
+            raise MetadataVersionConflict(
+                f"stream {manifest.name}: its ledger {changed.open_ledger.ledger_id} is open, and another was to follow"
+            )
+        opened = StreamLedger(next_id, changed.end_ordinal, None, None, None)
+        changed = replace(changed, ledgers=(*changed.ledgers, opened))
+    return None if changed == manifest else changed
+
+
+def released(manifest: Manifest, token: str) -> Manifest | None:
+    """The stream without an owner; None: another one has it, or nobody."""
+    return replace(manifest, writer=None) if manifest.writer == token else None
+
+
+def check_owner(manifest: Manifest, token: str) -> None:
+    """Raises `StreamFenced`."""
+    if manifest.writer != token:
+        raise StreamFenced(f"stream {manifest.name}: another writer took it over; this one appends no more")
+
+
+def _ended(manifest: Manifest, current: StreamLedger, end: LedgerEnd, now_ms: int) -> Manifest:
+    before = manifest.ledgers[:-1]
+    if end.entries == 0:
+        return replace(
+            manifest,
+            ledgers=before,
+            landmarks=with_landmark(
+                manifest, StreamPosition(current.ledger_id, 0), current.first_ordinal, manifest.base_ordinal
+            ),
+            retired=with_retired(manifest.retired, now_ms, [current]),
+        )
+    closed = replace(current, entries=end.entries, nbytes=end.nbytes, closed_ms=now_ms)
+    return replace(manifest, ledgers=(*before, closed))
 
 
 class StreamOwner:

@@ -6,8 +6,7 @@ import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_client.streams import StreamPosition
-from bookie_client.streams.managed_ledger_format import Compression
-from bookie_client.streams.managed_ledgers import managed_ledger, managed_ledger_names
+from bookie_client.streams.managed_ledgers import Compression, managed_ledger, managed_ledger_names
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
 from tests.spark.ledgers import load
 from tests.support.pulsar_metadata import ledger_info, message

@@ -19,14 +19,12 @@ from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.latency import Lateness
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.outstanding import Outstanding
-from bookie_client.connection.request import BookieRequest
+from bookie_client.connection.request import BookieRequest, Outstanding
 from bookie_client.reading import lac_vote
 from bookie_client.reading.lac_vote import LacVote
 from bookie_client.recovery import forward_read
-from bookie_client.recovery.end import _Forward
-from bookie_client.recovery.parts import RecoveryParts
-from bookie_client.recovery.rewrite import Rewriter, _Rewrites
+from bookie_client.recovery.end import Rewriter, _Forward, _Rewrites
+from bookie_client.recovery.forward_read import RecoveryParts
 from bookie_client.writing import writer
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt

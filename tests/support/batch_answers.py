@@ -2,7 +2,7 @@
 
 import pytest
 
-from bookie_client.connection.batch_request import BatchRequest
+from bookie_client.connection.operations import BatchRequest
 
 
 def note_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

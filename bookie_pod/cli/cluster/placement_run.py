@@ -10,10 +10,9 @@ import click
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.explain import CandidateFate, Explanation, explain_cluster
-from bookie_client.placement.free_space import ask_free_bytes
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.topology import format_location
-from bookie_client.placement.weighted import WeightedPlacement
+from bookie_client.placement.weighted import WeightedPlacement, ask_free_bytes
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_protocol.metadata_service.interface import BookieGroup

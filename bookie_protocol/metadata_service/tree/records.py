@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import Identified, Identity, Versioned
-from bookie_protocol.metadata_service.records import check_kind, check_name
+from bookie_protocol.metadata_service.records import check_kind, check_name as check_record
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
@@ -66,4 +66,4 @@ class TreeRecords:
         )
 
     def _path(self, name: str) -> str:
-        return f"{self._parent}/{check_name(name)}"
+        return f"{self._parent}/{check_record(name)}"

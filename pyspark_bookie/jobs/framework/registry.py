@@ -1,7 +1,7 @@
 """Jobs by name.
 
-A job NAME is the package `pyspark_bookie.jobs.<name>` (hyphens as underscores, an underscore behind what Python
-reserves) with a module `job`, in which a class is marked:
+A job NAME is the module `pyspark_bookie.jobs.<name>` (hyphens as underscores, an underscore behind what Python
+reserves), or where one file is too little the module `job` of a package of that name. A class in it is marked:
 
     @job("offload")
     class OffloadJob:
@@ -11,7 +11,7 @@ reserves) with a module `job`, in which a class is marked:
 
         def run(self, context: JobContext[OffloadArguments]) -> JobResult: ...
 
-Packages need no entry anywhere. A `job` module imports neither Spark nor pyarrow at its top, so that `--help` is quick.
+Jobs need no entry anywhere. Their modules import neither Spark nor pyarrow at the top, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import keyword
 import pkgutil
 from collections.abc import Callable
 from importlib import resources
@@ -59,20 +58,18 @@ def job(name: str) -> Callable[[C], C]:
 
 def job_names() -> list[str]:
     """All jobs there are, sorted."""
-    found = importlib.import_module(_PARENT)
-    packages = (module.name for module in pkgutil.iter_modules(found.__path__) if module.ispkg)
-    return sorted(_name(package) for package in packages if _has_job(package))
+    return sorted(_modules())
 
 
 def find_job(name: str) -> type[Any]:
     """The class of a job. Raises `UsageError`, with the nearest name."""
     name = name.replace("_", "-")
-    names = job_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
+    modules = _modules()
+    if name not in modules:
+        near = difflib.get_close_matches(name, sorted(modules), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(modules)) or 'none'}"
         raise UsageError(f"unknown job {name!r}: {hint}")
-    importlib.import_module(f"{_PARENT}.{_package(name)}.job")
+    importlib.import_module(modules[name])
     return _MARKED[name]
 
 
@@ -86,14 +83,14 @@ def summary(marked: type[Any]) -> str:
     return description(marked).partition("\n")[0]
 
 
-def _package(name: str) -> str:
-    package = name.replace("-", "_")
-    return package + "_" if keyword.iskeyword(package) else package
-
-
-def _name(package: str) -> str:
-    return package.rstrip("_").replace("_", "-")
-
-
-def _has_job(package: str) -> bool:
-    return package != "framework" and resources.files(f"{_PARENT}.{package}").joinpath("job.py").is_file()
+def _modules() -> dict[str, str]:
+    """The modules of all jobs by name."""
+    found = importlib.import_module(_PARENT)
+    modules = {}
+    for module in pkgutil.iter_modules(found.__path__, f"{_PARENT}."):
+        name = module.name.rpartition(".")[2].rstrip("_").replace("_", "-")
+        if not module.ispkg and module.name != f"{_PARENT}.__main__":
+            modules[name] = module.name
+        elif module.ispkg and resources.files(module.name).joinpath("job.py").is_file():
+            modules[name] = f"{module.name}.job"
+    return modules

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_client.access import replica_access
 from bookie_client.client import Client
-from bookie_client.replication.access import replica_access
 from bookie_client.replication.check import verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.report import ReplicaVerdict

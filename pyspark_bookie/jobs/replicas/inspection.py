@@ -22,10 +22,9 @@ from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from bookie_client.access import LedgerAccess
+from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
-from bookie_client.replication.access import replica_access
 from bookie_client.replication.check import verdict_of as replica_verdict
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
 from bookie_protocol.digest import DigestType

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
-from bookie_client.replication.registration import Registration, Registrations
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import BadRequest, BadVersion, BookieTimeout, NotThere, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.availability import Availability

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from bookie_client.connection.answers import BookieInfo
-from bookie_client.connection.batch_request import BatchRequest
-from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.operations import BatchRequest, BookieOperations
 from bookie_client.connection.request import Answer
 from bookie_protocol.errors import BadVersion, ConnectionLost, NoSuchEntry, ProtocolViolation
 from tests.support.packed import packed

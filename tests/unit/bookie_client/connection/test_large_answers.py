@@ -15,8 +15,8 @@ from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.incoming import LARGE_FRAME
+from bookie_client.connection.latency import Ticker
 from bookie_client.connection.operations import OneShot, detail_of
-from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.packed_entries import PackedEntries

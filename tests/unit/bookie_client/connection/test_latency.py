@@ -1,5 +1,9 @@
-"""Time-outs that adapt: what is measured, the bounds, and that only adds and plain reads follow."""
+"""Time-outs that adapt: what is measured, the bounds, and that only adds and plain reads follow.
 
+One coarse clock for all connections.
+"""
+
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.connection.health import BookieHealth
-from bookie_client.connection.latency import MARGIN, LatencyEstimate, Lateness, TimeoutPolicy
+from bookie_client.connection.latency import MARGIN, LatencyEstimate, Lateness, Ticker, TimeoutPolicy
 from bookie_client.connection.operations import OneShot, nothing
 from bookie_client.options import ClientOptions
 from bookie_client.writing.pending_add import PendingAdd
@@ -165,3 +169,54 @@ def test_bounds_the_wrong_way_round_are_refused():
         ClientOptions(min_adaptive_timeout=40.0)
     with pytest.raises(BadRequest, match="min_adaptive_timeout must be positive"):
         ClientOptions(min_adaptive_timeout=0)
+
+
+async def test_everybody_sees_the_same_ticks():
+    ticker = Ticker(0.001)
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    done = asyncio.Event()
+
+    def a():
+        seen["a"].append(ticker.now)
+
+    def b():
+        seen["b"].append(ticker.now)
+        if len(seen["b"]) == 3:
+            done.set()
+
+    ticker.attach(a)
+    ticker.attach(b)
+    await done.wait()
+    ticker.detach(a)
+    ticker.detach(b)
+    assert seen["a"] == seen["b"] == [1, 2, 3]
+
+
+async def test_it_runs_only_while_somebody_listens():
+    ticker = Ticker(0.001)
+    first = asyncio.Event()
+    ticker.attach(first.set)
+    await first.wait()
+    ticker.detach(first.set)
+    stopped_at = ticker.now
+    assert ticker._timer is None
+    again = asyncio.Event()
+    ticker.attach(again.set)
+    await again.wait()
+    assert ticker.now == stopped_at + 1
+    ticker.detach(again.set)
+    ticker.detach(again.set)
+
+
+async def test_a_loop_that_was_held_up_counts_one_tick():
+    """So that answers that came meanwhile are read before their requests are given up."""
+    loop = asyncio.get_running_loop()
+    ticker = Ticker(0.001)
+    ticked = asyncio.Event()
+    ticker.attach(ticked.set)
+    until = loop.time() + 0.02
+    while loop.time() < until:
+        pass
+    await ticked.wait()
+    assert ticker.now == 1
+    ticker.detach(ticked.set)

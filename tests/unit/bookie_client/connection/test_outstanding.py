@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_client.connection.outstanding import Outstanding
-from bookie_client.connection.request import Request
+from bookie_client.connection.request import Outstanding, Request
 from bookie_protocol.errors import PodkeeperError
 
 

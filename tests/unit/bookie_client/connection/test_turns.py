@@ -9,8 +9,8 @@ import pytest
 from bookie_client.connection.connection import FLUSH_BYTES, BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.latency import Ticker
 from bookie_client.connection.operations import OneShot, nothing
-from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 
 

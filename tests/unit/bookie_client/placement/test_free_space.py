@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from bookie_client.bookies import Bookies
-from bookie_client.placement import free_space
-from bookie_client.placement.free_space import FreeSpace
+from bookie_client.placement import weighted
+from bookie_client.placement.weighted import FreeSpace
 from bookie_protocol.errors import BookieUnavailable
 from tests.support.memory_metadata import MemoryBookies
 from tests.support.until import until
@@ -82,7 +82,7 @@ async def test_few_are_asked_at_once(follow):
     disks = Disks(**{f"b{i}": i for i in range(40)})
     _, space = await follow(disks, list(disks.free))
     await until(lambda: len(space.known) == 40)
-    assert disks.most == free_space.MAX_ASKED
+    assert disks.most == weighted.MAX_ASKED
 
 
 async def test_nobody_is_asked_after_the_end(follow):

@@ -8,10 +8,13 @@ from bookie_client.placement.options import POLICIES, PlacementOptions, make_pol
 from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
-from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
-from bookie_client.placement.sources.pulsar import PulsarRacks
-from bookie_client.placement.sources.script import ScriptLocations
-from bookie_client.placement.sources.service_info import PublishedLocations
+from bookie_client.placement.sources import (
+    FileLocations,
+    MappedLocations,
+    PublishedLocations,
+    PulsarRacks,
+    ScriptLocations,
+)
 from bookie_client.placement.weighted import WeightedPlacement
 from bookie_client.placement.zone_aware import ZoneAwarePlacement
 from bookie_protocol.errors import BadRequest

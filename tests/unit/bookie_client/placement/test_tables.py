@@ -10,8 +10,8 @@ from bookie_client.placement.policy import Adherence
 from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import LocalBookiePlacement, RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
+from bookie_client.placement.search import windows_of
 from bookie_client.placement.weighted import weights_of
-from bookie_client.placement.windows import windows_of
 from bookie_client.placement.zone_aware import ZoneAwarePlacement
 from bookie_protocol.errors import BadRequest, NotEnoughBookies
 from tests.unit.bookie_client.placement.clusters import choose, cluster_of, racks, replacing

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from bookie_client.options import ClientOptions
-from bookie_client.reading.ballot import Ballot
 from bookie_client.reading.followed import FollowedLedger
+from bookie_client.reading.lac import Ballot
 from bookie_protocol.errors import CouldNotTell, LedgerClosed, MetadataUnavailable, NoSuchLedger, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned

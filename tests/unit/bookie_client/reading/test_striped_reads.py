@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_client.reading.fetched import Fetched, interleaved
+from bookie_client.reading.sources import Fetched, interleaved
 from bookie_protocol.errors import DigestMismatch, NoSuchEntry, PodkeeperError, StorageFault
 from tests.unit.bookie_client.reading.rig import LEDGER, Rig, read_range, run_virtually
 

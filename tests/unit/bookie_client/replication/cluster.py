@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from bookie_client import Client, ClientOptions
-from bookie_client.replication.copy_adds import CopyAdds
+from bookie_client.replication.copying import CopyAdds
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window

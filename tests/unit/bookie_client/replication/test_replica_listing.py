@@ -1,6 +1,6 @@
 """What bookies really hold, beside what the metadata say."""
 
-from bookie_client.replication.registration import Registration
+from bookie_client.bookies import Registration
 from bookie_client.replication.replica_listing import EntryRuns, replicas_of
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.keys import master_key

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.streams import StreamPosition
-from bookie_client.streams.managed_ledger_format import decode_managed_ledger, uncompressed
-from bookie_client.streams.managed_ledgers import managed_ledger, managed_ledger_names, stored_name
+from bookie_client.streams.managed_ledgers import (
+    decode_managed_ledger,
+    managed_ledger,
+    managed_ledger_names,
+    stored_name,
+    uncompressed,
+)
 from bookie_protocol.errors import BadRequest, MetadataDamaged, NoSuchStream
 from tests.support.pulsar_metadata import KINDS, compressed, ledger_info, message
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.latency import Ticker
 from bookie_client.connection.request import FramedRequest
-from bookie_client.connection.ticker import Ticker
 from bookie_client.distribution import Quorums
 from bookie_client.options import ClientOptions
 from bookie_client.writing.add_state import AddState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.placement.options import make_source
-from bookie_client.placement.sources.pulsar import PulsarRacks
+from bookie_client.placement.sources import PulsarRacks
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.ignored import is_ignored
 from bookie_pod.config.load import read_config

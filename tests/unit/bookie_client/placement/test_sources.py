@@ -1,16 +1,48 @@
-"""Mapping, file, script and published locations."""
+"""Mapping, file, script and published locations.
+
+What bookies publish, in a dict.
+
+Racks as Apache Pulsar's administrators assign them.
+"""
 
 import asyncio
 import os
 
 import pytest
 
-from bookie_client.placement.sources import script, service_info
-from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
-from bookie_client.placement.sources.script import ScriptLocations
-from bookie_client.placement.sources.service_info import ZONE_AND_DOMAIN, PublishedLocations, location_from
-from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataUnavailable
-from tests.unit.bookie_client.placement.sources.infos import Infos
+from bookie_client.placement import sources
+from bookie_client.placement.sources import (
+    ZONE_AND_DOMAIN,
+    FileLocations,
+    MappedLocations,
+    PublishedLocations,
+    PulsarRacks,
+    ScriptLocations,
+    location_from,
+)
+from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+
+
+class Infos:
+    def __init__(self, **hosts: str) -> None:
+        self.hosts = {name.replace("_", "-"): host for name, host in hosts.items()}
+        self.properties: dict[str, dict[str, str]] = {}
+        self.failures: dict[str, Exception] = {}
+        self.asked: list[str] = []
+        self.racks = b""
+
+    async def rack_assignments(self) -> bytes:
+        return self.racks
+
+    async def info(self, bookie_id: str) -> BookieServiceInfo:
+        self.asked.append(bookie_id)
+        if bookie_id in self.failures:
+            raise self.failures[bookie_id]
+        if bookie_id not in self.hosts:
+            raise MetadataNotFound(f"bookie {bookie_id} is not registered")
+        endpoint = Endpoint("bookie", self.hosts[bookie_id], 3181, BOOKIE_RPC)
+        return BookieServiceInfo((endpoint,), self.properties.get(bookie_id, {}))
 
 
 def write(path, text):
@@ -104,12 +136,12 @@ async def test_a_script_gets_hosts_and_answers_are_kept(rack_script, tmp_path):
 
 
 async def test_what_is_kept_is_bounded_in_number_and_time(rack_script, tmp_path, monkeypatch):
-    monkeypatch.setattr(script, "MAX_KEPT", 2)
+    monkeypatch.setattr(sources, "MAX_KEPT", 2)
     source = rack_script()
     for host in ("h1", "h2", "h3"):
         await source.locate_host(host)
     assert len(source._kept) <= 2
-    monkeypatch.setattr(script, "KEEP_SECONDS", -1.0)
+    monkeypatch.setattr(sources, "KEEP_SECONDS", -1.0)
     await source.locate_host("h4")
     await source.locate_host("h4")
     assert calls(tmp_path)[-2:] == ["h4", "h4"]
@@ -129,7 +161,7 @@ async def test_a_script_that_fails_cannot_tell(rack_script, text, message):
 
 
 async def test_a_script_that_hangs_is_ended(rack_script, tmp_path, monkeypatch):
-    monkeypatch.setattr(script, "SCRIPT_SECONDS", 0.1)
+    monkeypatch.setattr(sources, "SCRIPT_SECONDS", 0.1)
     source = rack_script('#!/bin/sh\necho $$ > "$(dirname "$0")/pid"\nexec sleep 60\n')
     with pytest.raises(CouldNotTell, match=r"did not end in 0\.1 s"):
         await source.locate_host("h1")
@@ -202,4 +234,46 @@ async def test_few_registrations_are_read_at_once():
 
     infos = Slow(**{f"b{i}": "h" for i in range(50)})
     await PublishedLocations().locate(list(infos.hosts), infos)
-    assert most == service_info.MAX_ASKED
+    assert most == sources.MAX_ASKED
+
+
+async def test_a_bookie_stands_where_pulsar_says_by_its_id_or_its_host():
+    infos = Infos(b0="10.0.0.7")
+    infos.racks = (
+        b'{"default": {"h1:3181": {"rack": "/r1", "hostname": "h1"}, "10.0.0.7:3181": {"rack": "r2"}},'
+        b' "other": {"h3:3181": {"rack": "/east/r3"}, "h4:3181": {"rack": "/"}, "h5:3181": {"hostname": "h5"}}}'
+    )
+    found = await PulsarRacks().locate(["h1:3181", "h1:3182", "b0", "h3:3181", "h4:3181", "h5:3181", "h6:3181"], infos)
+    assert found == {"h1:3181": ("r1",), "h1:3182": ("r1",), "b0": ("r2",), "h3:3181": ("east", "r3")}
+
+
+async def test_it_is_looked_at_again_each_time():
+    infos, source = Infos(), PulsarRacks()
+    assert await source.locate(["h1:3181"], infos) == {}
+    infos.racks = b'{"default": {"h1:3181": {"rack": "/r1"}}}'
+    assert await source.locate(["h1:3181"], infos) == {"h1:3181": ("r1",)}
+    infos.racks = b"{}"
+    assert await source.locate(["h1:3181"], infos) == {}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"{", b"[]", b'{"g": []}', b'{"g": {"h:1": "/r"}}', b'{"g": {"h:1": {"rack": 7}}}', b"\xff", b"[" * 100_000],
+)
+async def test_what_cannot_be_understood_is_an_error_each_time_and_no_answer(stored):
+    infos, source = Infos(), PulsarRacks()
+    infos.racks = stored
+    for _ in range(2):
+        with pytest.raises(CouldNotTell, match="node bookies cannot be read"):
+            await source.locate(["h1:3181"], infos)
+
+
+async def test_more_than_one_isolation_group_is_told_once(caplog):
+    infos, source = Infos(), PulsarRacks()
+    infos.racks = b'{"a": {"h1:1": {"rack": "/r"}}, "empty": {}}'
+    await source.locate([], infos)
+    assert "isolation" not in caplog.text
+    for rack in (b"/r2", b"/r3"):
+        infos.racks = b'{"a": {"h1:1": {"rack": "%s"}}, "b": {"h2:1": {"rack": "/r"}}}' % rack
+        await source.locate([], infos)
+    assert caplog.text.count("isolation groups") == 1
