@@ -1,5 +1,5 @@
-"""Where network locations come from: a mapping, a file that is read again when it changes, a script, what bookies publish
-about themselves, or the racks that Apache Pulsar's administrators assign.
+"""Where network locations come from: a mapping, a file that is read again when it changes, a script, what bookies
+publish about themselves, or the racks that Apache Pulsar's administrators assign.
 
 A source is asked with the names under which a bookie may be listed: its id, its host with and without port. It says
 what it knows and leaves out the rest; "not known" is an answer, a fault is an error and never an answer.

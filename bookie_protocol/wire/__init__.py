@@ -3,7 +3,7 @@
 framing        length-prefixed frames
 v2             the binary protocol (versions 0 to 2); v2_layout: its words and structs
 v3             the protobuf protocol (version 3) through generated messages, and telling v3 from v2
-v3_hot_add, v3_hot_read   its adds and reads decoded without message objects, by shapes (v3_shape)
+v3_hot         its adds and reads decoded without message objects, by shapes
 v3_encode      its adds, reads and their answers encoded so
 varint         base-128 numbers of protobuf
 auth           authentication messages, and what an authentication plug-in implements

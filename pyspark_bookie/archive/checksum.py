@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged
 
 if TYPE_CHECKING:

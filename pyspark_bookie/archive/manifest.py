@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bookie_protocol.archive.model import ArchivedFile, Counts
+from bookie_protocol.archive import ArchivedFile, Counts
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata

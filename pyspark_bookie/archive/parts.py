@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie_protocol.archive.model import ArchivedFile, ArchivedLedger
+from bookie_protocol.archive import ArchivedFile, ArchivedLedger
 from bookie_protocol.errors import CouldNotTell, EntryDamaged, NotThere
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files

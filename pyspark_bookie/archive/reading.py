@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bookie_protocol.archive.model import ArchivedFile, Counts
+from bookie_protocol.archive import ArchivedFile, Counts
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.reading.entry import LedgerEntry
-from bookie_protocol.archive.model import ArchivedFile, Counts
+from bookie_protocol.archive import ArchivedFile, Counts
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import data_file

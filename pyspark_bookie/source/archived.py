@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive.model import ArchivedLedger
-from bookie_protocol.archive.record import KIND, archived_ledger
+from bookie_protocol.archive import KIND, ArchivedLedger, archived_ledger
 from bookie_protocol.errors import CouldNotTell, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.files import Files

@@ -24,7 +24,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from bookie_protocol.archive.model import ArchivedLedger
+from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
 from pyspark_bookie.common.throttle import share

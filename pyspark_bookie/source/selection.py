@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive.model import ArchivedLedger
+from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, NoSuchStream
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned

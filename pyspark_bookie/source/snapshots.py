@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
-from bookie_protocol.archive.record import archived_ledger
+from bookie_protocol.archive import archived_ledger
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned

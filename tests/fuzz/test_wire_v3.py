@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bookie_protocol.errors import ProtocolViolation
-from bookie_protocol.wire import v3, v3_hot_add, v3_hot_read, v3_shape
+from bookie_protocol.wire import v3, v3_hot
 from tests.support import golden_frames
 from tests.support.mutations import mutated
 from tests.support.v3_frames import add_frames, hot_add, hot_read, parsed_add, parsed_read, read_frames
@@ -92,7 +92,7 @@ def test_nested_groups_do_not_exhaust_the_stack():
 
 
 def test_the_caches_are_bounded_after_all_this():
-    assert len(v3_hot_add._add_shapes) <= v3_shape.MAX_SHAPES
-    assert len(v3_hot_add._add_families) <= v3_shape.MAX_SHAPES
-    assert len(v3_hot_read._read_layouts) <= v3_shape.MAX_SHAPES
-    assert len(v3_hot_read._read_shapes) < 60
+    assert len(v3_hot._add_shapes) <= v3_hot.MAX_SHAPES
+    assert len(v3_hot._add_families) <= v3_hot.MAX_SHAPES
+    assert len(v3_hot._read_layouts) <= v3_hot.MAX_SHAPES
+    assert len(v3_hot._read_shapes) < 60

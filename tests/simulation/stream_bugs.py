@@ -18,7 +18,7 @@ from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamPosition
 from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.streams import Streams
-from bookie_protocol.archive.record import LedgerIdentity
+from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
 from pyspark_bookie.jobs.offload.deletion import Deleter
 from pyspark_bookie.jobs.owners.index import Owners

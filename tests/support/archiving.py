@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bookie_client import Client
-from bookie_protocol.archive.record import KIND, LedgerIdentity, OffloadRecord, OffloadState
+from bookie_protocol.archive import KIND, LedgerIdentity, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bookie_protocol.archive.record import OffloadRecord, OffloadState
+from bookie_protocol.archive import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.archive.reading import read_manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v3, v3_encode, v3_hot_add, v3_hot_read
+from bookie_protocol.wire import v3, v3_encode, v3_hot
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 ID = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.just(-1), I64)
@@ -44,7 +44,7 @@ def parsed_add(body: bytes) -> tuple[object, ...] | None:
 
 def hot_add(buffer: bytes, start: int, end: int) -> tuple[object, ...] | None:
     """The same fields from the hot decoder; checks the parts of its answer against one another."""
-    fields = v3_hot_add.decode_add_request(buffer, start, end)
+    fields = v3_hot.decode_add_request(buffer, start, end)
     if fields is None:
         return None
     response_frame, ledger_id, entry_id, lac, key, body_start, body_end, flags = fields
@@ -84,7 +84,7 @@ def parsed_read(body: bytes) -> tuple[object, ...] | None:
 
 def hot_read(buffer: bytes, start: int, end: int) -> tuple[object, ...] | None:
     """The same fields from the hot decoder; checks that the raw numbers are those of the integers."""
-    fields = v3_hot_read.decode_read_request(buffer, start, end)
+    fields = v3_hot.decode_read_request(buffer, start, end)
     if fields is None:
         return None
     txn, ledger, entry, ledger_id, entry_id, flags = fields

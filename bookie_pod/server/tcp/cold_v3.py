@@ -27,8 +27,14 @@ from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3
 from bookie_protocol.keys import NO_KEY
 from bookie_protocol.traffic_class import is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire.v3 import DEFERRED_SYNC, encode_frame, header_copied, parse_request
-from bookie_protocol.wire.v3_fields import MANY_FIELDS, has_many_fields
+from bookie_protocol.wire.v3 import (
+    DEFERRED_SYNC,
+    MANY_FIELDS,
+    encode_frame,
+    has_many_fields,
+    header_copied,
+    parse_request,
+)
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection

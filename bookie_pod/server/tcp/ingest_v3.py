@@ -22,8 +22,7 @@ from bookie_pod.server.tcp.hot_reads import answer_reads_v3
 from bookie_pod.server.tcp.hot_runs import admit_run
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, take_add_run
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC
-from bookie_protocol.wire.v3_hot_add import NO_SHAPE, add_shape, decode_add_request
-from bookie_protocol.wire.v3_hot_read import READ_HEADER
+from bookie_protocol.wire.v3_hot import NO_SHAPE, READ_HEADER, add_shape, decode_add_request
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection

@@ -25,7 +25,7 @@ from bookie_pod.server.tcp.replies import code_of, status_of
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
 from bookie_protocol.wire.v2_layout import RESPONSE_SIZE, OpCode, response_prefix
 from bookie_protocol.wire.v3_encode import read_error, read_response
-from bookie_protocol.wire.v3_hot_read import ReadFields
+from bookie_protocol.wire.v3_hot import ReadFields
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection

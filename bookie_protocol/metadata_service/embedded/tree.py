@@ -35,12 +35,12 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    DriverSession,
     Node,
     NodeStat,
     Watch,
     check_session,
 )
-from bookie_protocol.metadata_service.tree.session import DriverSession
 
 _LONGEST_PAUSE: Final = 0.5
 

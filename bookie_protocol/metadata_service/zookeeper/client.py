@@ -1,15 +1,23 @@
-"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS.
+"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS; and the
+way from kazoo's threads to the event loop.
 
-Threads: `make_client` anywhere; the rest runs on kazoo's connection thread.
+Invariants
+- The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.
+- A loop that is gone swallows what still arrives: kazoo's threads never see an error of ours.
+
+Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
+kazoo, runs on kazoo's threads.
 
 Sources: reference metadata layout, sections 12 and 13.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -135,3 +143,31 @@ def _sasl_options(login: SaslLogin) -> dict[str, str]:
     if login.password is not None:
         options["password"] = login.password
     return options
+
+
+def hop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None]) -> Callable[..., None]:
+    """A function for any thread that runs `callback` on the loop."""
+
+    def from_any_thread(*arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(callback, *arguments)
+
+    return from_any_thread
+
+
+async def await_result(result: Any) -> Any:
+    """The value of a kazoo `IAsyncResult`, or its exception."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(_: object) -> None:
+        if future.done():
+            return
+        error = result.exception
+        if error is None:
+            future.set_result(result.value)
+        else:
+            future.set_exception(error)
+
+    result.rawlink(hop(loop, settle))
+    return await future

@@ -60,15 +60,14 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    DriverSession,
     Node,
     NodeStat,
     Watch,
     check_session,
 )
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.tree.session import DriverSession
-from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
-from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
+from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, await_result, hop, make_client
 from bookie_protocol.metadata_service.zookeeper.read_batches import ReadBatches
 
 MAX_IN_FLIGHT: Final = 1024

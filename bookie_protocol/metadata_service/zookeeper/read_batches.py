@@ -33,7 +33,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import ZnodeStat
 
-from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
+from bookie_protocol.metadata_service.zookeeper.client import await_result, hop
 
 MAX_READS: Final = 64
 """A request is far below `jute.maxbuffer` (1 MiB), and its answer a few hundred kilobytes at most in practice."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.jobs.dumps.format import DumpHeader, read_header, read_payloads, write_dump

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 import google_crc32c
 
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.manifest import LedgerShape

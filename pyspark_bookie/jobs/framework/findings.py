@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie_protocol.archive.record import archived_ledger
+from bookie_protocol.archive import archived_ledger
 from bookie_protocol.errors import MetadataDamaged, PodkeeperError
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.tasks import task_error

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import STREAM_KEY
-from bookie_protocol.archive.record import LedgerIdentity
+from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.ledger_ids import LedgerIds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.common.ledger_ids import LedgerIds

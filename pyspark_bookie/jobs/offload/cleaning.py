@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from bookie_protocol.archive.record import Abandoned
+from bookie_protocol.archive import Abandoned
 from pyspark_bookie.archive.files import Files, Listed
 from pyspark_bookie.archive.layout import (
     DATA,

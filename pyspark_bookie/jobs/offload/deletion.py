@@ -38,7 +38,7 @@ from bookie_client.streams.cursors import StreamCursors
 from bookie_client.streams.model import STREAM_KEY
 from bookie_client.streams.publishing import WITH_CUSTOM_METADATA, going, staying
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
+from bookie_protocol.archive import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import (
     EntryDamaged,
     MetadataVersionConflict,

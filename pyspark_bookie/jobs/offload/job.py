@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.archive.record import OffloadRecord, OffloadState
+from bookie_protocol.archive import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.layout import PARTITIONS

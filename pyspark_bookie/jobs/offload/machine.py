@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive.model import ArchivedFile
-from bookie_protocol.archive.record import (
+from bookie_protocol.archive import (
+    ArchivedFile,
     LedgerIdentity,
     OffloadRecord,
     OffloadState,

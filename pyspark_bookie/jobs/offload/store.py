@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bookie_protocol.archive.record import KIND, OffloadRecord
+from bookie_protocol.archive import KIND, OffloadRecord
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.framework.records import TakenOver as TakenOver

@@ -19,8 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.archive.model import ArchivedLedger
-from bookie_protocol.archive.record import archived_ledger
+from bookie_protocol.archive import ArchivedLedger, archived_ledger
 from bookie_protocol.errors import MetadataDamaged, NotThere
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext

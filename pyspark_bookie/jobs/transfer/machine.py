@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import APPLICATION, GOING_KEY, STREAM_KEY, WRITER_KEY
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import (
     BadRequest,
     EntryDamaged,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bookie_protocol.archive.model import Counts
+from bookie_protocol.archive import Counts
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape

@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
-from bookie_protocol.archive.model import ArchivedLedger
-from bookie_protocol.archive.record import archived_ledger
+from bookie_protocol.archive import ArchivedLedger, archived_ledger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.errors import spark_error, told

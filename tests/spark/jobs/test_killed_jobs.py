@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client import BlockingClient
-from bookie_protocol.archive.record import OffloadState
+from bookie_protocol.archive import OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore
 from tests.support.job_ledgers import read_ledger, write_ledger
 from tests.support.offload_rig import archived

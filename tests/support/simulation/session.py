@@ -21,12 +21,12 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    DriverSession,
     Node,
     NodeStat,
     Watch,
     check_session,
 )
-from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_protocol.traffic_class import CONTEXT_KEY, TrafficClass, is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v2, v3, v3_encode, v3_hot_read
+from bookie_protocol.wire import v2, v3, v3_encode, v3_hot
 from bookie_protocol.wire.v2_layout import Flag
 from tests.support.v3_frames import ID, TXN, hot_read
 
@@ -66,7 +66,7 @@ def test_a_marked_read_of_version_3_is_the_same_read(txn, ledger_id, entry_id):
 def test_the_hot_decoder_leaves_marked_reads_to_the_cold_path(txn, ledger_id, entry_id):
     plain = v3_encode.read_request(txn, ledger_id, entry_id)
     marked = v3_encode.read_request(txn, ledger_id, entry_id, v3_encode.BATCH_CLASS)
-    v3_hot_read._read_shapes.clear()
+    v3_hot._read_shapes.clear()
     for _ in range(2):
         assert hot_read(plain, 4, len(plain)) is not None
         assert hot_read(marked, 4, len(marked)) is None

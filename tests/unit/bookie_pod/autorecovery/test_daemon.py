@@ -13,7 +13,7 @@ from bookie_pod.autorecovery import supervision
 from bookie_pod.autorecovery.daemon import AutoRecovery
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_protocol.metadata_service.interface import SessionState
-from bookie_protocol.metadata_service.tree.session import DriverSession
+from bookie_protocol.metadata_service.tree.nodes import DriverSession
 from tests.support.until import until
 
 

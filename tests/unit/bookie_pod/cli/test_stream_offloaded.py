@@ -11,7 +11,7 @@ import pytest
 
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings
 from bookie_pod.cli.main import run
-from bookie_protocol.archive.record import KIND, OffloadRecord, OffloadState
+from bookie_protocol.archive import KIND, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings

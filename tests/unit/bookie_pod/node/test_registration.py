@@ -19,7 +19,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
-from bookie_protocol.metadata_service.tree.session import DriverSession
+from bookie_protocol.metadata_service.tree.nodes import DriverSession
 
 INFO = BookieServiceInfo(())
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bookie_protocol.digest import DigestType
 from bookie_protocol.wire import v3_encode
 from bookie_protocol.wire.add_frames import added_answers
-from bookie_protocol.wire.v3_hot_add import decode_add_request
+from bookie_protocol.wire.v3_hot import decode_add_request
 from tests.support.add_frames import add_frames
 from tests.support.frames import cut
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bookie_protocol.errors import V3Status
 from bookie_protocol.keys import master_key
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v3, v3_encode, v3_hot_add, v3_hot_read
+from bookie_protocol.wire import v3, v3_encode, v3_hot
 from tests.support import golden_frames
 from tests.support.v3_frames import (
     ENTRY,
@@ -37,11 +37,11 @@ STATUSES = st.sampled_from(list(V3Status))
 @pytest.fixture(autouse=True)
 def _no_shapes():
     for cache in (
-        v3_hot_add._add_shapes,
-        v3_hot_add._add_families,
-        v3_hot_add._recent_families,
-        v3_hot_read._read_shapes,
-        v3_hot_read._read_layouts,
+        v3_hot._add_shapes,
+        v3_hot._add_families,
+        v3_hot._recent_families,
+        v3_hot._read_shapes,
+        v3_hot._read_layouts,
     ):
         cache.clear()
 
@@ -113,7 +113,7 @@ def test_worked_hex():
     assert add == (bytes.fromhex("00000050 0a06080310021801 aa0645 08071003 1a14") + SECRET + b"\x22\x29" + entry)
     answer = bytes.fromhex("00000013 0a06080310021801 1000 aa0606 080010071803")
     assert v3_encode.add_response(*v3_encode.raw_ids(1, 7, 3)) == answer
-    fields = v3_hot_add.decode_add_request(add, 4, len(add))
+    fields = v3_hot.decode_add_request(add, 4, len(add))
     assert fields == (answer, 7, 3, 2, SECRET, len(add) - 41, len(add), 0)
 
 
@@ -186,13 +186,13 @@ def test_frames_in_one_buffer_are_decoded_as_protobuf_reads_them(frames):
 @given(TXN.filter(lambda txn: txn < 2**63), ID.filter(lambda n: n >= 0), st.integers(24, 40_000))
 def test_ordinary_adds_of_any_size_are_hot(txn_id, ledger_id, size):
     frame = b"".join(v3_encode.add_request(txn_id, ledger_id, 5, SECRET, bytes(size)))
-    assert v3_hot_add.decode_add_request(frame, 4, len(frame)) is not None
+    assert v3_hot.decode_add_request(frame, 4, len(frame)) is not None
 
 
 @given(TXN.filter(lambda txn: txn < 2**63), ID.filter(lambda n: n >= 0), ID)
 def test_ordinary_reads_are_hot(txn_id, ledger_id, entry_id):
     frame = v3_encode.read_request(txn_id, ledger_id, entry_id)
-    assert v3_hot_read.decode_read_request(frame, 4, len(frame)) is not None
+    assert v3_hot.decode_read_request(frame, 4, len(frame)) is not None
 
 
 # --- the edges of the shapes --------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ def test_same_length_with_other_widths_does_not_take_the_known_shape():
 @pytest.mark.parametrize("size", [0, 16, 23])
 def test_an_entry_without_lac_is_left_to_protobuf(size):
     frame = b"".join(v3_encode.add_request(1, 7, 3, SECRET, bytes(size)))
-    assert v3_hot_add.decode_add_request(frame, 4, len(frame)) is None
+    assert v3_hot.decode_add_request(frame, 4, len(frame)) is None
 
 
 @pytest.mark.parametrize("size", [0, 19, 21])
 def test_a_key_of_another_size_is_left_to_protobuf(size):
     frame = b"".join(v3_encode.add_request(1, 7, 3, bytes(size), bytes(40)))
-    assert v3_hot_add.decode_add_request(frame, 4, len(frame)) is None
+    assert v3_hot.decode_add_request(frame, 4, len(frame)) is None
 
 
 def test_priority_zero_and_other_write_flags():
@@ -224,12 +224,12 @@ def test_priority_zero_and_other_write_flags():
     add = request.addRequest
     add.ledgerId, add.entryId, add.masterKey, add.body, add.writeFlags = 7, 3, SECRET, bytes(40), 0x7E
     frame = v3.encode_frame(request)
-    fields = v3_hot_add.decode_add_request(frame, 4, len(frame))
+    fields = v3_hot.decode_add_request(frame, 4, len(frame))
     assert fields is not None
     assert fields[-1] == 0
     add.writeFlags = 0x7F
     frame = v3.encode_frame(request)
-    fields = v3_hot_add.decode_add_request(frame, 4, len(frame))
+    fields = v3_hot.decode_add_request(frame, 4, len(frame))
     assert fields is not None
     assert fields[-1] == v3_encode.DEFERRED_SYNC
 
@@ -251,29 +251,28 @@ def test_end_beyond_the_buffer_is_refused():
     frame = b"".join(v3_encode.add_request(1, 7, 3, SECRET, bytes(40)))
     read = v3_encode.read_request(1, 7, 3)
     for known in (False, True):
-        assert (v3_hot_add._add_shapes != {}) is known
+        assert (v3_hot._add_shapes != {}) is known
         for cut in range(4, len(frame)):
-            assert v3_hot_add.decode_add_request(frame[:cut], 4, len(frame)) is None
+            assert v3_hot.decode_add_request(frame[:cut], 4, len(frame)) is None
         for cut in range(4, len(read)):
-            assert v3_hot_read.decode_read_request(read[:cut], 4, len(read)) is None
-        assert v3_hot_add.decode_add_request(frame, 4, len(frame)) is not None
-        assert v3_hot_read.decode_read_request(read, 4, len(read)) is not None
+            assert v3_hot.decode_read_request(read[:cut], 4, len(read)) is None
+        assert v3_hot.decode_add_request(frame, 4, len(frame)) is not None
+        assert v3_hot.decode_read_request(read, 4, len(read)) is not None
 
 
 def test_the_caches_stay_bounded(monkeypatch):
-    monkeypatch.setattr(v3_hot_add, "MAX_SHAPES", 16)
-    monkeypatch.setattr(v3_hot_read, "MAX_SHAPES", 16)
+    monkeypatch.setattr(v3_hot, "MAX_SHAPES", 16)
     for size in range(24, 100):
         for width in (1, 300):
             for flags in (0, 2, 4, 6):
                 frame = b"".join(v3_encode.add_request(width, width, 3, SECRET, bytes(size), flags))
-                assert v3_hot_add.decode_add_request(frame, 4, len(frame)) is not None
-                assert len(v3_hot_add._add_shapes) <= 16
-                assert len(v3_hot_add._add_families) <= 16
+                assert v3_hot.decode_add_request(frame, 4, len(frame)) is not None
+                assert len(v3_hot._add_shapes) <= 16
+                assert len(v3_hot._add_families) <= 16
     for priority in range(128):
         request = v3.new_request(pb.READ_ENTRY, 1)
         request.header.priority = priority
         request.readRequest.ledgerId = request.readRequest.entryId = 1
         frame = v3.encode_frame(request)
-        assert v3_hot_read.decode_read_request(frame, 4, len(frame)) is not None
-        assert len(v3_hot_read._read_layouts) <= 16
+        assert v3_hot.decode_read_request(frame, 4, len(frame)) is not None
+        assert len(v3_hot._read_layouts) <= 16

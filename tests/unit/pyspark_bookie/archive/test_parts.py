@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.reading.entry import LedgerEntry
-from bookie_protocol.archive.model import ArchivedLedger
+from bookie_protocol.archive import ArchivedLedger
 from pyspark_bookie.archive import parts
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.parts import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries

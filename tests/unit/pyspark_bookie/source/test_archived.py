@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.streams import StreamPosition, Streams
-from bookie_protocol.archive.record import KIND, OffloadState
+from bookie_protocol.archive import KIND, OffloadState
 from bookie_protocol.errors import LedgerNotClosed, MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse

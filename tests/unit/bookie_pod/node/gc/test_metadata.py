@@ -21,7 +21,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
 )
 from bookie_protocol.metadata_service.interface import LedgerRange, SessionState
-from bookie_protocol.metadata_service.tree.session import DriverSession
+from bookie_protocol.metadata_service.tree.nodes import DriverSession
 
 BOOKIE = "b1:3181"
 

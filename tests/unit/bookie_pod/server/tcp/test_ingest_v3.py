@@ -21,7 +21,7 @@ _ADDS = st.tuples(
 
 @pytest.fixture(autouse=True)
 def no_shapes_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_protocol.wire.v3_hot_add._add_shapes", {})
+    monkeypatch.setattr("bookie_protocol.wire.v3_hot._add_shapes", {})
 
 
 async def _answers(chunks: list[bytes], count: int) -> tuple[list[bytes], dict[bytes, bytes]]:

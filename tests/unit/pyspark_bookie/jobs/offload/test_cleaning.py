@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from bookie_protocol.archive.record import OffloadState
+from bookie_protocol.archive import OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.store import OffloadStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from bookie_protocol.archive.record import OffloadState
+from bookie_protocol.archive import OffloadState
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
+from bookie_protocol.archive import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.archive.files import Files

@@ -20,7 +20,7 @@ from bookie_client.streams import (
     publishing,
 )
 from bookie_client.streams.store import ManifestStore, StoredStream
-from bookie_protocol.archive.record import OffloadRecord
+from bookie_protocol.archive import OffloadRecord
 from bookie_protocol.errors import MetadataVersionConflict, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned

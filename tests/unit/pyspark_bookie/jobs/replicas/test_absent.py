@@ -10,7 +10,7 @@ import pytest
 
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.model import STREAM_KEY
-from bookie_protocol.archive.record import KIND, OffloadRecord, OffloadState
+from bookie_protocol.archive import KIND, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit

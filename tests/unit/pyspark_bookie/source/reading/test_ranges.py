@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.archive.model import ArchivedLedger, Counts
+from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable, StorageFault
 from pyspark_bookie.common.errors import PodkeeperSparkError

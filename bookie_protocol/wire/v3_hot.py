@@ -1,18 +1,23 @@
-"""Adds of protocol version 3 decoded without message objects: the server's hot path.
+"""Adds and plain reads of protocol version 3 decoded without message objects: the server's hot path.
 
-The decoder accepts exactly one sequence of fields (`v3_shape`) and gives None for everything else; the caller then
-parses with `v3.parse_request`. It never raises.
+The decoders accept exactly one sequence of fields each, the one that BookKeeper clients write, and give None for
+everything else, which protobuf might read differently; the caller then parses with `v3.parse_request`. They never
+raise. The frames, with the bytes of a number as <name> and optional fields in brackets:
 
-The frame, with the bytes of a number as <name> and optional fields in brackets:
+    add     0a HL 08 03 10 02 18 <txn> [20 PR] aa 06 LEN 08 <ledger> 10 <entry> 1a 14 <key> 22 LEN
+            and behind this head: body [28 WF] [a0 06 01]
+    read    0a HL 08 03 10 01 18 <txn> [20 PR] a2 06 LEN 08 <ledger> 10 <entry>
 
-    0a HL 08 03 10 02 18 <txn> [20 PR] aa 06 LEN 08 <ledger> 10 <entry> 1a 14 <key> 22 LEN
-    and behind this head: body [28 WF] [a0 06 01]
+Requests of one *shape* (same frame length, same width of every varint, same optional fields) have their fixed bytes at
+fixed places. A shape holds the head of the frame as one big integer with a mask over all fixed bits: tags, lengths, and
+the continuation bit of every varint byte. One AND and one comparison prove that a frame has the shape, and one
+`Struct.unpack_from` takes it apart. Only the bits of numbers, the key and the entry are free.
 
 Invariants
 - A number is echoed as it came, so the answer names the ids that the request's envelope named, whatever the entry says.
-- The caches of shapes are bounded: they are emptied when full.
+- The caches of shapes are bounded: they are emptied when they hold `MAX_SHAPES`.
 
-The caches are shared: call this from one thread, the event loop.
+The caches are shared: call the decoders from one thread, the event loop.
 
 Source: reference wire protocol, section 4.
 """
@@ -22,23 +27,58 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bookie_protocol.entry import ENTRY_PREFIX_SIZE
 from bookie_protocol.keys import MASTER_KEY_SIZE
 from bookie_protocol.wire.add_runs import Echo, RunShape
 from bookie_protocol.wire.framing import LENGTH_SIZE
-from bookie_protocol.wire.v3_encode import add_response_parts
-from bookie_protocol.wire.v3_shape import (
-    MAX_SHAPES,
-    RECOVERY_FIELD,
-    WRITE_FLAGS_TAG,
-    flags_of,
-    free,
-    mask_of,
-    parse_header,
-)
+from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, HIGH_PRIORITY, RECOVERY_ADD, add_response_parts
 from bookie_protocol.wire.varint import MAX_VARINT_SIZE, decode_int64, encode_varint, varint_size
+
+MAX_SHAPES: Final = 8192
+
+RECOVERY_FIELD: Final = b"\xa0\x06\x01"
+WRITE_FLAGS_TAG: Final = 0x28
+_PRIORITY_TAG: Final = 0x20
+
+
+def parse_header(frame: bytes, header: bytes, field: bytes) -> tuple[bytes, int, int]:
+    """Priority field, width of the transaction id, offset behind the tag of `field`; width 0 when it is no
+    such request."""
+    at = 2 + len(header)
+    txn = varint_size(frame, at)
+    at += txn
+    priority = frame[at : at + 2]
+    if len(priority) < 2 or priority[0] != _PRIORITY_TAG or priority[1] > 0x7F:
+        priority = b""
+    at += len(priority)
+    if frame[2 : 2 + len(header)] != header or frame[at : at + 2] != field:
+        return b"", 0, at
+    return priority, txn, at + len(field)
+
+
+def free(width: int) -> bytes:
+    """A varint of this width with all number bits clear."""
+    return b"\x80" * (width - 1) + b"\0"
+
+
+def mask_of(before: bytes, txn_width: int, txn_offset: int) -> bytes:
+    """The mask over what stands in front of the request's own fields: all bits but the transaction id's numbers."""
+    rest = len(before) - txn_offset - txn_width
+    return b"\xff" * txn_offset + b"\x80" * txn_width + b"\xff" * rest
+
+
+def flags_of(priority: bytes, tail: bytes) -> int:
+    """Flags of the binary protocol, and `DEFERRED_SYNC`, from the priority field and what follows the entry."""
+    flags = HIGH_PRIORITY if priority and priority[1] else 0
+    if tail.endswith(RECOVERY_FIELD):
+        flags |= RECOVERY_ADD
+    if tail and tail[0] == WRITE_FLAGS_TAG and tail[1] & 1:
+        flags |= DEFERRED_SYNC
+    return flags
+
 
 AddFields = tuple[bytes, int, int, int, bytes, int, int, int]
 """Response frame of success, ledger id, entry id and LAC of the entry, master key, where the entry starts
@@ -265,3 +305,77 @@ def _parse_add(frame: bytes) -> _Layout | None:
     if body_end > len(frame) or (rest and (len(rest) != 2 or rest[0] != WRITE_FLAGS_TAG or rest[1] > 0x7F)):
         return None
     return _Layout(priority, txn, field, ledger, entry, body, tail)
+
+
+ReadFields = tuple[bytes, bytes, bytes, int, int, int]
+"""Transaction id, ledger id and entry id as raw varints for `v3_encode`, ledger id, entry id, flags."""
+
+_ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
+"""Mask, expected, unpack, flags."""
+
+READ_HEADER: Final = b"\x08\x03\x10\x01\x18"
+"""Stands at the third byte of the body of every read that goes this way; also of some that do not."""
+_READ_FIELD: Final = b"\xa2\x06"
+
+_read_shapes: dict[int, _ReadShape] = {}
+_read_layouts: dict[tuple[bytes, int, int, int], _ReadShape] = {}
+
+
+def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:
+    """The plain read whose frame body is `buffer[start:end]`, or None.
+
+    Fencing reads and long polls give None.
+    """
+    shape = _read_shapes.get(end - start)
+    if shape is not None and end <= len(buffer):
+        mask, expected, unpack, flags = shape
+        if int.from_bytes(buffer[start:end]) & mask == expected:
+            txn, ledger, entry = unpack(buffer, start)
+            return txn, ledger, entry, _value(ledger), _value(entry), flags
+    if end > len(buffer) or not _learn_read(buffer[start:end]):
+        return None
+    return decode_read_request(buffer, start, end)
+
+
+def _learn_read(frame: bytes) -> bool:
+    priority, txn, at = parse_header(frame, READ_HEADER, _READ_FIELD)
+    ledger = varint_size(frame, at + 2)
+    entry = varint_size(frame, at + 2 + ledger + 1)
+    if not (0 < txn < MAX_VARINT_SIZE and 0 < ledger < MAX_VARINT_SIZE and entry > 0):
+        return False
+    if at + 2 + ledger + 1 + entry != len(frame):
+        return False
+    layout = (priority, txn, ledger, entry)
+    shape = _read_layouts.get(layout)
+    if shape is None:
+        if len(_read_layouts) >= MAX_SHAPES:
+            _read_layouts.clear()
+        shape = _read_layouts[layout] = _read_shape(*layout)
+    mask, expected, _, _ = shape
+    if int.from_bytes(frame) & mask != expected:
+        return False
+    # Bounded by the longest frame of this form.
+    _read_shapes[len(frame)] = shape
+    return True
+
+
+def _read_shape(priority: bytes, txn: int, ledger: int, entry: int) -> _ReadShape:
+    header_size = len(READ_HEADER) + txn + len(priority)
+    before = b"".join((b"\x0a", bytes((header_size,)), READ_HEADER, free(txn), priority, _READ_FIELD))
+    field_size = 2 + ledger + entry
+    # The tenth byte of a negative number is 1; it is fixed.
+    negative = entry == MAX_VARINT_SIZE
+    entry_bytes = free(entry)[:-1] + b"\x01" if negative else free(entry)
+    entry_mask = b"\x80" * (entry - 1) + (b"\xff" if negative else b"\x80")
+    expected = b"".join((before, bytes((field_size,)), b"\x08", free(ledger), b"\x10", entry_bytes))
+    mask = b"".join((mask_of(before, txn, 2 + len(READ_HEADER)), b"\xff" * 2, b"\x80" * ledger, b"\xff", entry_mask))
+    assert len(mask) == len(expected)
+    unpack = struct.Struct(f">{2 + len(READ_HEADER)}x{txn}s{len(priority) + 2 + 2}x{ledger}sx{entry}s").unpack_from
+    return int.from_bytes(mask), int.from_bytes(expected), unpack, flags_of(priority, b"")
+
+
+def _value(raw: bytes) -> int:
+    return raw[0] if len(raw) == 1 else _decoded(raw)
+
+
+_decoded: Final = lru_cache(maxsize=65536)(decode_int64)
