@@ -9,7 +9,7 @@ from typing import Any, Final
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import JobObjects, build_job
 from bookie_operator.crds.job_status import BookieJobStatus
-from bookie_operator.planner.jobs.plan import DesiredJob, JobPlan, plan_job
+from bookie_operator.planner.jobs import DesiredJob, JobPlan, plan_job
 from bookie_operator.status.job_reporting import status_after
 from bookie_operator.world.job_model import JobResource, JobWorld, ObjectView, RunState, RunView
 from bookie_operator.world.model import ClusterView

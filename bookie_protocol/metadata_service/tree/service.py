@@ -1,6 +1,6 @@
-"""A metadata service over a tree of nodes, with the stores that are little more than their paths: cookies, which are nodes
-`<root>/cookies/<bookie id>`, records, which are nodes `<root>/podkeeper/<kind>/<name>`, and Pulsar's managed ledgers,
-below a path of their own.
+"""A metadata service over a tree of nodes, with the stores that are little more than their paths: cookies, which are
+nodes `<root>/cookies/<bookie id>`, records, which are nodes `<root>/podkeeper/<kind>/<name>`, and Pulsar's managed
+ledgers, below a path of their own.
 
 Threads: event loop only.
 

@@ -1,5 +1,5 @@
-"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS; and the
-way from kazoo's threads to the event loop.
+"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS; and
+the way from kazoo's threads to the event loop.
 
 Invariants
 - The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.

@@ -18,12 +18,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bookie_operator.builders import commands, naming
-from bookie_operator.builders.common import common_pod_spec, environment, manifest, pod_metadata, selector
+from bookie_operator.builders.common import (
+    Manifest,
+    account_name,
+    common_pod_spec,
+    environment,
+    manifest,
+    pod_metadata,
+    selector,
+    stamped,
+)
 from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest, stamped
 from bookie_operator.builders.inputs import autorecovery_inputs, gateway_inputs
-from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.pod_spec import LivenessProbe, Probe
 from bookie_operator.world.model import ClusterView

@@ -14,17 +14,15 @@ from dataclasses import replace
 from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.beside import autorecovery, gateway, gateway_budget
 from bookie_operator.builders.claims import volume_kinds
+from bookie_operator.builders.common import Manifest, key_of, service_account
 from bookie_operator.builders.config import config_map
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet, DesiredObjects
-from bookie_operator.builders.hashing import Manifest, key_of
 from bookie_operator.builders.identity import identity_secret
 from bookie_operator.builders.metadata import check_job, destruction_job, embedded_service, initialisation_job
 from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, unknown_alerts
-from bookie_operator.builders.network_policy import network_policies
-from bookie_operator.builders.service_account import service_account
-from bookie_operator.builders.services import client_service, gateway_service, headless_service
+from bookie_operator.builders.network import client_service, gateway_service, headless_service, network_policies
 from bookie_operator.builders.settings import dynamic_config, given_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets, budgets
 from bookie_operator.builders.tls import certificates, issued_secrets

@@ -23,9 +23,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from bookie_operator.builders import in_place, naming, sizes
-from bookie_operator.builders.common import manifest
-from bookie_operator.builders.hashing import Manifest, content_hash
+from bookie_operator.builders import in_place, naming, settings
+from bookie_operator.builders.common import Manifest, content_hash, manifest
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.zones import spreads_over_zones
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
@@ -113,7 +112,7 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
     """Keys that the operator sets unless `spec.config` does."""
     spec, given = cluster.spec, cluster.spec.config
     keys: dict[str, str] = {}
-    if (budget := sizes.memory_budget_mb(spec.pod.resources)) is not None:
+    if (budget := settings.memory_budget_mb(spec.pod.resources)) is not None:
         keys["memoryBudgetMb"] = str(budget)
     if "diskUsageThreshold" not in given:
         keys["diskUsageLwmThreshold"] = "0.92"  # else a disk that is nearly full makes the mode change to and fro

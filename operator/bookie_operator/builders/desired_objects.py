@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
+from bookie_operator.builders.common import Manifest, key_of, object_hash, stamped
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
 

@@ -21,9 +21,8 @@ from typing import Any, Final
 
 from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.claims import volume_kinds
-from bookie_operator.builders.common import manifest
+from bookie_operator.builders.common import Manifest, canonical, manifest
 from bookie_operator.builders.desired_objects import BookieSet
-from bookie_operator.builders.hashing import Manifest, canonical
 from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.builders.secrets import secret_data
 from bookie_operator.world.model import ClusterView

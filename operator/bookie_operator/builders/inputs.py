@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.common import content_hash
 from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import Autorecovery, Gateway

@@ -20,12 +20,15 @@ from bookie_operator.builders import commands, naming
 from bookie_operator.builders.claims import claim
 from bookie_operator.builders.common import (
     READ_ONLY_CONTAINER,
+    Manifest,
+    account_name,
     common_pod_spec,
     environment,
     labels,
     manifest,
     pod_metadata,
     selector,
+    stamped,
     temporary_mount,
     temporary_volume,
 )
@@ -42,9 +45,7 @@ from bookie_operator.builders.container import (
     volumes,
 )
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest, stamped
 from bookie_operator.builders.metadata_uri import is_protected, moves_to
-from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
 from bookie_operator.crds.pod_spec import LivenessProbe, Probe

@@ -1,20 +1,26 @@
 """What tells the Prometheus operator to read the metrics of bookies, auto-recovery and gateways, and what to
 warn of.
 
+The alerts are those of the chart `podkeeper-cluster`. `alerts.json` is generated of the chart's files
+(`python charts/generate.py`), because a chart can hold files of its own only and so can a package; a test compares the
+two. Placeholders such as `__CLUSTER__` stand for names, as in the chart's template.
+
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from bookie_operator.builders import naming
-from bookie_operator.builders.common import APP, manifest
+from bookie_operator.builders.common import APP, Manifest, manifest
 from bookie_operator.builders.container import HTTP, HTTPS, admin_tls_secret
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest
 from bookie_operator.crds import names
-from bookie_operator.crds.alerts import alert_names, named_alerts
 from bookie_operator.world.model import ClusterView
 
 
@@ -86,3 +92,22 @@ def prometheus_rule(cluster: ClusterView, context: BuildContext) -> Manifest | N
 def unknown_alerts(cluster: ClusterView) -> list[str]:
     """Names that `spec` disables and that there are not (any more)."""
     return sorted(set(cluster.spec.monitoring.prometheus_rule.disabled) - alert_names())
+
+
+@cache
+def alert_names() -> frozenset[str]:
+    return frozenset(each["alert"] for each in json.loads(_text()))
+
+
+def named_alerts(placeholders: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rules of Prometheus, sorted by their names. `placeholders`: the names that take their places, without characters
+    that JSON escapes."""
+    text = _text()
+    for placeholder, name in placeholders.items():
+        text = text.replace(placeholder, name)
+    return list(json.loads(text))
+
+
+@cache
+def _text() -> str:
+    return resources.files("bookie_operator.crds").joinpath("alerts.json").read_text(encoding="utf-8")

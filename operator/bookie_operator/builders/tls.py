@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bookie_operator.builders import naming
-from bookie_operator.builders.common import manifest
+from bookie_operator.builders.common import Manifest, manifest
 from bookie_operator.builders.container import admin_tls_secret, tls_secret
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest
 from bookie_operator.world.model import ClusterView
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.crds.rule import Rule
-from bookie_operator.crds.rules import MAX_NAME, NAME_PATTERN
+from bookie_operator.crds.rules import MAX_NAME, NAME_PATTERN, Rule
 
 OWN_ARGUMENT_PATTERN: Final = "^--(metadata|result|master|password[-_]file)(=.*)?$"
 SCHEDULE_PATTERN: Final = (

@@ -1,4 +1,4 @@
-"""Amounts of bytes as Kubernetes writes them: `100Gi`, `1.5G`, `1e9`.
+"""Amounts of bytes as Kubernetes writes them, `100Gi`, `1.5G` or `1e9`, and as people read them, `1.5 GiB`.
 
 Threads: pure functions, any thread.
 
@@ -36,3 +36,14 @@ def known_bytes(text: str) -> int | None:
         return bytes_of(text)
     except ValueError:
         return None
+
+
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def readable(count: int) -> str:
+    """Such as `1.5 GiB`."""
+    size, unit = float(count), 0
+    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} bytes" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

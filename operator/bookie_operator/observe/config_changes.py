@@ -13,9 +13,9 @@ from dataclasses import replace
 from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import CONFIG_MAP
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders.common import Manifest
 from bookie_operator.builders.config import FILE, changed_keys
 from bookie_operator.builders.desired_objects import DesiredObjects
-from bookie_operator.builders.hashing import Manifest
 from bookie_operator.observe.observing import Observed
 from bookie_operator.world.model import World
 

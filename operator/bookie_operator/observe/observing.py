@@ -48,8 +48,7 @@ from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
-from bookie_operator.observe.faults import elsewhere, starts_slowly
-from bookie_operator.observe.refusals import refusals
+from bookie_operator.observe.faults import elsewhere, refusals, starts_slowly
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.decision import Needs

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
+from bookie_operator.crds.quantity import readable
 from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.actions import BeginDrain
 from bookie_operator.planner.decision import Decision, Event
-from bookie_operator.planner.quantity import readable
 from bookie_operator.planner.run import Run
 from bookie_operator.world.facts import DrainFacts, DrainPhase
 

@@ -48,7 +48,7 @@ from bookie_operator.planner.flows import (
     scale_up,
     tasks,
 )
-from bookie_operator.planner.flows.decommission_state import MAKES_ROOM
+from bookie_operator.planner.flows.decommission_steps import MAKES_ROOM
 from bookie_operator.planner.remedies import REASONS, remedy
 from bookie_operator.world.model import PodFault, PodView, World
 

@@ -47,7 +47,7 @@ from bookie_operator.planner.actions import (
 )
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import delete_data
+from bookie_operator.planner.flows import delete
 from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import World
 
@@ -108,7 +108,7 @@ def _proven(world: World, desired: Desired, action: Action) -> Iterator[str]:
         if claim is None:
             yield f"I1: nobody saw claim {action.name}"
             return
-        if action.proof is None and not delete_data.own(world, claim):
+        if action.proof is None and not delete.own(world, claim):
             yield f"I1: claim {claim.name} is of another cluster: {claim.instance_id or 'unknown'}"
         bookie_id = desired.bookie_id(claim.bookie)
     elif isinstance(action, DeleteCookie):
@@ -126,7 +126,7 @@ def _deleted_with_data(world: World) -> bool:
     operation = world.cluster.status.operation
     if operation is None or operation.type is not OperationType.DELETE or not world.cluster.deleting:
         return False
-    return delete_data.confirmed(world) and not any(one.running for one in world.pods)
+    return delete.confirmed(world) and not any(one.running for one in world.pods)
 
 
 def _doubts(world: World, bookie_id: str, proof: Proof) -> Iterator[str]:

@@ -29,15 +29,14 @@ from bookie_operator.planner.flows import (
     expand,
     garbage,
     move,
-    registry,
     replicas,
     settings,
     support,
     tasks,
     volume_attributes,
-    zone_drain,
 )
 from bookie_operator.planner.giving_way import Rule
+from bookie_operator.planner.needs import FLOWS
 from bookie_operator.world.model import World
 
 FIRST: Final[tuple[Rule, ...]] = (
@@ -57,7 +56,7 @@ FIRST: Final[tuple[Rule, ...]] = (
 CHANGES: Final[tuple[Rule, ...]] = (
     support.names_taken,
     support.unstable,
-    zone_drain.blocked,
+    disruption.blocked,
     move.begin,
     expand.begin,
     volume_attributes.waiting,
@@ -178,7 +177,7 @@ def _walk(world: World, desired: Desired, rules: Iterable[Rule]) -> tuple[Decisi
 
 
 def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decision, tuple[Wait, ...]]:
-    decision = registry.FLOWS[operation.type].proceed(world, desired, operation)
+    decision = FLOWS[operation.type].proceed(world, desired, operation)
     decision = _refused(world, decision) or decision
     if not isinstance(decision, Wait):
         return decision, ()

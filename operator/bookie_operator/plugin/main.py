@@ -14,11 +14,10 @@ import click
 from bookie_operator.plugin.faults import ExitCode, Fault
 from bookie_operator.plugin.logs import logs
 from bookie_operator.plugin.migrate import migrate
-from bookie_operator.plugin.pausing import pause, resume
 from bookie_operator.plugin.plan import plan
 from bookie_operator.plugin.status import status
 from bookie_operator.plugin.support_bundle import support_bundle
-from bookie_operator.plugin.tasks import accept_loss, audit, decommission, replace, restart
+from bookie_operator.plugin.tasks import accept_loss, audit, decommission, pause, replace, restart, resume
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

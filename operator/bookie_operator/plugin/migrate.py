@@ -344,7 +344,7 @@ def _members(view: View) -> dict[str, Any]:
 
 
 def _print_plan(view: View, outlooks: Outlooks) -> None:
-    from bookie_operator.planner.quantity import readable
+    from bookie_operator.crds.quantity import readable
     from bookie_operator.plugin.tables import plain_table, print_to_terminal
 
     if not view.strangers:
@@ -407,7 +407,7 @@ def _blocked(stranger: Stranger) -> tuple[str, ...]:
 
 
 def _progress(stranger: Stranger) -> str:
-    from bookie_operator.planner.quantity import readable
+    from bookie_operator.crds.quantity import readable
     from bookie_operator.plugin.tables import duration
 
     drain = stranger.drain

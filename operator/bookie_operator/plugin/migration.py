@@ -18,10 +18,10 @@ from bookie_operator.api.admin import Admin, AdminError, AdminRefused, Endpoint
 from bookie_operator.api.kinds import KubernetesObject
 from bookie_operator.builders import naming
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.quantity import readable
 from bookie_operator.crds.validation import known_spec, parse_spec
 from bookie_operator.observe.pods_facts import bookie_facts, cluster_facts, endpoints, tellers
 from bookie_operator.observe.workloads import is_bookie
-from bookie_operator.planner.quantity import readable
 from bookie_operator.plugin.clusters import domain_of, find_cluster, pods_of, status_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.faults import Fault, RefusedFault

@@ -18,9 +18,9 @@ from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import DEPLOYMENT, STATEFUL_SET, KubernetesObject
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import build
+from bookie_operator.builders.common import key_of
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
-from bookie_operator.builders.hashing import key_of
 from bookie_operator.crds import names
 from bookie_operator.crds.validation import known_spec, parse_spec, validate
 from bookie_operator.observe.config_changes import with_config_changes

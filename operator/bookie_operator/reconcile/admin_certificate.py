@@ -27,9 +27,8 @@ from bookie_operator.api.errors import Conflict
 from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import naming
-from bookie_operator.builders.common import manifest
+from bookie_operator.builders.common import content_hash, manifest
 from bookie_operator.builders.container import admin_tls_secret
-from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.metadata_uri import is_protected, metadata_host
 from bookie_operator.builders.ownership import is_outlived, is_own, owner_of
 from bookie_operator.builders.secrets import secret_data, secret_texts

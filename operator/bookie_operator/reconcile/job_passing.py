@@ -26,7 +26,7 @@ from bookie_operator.crds.job_status import BookieJobStatus
 from bookie_operator.crds.job_validation import parse_job_spec, parse_job_status, validate_job
 from bookie_operator.observe.jobs import job_resource, observe_job
 from bookie_operator.planner.decision import Event, EventType
-from bookie_operator.planner.jobs.plan import Blocker, JobPlan, plan_job
+from bookie_operator.planner.jobs import Blocker, JobPlan, plan_job
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status.job_reporting import status_after, unreadable, write_job_status

@@ -26,11 +26,10 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import Builds, build
-from bookie_operator.builders.common import manifest
+from bookie_operator.builders.common import key_of, manifest
 from bookie_operator.builders.config import TOKEN_KEY, demands_client_token
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
-from bookie_operator.builders.hashing import key_of
 from bookie_operator.builders.identity import recorded_spec
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.builders.secrets import secret_data, secret_texts, token_in

@@ -27,7 +27,7 @@ from bookie_operator.crds.job_status import (
     Run,
     RunOutcome,
 )
-from bookie_operator.planner.jobs.plan import JobPlan, is_over
+from bookie_operator.planner.jobs import JobPlan, is_over
 from bookie_operator.planner.operations import written
 from bookie_operator.status.conditions import FALSE, TRUE, UNKNOWN, Finding, dated
 from bookie_operator.world.job_model import JobWorld

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, NODE, POD, STATEFUL_SET, STORAGE_CLASS, Resource
-from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.common import content_hash
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.claims import Driver
 from tests.support.fake_kubernetes.objects import Object

@@ -14,7 +14,7 @@ from bookie_operator.planner import holding, invariants, operations
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows.decommission_state import MODE
+from bookie_operator.planner.flows.decommission_steps import MODE
 from bookie_operator.planner.flows.repair_gates import loss_hash
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan

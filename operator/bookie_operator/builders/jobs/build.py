@@ -16,9 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bookie_operator.builders.common import Manifest, canonical, content_hash, key_of, object_hash
 from bookie_operator.builders.container import image as cluster_image
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest, canonical, content_hash, key_of, object_hash
 from bookie_operator.builders.jobs import spark
 from bookie_operator.builders.jobs.common import (
     BLOCK_PORT,
@@ -30,7 +30,7 @@ from bookie_operator.builders.jobs.common import (
 )
 from bookie_operator.builders.jobs.pod import CONTAINER, driver_template, executor_template
 from bookie_operator.crds import names
-from bookie_operator.planner.jobs.plan import FINDINGS_EXIT, DesiredJob
+from bookie_operator.planner.jobs import FINDINGS_EXIT, DesiredJob
 from bookie_operator.world.job_model import JobResource
 from bookie_operator.world.model import ClusterView
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bookie_operator.builders.common import APP
-from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.builders.common import APP, Manifest, stamped
 from bookie_operator.crds import names
 from bookie_operator.world.job_model import JobResource
 

@@ -20,6 +20,7 @@ from bookie_operator.builders.common import (
     OWN_VOLUME,
     READ_ONLY_CONTAINER,
     TEMPORARY,
+    account_name,
     environment,
     from_field,
     pod_security,
@@ -43,7 +44,6 @@ from bookie_operator.builders.jobs.common import (
     pod_labels,
 )
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
-from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds.job_spec import JobKind
 from bookie_operator.world.job_model import JobResource
 from bookie_operator.world.model import ClusterView

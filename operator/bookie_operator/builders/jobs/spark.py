@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_operator.builders.common import account_name
 from bookie_operator.builders.config import properties
 from bookie_operator.builders.jobs.common import BLOCK_PORT, DRIVER_PORT, object_name
-from bookie_operator.builders.service_account import account_name
-from bookie_operator.builders.sizes import MIB, memory_budget_mb
+from bookie_operator.builders.settings import MIB, memory_budget_mb
 from bookie_operator.crds.quantity import bytes_of
 from bookie_operator.world.job_model import JobResource
 from bookie_operator.world.model import ClusterView

@@ -48,10 +48,9 @@ from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import draining, gates, operations, view
 from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import decommission_gone as gone
-from bookie_operator.planner.flows import decommission_live as live
+from bookie_operator.planner.flows import decommission_steps as steps
 from bookie_operator.planner.flows import rollout_state
-from bookie_operator.planner.flows.decommission_state import (
+from bookie_operator.planner.flows.decommission_steps import (
     MAKES_ROOM,
     MODE,
     ORDINAL,
@@ -241,18 +240,18 @@ def _wanted_again(run: Run) -> bool:
 
 
 _STEPS: Final = {
-    "Withdraw": live.withdraw,
-    "Audit": live.audit,
-    "ReadOnly": live.read_only,
-    "Drain": live.drain,
-    "Prove": live.prove,
-    "ProveAgain": live.prove_again,
-    "Scale": live.scale,
-    "Stop": live.stop,
-    "Leave": gone.leave,
-    "ProveGone": gone.prove_gone,
-    "Return": gone.return_,
-    "Cookie": gone.cookie,
-    "Claims": gone.claims,
-    "Undo": gone.undo,
+    "Withdraw": steps.withdraw,
+    "Audit": steps.audit,
+    "ReadOnly": steps.read_only,
+    "Drain": steps.drain,
+    "Prove": steps.prove,
+    "ProveAgain": steps.prove_again,
+    "Scale": steps.scale,
+    "Stop": steps.stop,
+    "Leave": steps.leave,
+    "ProveGone": steps.prove_gone,
+    "Return": steps.return_,
+    "Cookie": steps.cookie,
+    "Claims": steps.claims,
+    "Undo": steps.undo,
 }

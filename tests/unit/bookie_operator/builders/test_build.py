@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from bookie_operator.builders.build import build
+from bookie_operator.builders.common import content_hash, object_hash, stamped
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES, BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
-from bookie_operator.builders.hashing import content_hash, object_hash, stamped
 from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Evictions

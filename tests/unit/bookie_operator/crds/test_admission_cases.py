@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bookie_operator.crds.definitions import KINDS, Kind
-from bookie_operator.crds.rule import Rule
+from bookie_operator.crds.rules import Rule
 from tests.support.admission_cases import ALLOWED, CHANGED, CREATED, Case, resource
 
 _FIRST_KEY = re.compile(r"' \+ .*\[0\] \+ '")

@@ -1,10 +1,13 @@
-"""Amounts of bytes as Kubernetes writes them."""
+"""Amounts of bytes as Kubernetes writes them.
+
+Bytes as people read them.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from bookie_operator.crds.quantity import bytes_of, known_bytes
+from bookie_operator.crds.quantity import bytes_of, known_bytes, readable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,18 @@ def test_what_is_none(text: str) -> None:
     assert known_bytes(text) is None
     with pytest.raises(ValueError, match="not a quantity such as 100Gi"):
         bytes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (1536 << 20, "1.5 GiB"),
+        (3 << 50, "3.0 PiB"),
+        (5000 << 50, "5000.0 PiB"),
+    ],
+)
+def test_bytes_as_people_read_them(count: int, text: str) -> None:
+    assert readable(count) == text

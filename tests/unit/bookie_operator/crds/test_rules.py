@@ -8,8 +8,7 @@ import pytest
 
 from bookie_operator.crds.config_keys import RESERVED
 from bookie_operator.crds.definitions import KINDS, resource_schema
-from bookie_operator.crds.rule import Rule, node_at, with_rules
-from bookie_operator.crds.rules import CLUSTER_RULES, TASK_RULES
+from bookie_operator.crds.rules import CLUSTER_RULES, TASK_RULES, Rule, node_at, with_rules
 from tests.support.structural_schemas import nodes
 
 _ALL = [(kind, rule) for kind in KINDS for rule in kind.rules]

@@ -24,7 +24,7 @@ from bookie_operator.api.kinds import (
     Resource,
 )
 from bookie_operator.crds import names
-from bookie_operator.planner.flows import delete_data
+from bookie_operator.planner.flows import delete
 from bookie_operator.status.events import REPEAT_S
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.objects import Object
@@ -124,7 +124,7 @@ async def test_a_namespace_that_is_deleted_is_not_held_up(when_deleted: str, swe
         began = fake.time
         while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
             await fake.one_pass()
-            assert fake.time - began < delete_data.METADATA_SECONDS + 60.0
+            assert fake.time - began < delete.METADATA_SECONDS + 60.0
         refused = fake.measured("reconcile_errors_total", reason="Forbidden")
         assert (refused > 0) is (when_deleted == "Delete")
         fake.run_controllers()

@@ -20,7 +20,7 @@ from bookie_operator.crds.cluster_status import (
 from bookie_operator.planner.actions import TriggerAudit, UpdateTask
 from bookie_operator.planner.decision import Act, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
-from bookie_operator.status import conditions, counts, reporting
+from bookie_operator.status import conditions, reporting
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase
 from bookie_operator.world.model import ClaimView, ClusterView, PodFault, PodView, StatefulSetView, World
 
@@ -200,8 +200,8 @@ def test_a_spec_that_cannot_be_read_keeps_what_is_known() -> None:
 )
 def test_a_disk_that_breathes_changes_nothing(percent: float | None, before: int | None, after: int) -> None:
     facts = None if percent is None else BookieFacts(False, 1, 2, percent)
-    earlier = [counts.BookieStatus(name="d-bookie-0", ordinal=0, disk_used_percent=before)]
-    told = counts.bookies(world(bookies={"d-bookie-0": facts}), DESIRED, earlier, None)
+    earlier = [reporting.BookieStatus(name="d-bookie-0", ordinal=0, disk_used_percent=before)]
+    told = reporting.bookies(world(bookies={"d-bookie-0": facts}), DESIRED, earlier, None)
     assert told[0].disk_used_percent == after
 
 
@@ -212,7 +212,7 @@ def test_what_each_bookie_does() -> None:
     facts = replace(FACTS, writable=frozenset({bookie(0)}), read_only=frozenset({bookie(3)}))
     drains = {bookie(3): DrainFacts(bookie(3), DrainPhase.RUNNING, ledgers_left=8)}
     leaving = operation(OperationType.DECOMMISSION, bookie="d-bookie-3")
-    told = counts.bookies(world(pods=tuple(pods), facts=facts, drains=drains), DESIRED, [], leaving)
+    told = reporting.bookies(world(pods=tuple(pods), facts=facts, drains=drains), DESIRED, [], leaving)
     assert [each.state for each in told] == [
         BookieState.WRITABLE,
         BookieState.LOST,
@@ -221,20 +221,20 @@ def test_what_each_bookie_does() -> None:
     ]
     assert told[1].message == "another cluster's"
     assert told[3].ledgers_remaining == 8
-    without = counts.bookies(world(pods=tuple(pods[:2]), facts=facts), DESIRED, [], None)
+    without = reporting.bookies(world(pods=tuple(pods[:2]), facts=facts), DESIRED, [], None)
     assert [each.state for each in without][2:] == [BookieState.STOPPED, BookieState.READ_ONLY]
-    unknown = counts.bookies(world(facts=None), DESIRED, [], None)
+    unknown = reporting.bookies(world(facts=None), DESIRED, [], None)
     assert {each.state for each in unknown} == {BookieState.UNKNOWN}
 
 
 def test_since_when_each_bookie_does_what_it_does() -> None:
-    (first, *_) = counts.bookies(world(), DESIRED, [], None)
+    (first, *_) = reporting.bookies(world(), DESIRED, [], None)
     assert first.since == "1970-01-01T00:33:20.000000Z"
     later = world(now=9000.0)
-    (same, *_) = counts.bookies(later, DESIRED, [first], None)
+    (same, *_) = reporting.bookies(later, DESIRED, [first], None)
     assert same == first
     down = replace(later, facts=replace(FACTS, writable=frozenset()))
-    (other, *_) = counts.bookies(down, DESIRED, [first], None)
+    (other, *_) = reporting.bookies(down, DESIRED, [first], None)
     assert (other.state, other.since) == (BookieState.PENDING, "1970-01-01T02:30:00.000000Z")
 
 
@@ -244,39 +244,39 @@ def test_the_cookie_of_each_bookie() -> None:
     pods[2] = replace(pods[2], ready=False)
     here = frozenset({bookie(0), bookie(3)})
     facts = replace(FACTS, writable=here, cookies=IDS - {bookie(3)})
-    told = counts.bookies(world(pods=tuple(pods), facts=facts), DESIRED, [], None)
+    told = reporting.bookies(world(pods=tuple(pods), facts=facts), DESIRED, [], None)
     assert [each.cookie for each in told] == [CookieState.MATCH, CookieState.MISMATCH, None, CookieState.MISSING]
-    unknown = counts.bookies(world(pods=tuple(pods), facts=None), DESIRED, [], None)
+    unknown = reporting.bookies(world(pods=tuple(pods), facts=None), DESIRED, [], None)
     assert [each.cookie for each in unknown] == [None, CookieState.MISMATCH, None, None]
 
 
 def test_the_revision_is_told_when_all_pods_have_one() -> None:
-    assert counts.revision(world(), DESIRED) == RevisionStatus(current="h2", update="h2")
+    assert reporting.revision(world(), DESIRED) == RevisionStatus(current="h2", update="h2")
     old = tuple(replace(pod, template_hash="h1") for pod in world().pods)
-    assert counts.revision(world(pods=old), DESIRED) == RevisionStatus(current="h1", update="h2")
-    assert counts.revision(world(pods=(*old[:3], world().pods[3])), DESIRED).current == ""
-    assert counts.revision(world(pods=()), DESIRED).current == ""
+    assert reporting.revision(world(pods=old), DESIRED) == RevisionStatus(current="h1", update="h2")
+    assert reporting.revision(world(pods=(*old[:3], world().pods[3])), DESIRED).current == ""
+    assert reporting.revision(world(pods=()), DESIRED).current == ""
 
 
 def test_the_revision_of_several_stateful_sets_is_one_hash() -> None:
     sets = tuple(DesiredStatefulSet(f"d-bookie-{zone}", zone, 1, f"h-{zone}", {}) for zone in "ab")
     pods = tuple(PodView(f"{one.name}-0", "u", one.name, 0, template_hash=one.template_hash) for one in sets)
     desired = replace(DESIRED, stateful_sets=sets)
-    told = counts.revision(world(pods=pods), desired)
+    told = reporting.revision(world(pods=pods), desired)
     assert told.current == told.update
     assert len(told.update) == 16
     another = (pods[0], replace(pods[1], template_hash="h-c"))
-    assert counts.revision(world(pods=another), desired).current not in ("", told.update)
+    assert reporting.revision(world(pods=another), desired).current not in ("", told.update)
 
 
 def test_the_version_is_told_when_all_run_it() -> None:
     before = VersionStatus(current="1", target="1")
-    assert counts.version(world(), DESIRED, before).current == "2"
+    assert reporting.version(world(), DESIRED, before).current == "2"
     old = tuple(replace(pod, template_hash="h1") for pod in world().pods)
-    assert counts.version(world(pods=old), DESIRED, before).current == "1"
+    assert reporting.version(world(pods=old), DESIRED, before).current == "1"
     mixed = (*old[:3], world().pods[3])
-    assert counts.version(world(pods=mixed), DESIRED, before).current == ""
-    assert counts.version(world(pods=mixed), DESIRED, VersionStatus(current="2", target="2")).current == "2"
+    assert reporting.version(world(pods=mixed), DESIRED, before).current == ""
+    assert reporting.version(world(pods=mixed), DESIRED, VersionStatus(current="2", target="2")).current == "2"
 
 
 def test_the_smallest_volume_counts_by_its_size_and_not_by_its_name() -> None:
@@ -284,9 +284,9 @@ def test_the_smallest_volume_counts_by_its_size_and_not_by_its_name() -> None:
         ClaimView(f"ledger-0-d-bookie-{number}", "u", f"d-bookie-{number}", number, "ledger", "2Gi", actual)
         for number, actual in enumerate(["9Gi", "10Gi", "1Ti"])
     )
-    assert counts.storage(world(claims=claims)).ledger.smallest_actual == "9Gi"
+    assert reporting.storage(world(claims=claims)).ledger.smallest_actual == "9Gi"
     unbound = (*claims, replace(claims[0], actual=""))
-    assert counts.storage(world(claims=unbound)).ledger.smallest_actual == ""
+    assert reporting.storage(world(claims=unbound)).ledger.smallest_actual == ""
 
 
 def test_what_is_advised_about_memory_helps() -> None:

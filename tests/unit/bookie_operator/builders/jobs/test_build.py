@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import build
+from bookie_operator.builders.common import object_hash
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import object_hash
 from bookie_operator.builders.jobs import pod, spark
 from bookie_operator.builders.jobs.build import build_job, spark_image
 from bookie_operator.builders.jobs.common import object_name, pod_labels

@@ -114,7 +114,7 @@ ELSEWHERE = {
     "make several": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
     "delete these,": f"{FLOWS}.test_volume_attributes:test_claims_without_a_volume_are_told_once_their_pod_waits",
     "delete it, or give the BookieJob another name": (
-        "tests.unit.bookie_operator.planner.jobs.test_plan:test_an_object_of_somebody_else_is_left_alone"
+        "tests.unit.bookie_operator.planner.test_jobs:test_an_object_of_somebody_else_is_left_alone"
     ),
     "put it back, or make another BookieJob": (
         "tests.unit.bookie_operator.reconcile.test_job_flows:test_a_change_that_one_run_does_not_follow_is_told"
@@ -123,7 +123,7 @@ ELSEWHERE = {
         "tests.unit.bookie_operator.status.test_conditions:test_what_is_advised_about_memory_helps"
     ),
     "Raise the quota, or mend what refuses them": (
-        "tests.unit.bookie_operator.observe.test_refusals:test_a_quota_that_refuses_the_first_job_is_told"
+        "tests.unit.bookie_operator.observe.test_faults:test_a_quota_that_refuses_the_first_job_is_told"
     ),
     "use that version, or mend the field": (
         "tests.unit.bookie_operator.reconcile.test_not_understood:"

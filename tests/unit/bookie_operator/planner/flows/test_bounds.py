@@ -16,7 +16,7 @@ from bookie_operator.planner import draining, operations, view
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import delete_data, tasks
+from bookie_operator.planner.flows import delete, tasks
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import written
 from bookie_operator.planner.plan import plan
@@ -224,7 +224,7 @@ def test_a_deletion_of_a_thousand_with_their_data_is_recorded() -> None:
         replace(one, uid=uid(number), instance_id=uid(0), name=f"{one.name}-{number}")
         for number, one in enumerate(claim for claim in world.claims for _ in range(2))
     )
-    saved = delete_data.recorded(replace(world, claims=claims))
+    saved = delete.recorded(replace(world, claims=claims))
     operation = Operation(id="Delete-1", type=OperationType.DELETE, step="DeleteClaims", saved=saved)
     status = status_of(world, desired).model_copy(update={"operation": operation})
     assert sum(text.count(uid(0)[:20]) for text in saved.values()) == 6 * MANY

@@ -11,7 +11,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Rest, Wait
-from bookie_operator.planner.flows import delete_data
+from bookie_operator.planner.flows.delete import DESTROY_METADATA, METADATA_SECONDS
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
 
 
@@ -189,12 +189,12 @@ def test_claims_of_another_cluster_and_later_ones_stay() -> None:
 def test_a_metadata_service_that_is_gone_holds_nobody_up() -> None:
     sim = resting()
     delete_with_data(sim)
-    sim.run(lambda s, _: s.status.operation is not None and s.status.operation.step == delete_data.DESTROY_METADATA)
+    sim.run(lambda s, _: s.status.operation is not None and s.status.operation.step == DESTROY_METADATA)
     sim.bookkeeper.up = False
     begun = sim.now
     sim.run(lambda s, decision: isinstance(decision, Rest), each=lambda s: setattr(s, "cleanup_ends_at", s.now + 1e6))
     assert not sim.finalizer
-    assert sim.now - begun < delete_data.METADATA_SECONDS + 60
+    assert sim.now - begun < METADATA_SECONDS + 60
     events = [getattr(one.plan.decision, "event", None) for one in sim.passes]
     assert "MetadataNotRemoved" in [one.reason for one in events if one is not None]
 

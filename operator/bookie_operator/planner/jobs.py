@@ -1,4 +1,10 @@
-"""From what there is of a BookieJob to what is to be done about it.
+"""From what there is of a BookieJob to what is to be done about it: beside, and never inside, the one operation at a time
+of its cluster. A job is a client of its cluster and holds up none of its operations.
+
+Kubernetes makes the runs of a schedule; the operator makes the CronJob, records what came of each run by the UID of its
+Job, and removes a Job only after that stands in the status. A job says in two ways what came of its run: the exit code
+of its container (0; 2: it did its work and found something; else it failed), and the result row, one line of JSON, the
+last line of its termination message.
 
 Invariants
 - What runs once is made once: not while the Job that was recorded is gone, and never again after it ended.
@@ -6,8 +12,8 @@ Invariants
 - An object that is not the BookieJob's own is neither changed nor removed.
 - A Job is removed only after its outcome stands in the status that was read.
 
-A job says in two ways what came of its run: the exit code of its container (0; 2: it did its work and found something;
-else it failed), and the result row, one line of JSON, the last line of its termination message.
+Golden files of four BookieJobs: `python -m tests.support.operator_jobs`. The kinds of jobs are those of
+`pyspark_bookie.jobs`; a test compares them.
 
 Threads: values and pure functions, any thread.
 """

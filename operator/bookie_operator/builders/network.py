@@ -1,8 +1,10 @@
-"""Who may reach the pods of a cluster, and what these may reach.
+"""How the pods of a cluster are reached: Services, and who may use which port; and what the pods may reach.
 
-In: the data ports, and the HTTP port with probes (the kubelet is always let through), metrics and the admin API. Nobody
-of another namespace but the operator may use any of them, unless `spec.networkPolicy` names him. Out: DNS, the metadata
-service, bookies, which may be others' in the same root (Apache's, while a cluster moves), and what
+Services give the bookies names, and clients that speak gRPC or HTTP one address.
+
+Network policies. In: the data ports, and the HTTP port with probes (the kubelet is always let through), metrics and the
+admin API. Nobody of another namespace but the operator may use any of them, unless `spec.networkPolicy` names him. Out:
+DNS, the metadata service, bookies, which may be others' in the same root (Apache's, while a cluster moves), and what
 `spec.networkPolicy.egress` adds. What jobs reach only their users know, such as object stores: they reach everything
 (who reaches them: `jobs.build`).
 
@@ -16,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bookie_operator.builders import naming
-from bookie_operator.builders.common import MANAGER, manifest, selector
+from bookie_operator.builders.common import MANAGER, Manifest, manifest, selector
+from bookie_operator.builders.container import http_port
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest
 from bookie_operator.builders.jobs import common as jobs
 from bookie_operator.builders.metadata_uri import metadata_service_uri, moves_to
 from bookie_operator.crds import names
@@ -123,3 +125,52 @@ def _policy(cluster: ClusterView, name: str, component: str, rules: list[dict[st
         "ingress": rules,
     }
     return manifest(cluster, "networking.k8s.io/v1", "NetworkPolicy", name, component, {"spec": spec})
+
+
+def _service_port(name: str, port: int) -> dict[str, Any]:
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+
+
+def _http(cluster: ClusterView) -> dict[str, Any]:
+    """The port by number: while bookies change from HTTP to HTTPS, or back, it has one name here and another there."""
+    port = http_port(cluster)
+    return {**_service_port(port["name"], naming.HTTP_PORT), "targetPort": naming.HTTP_PORT}
+
+
+def headless_service(cluster: ClusterView) -> Manifest:
+    """Gives each pod its name, which is part of its bookie id. Also before it is ready: bookies that start, and those
+    that look after a cluster with an absent metadata service, have to be found."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector(cluster, naming.BOOKIE),
+        "ports": [
+            _service_port("bookie", naming.BOOKIE_PORT),
+            _service_port("grpc", naming.GRPC_PORT),
+            _http(cluster),
+        ],
+    }
+    return manifest(cluster, "v1", "Service", naming.bookies(cluster.name), naming.BOOKIE, {"spec": spec})
+
+
+def gateway_service(cluster: ClusterView) -> Manifest | None:
+    """The gateways that run by themselves, and no bookie. None: `spec` wants none."""
+    if not cluster.spec.gateway.enabled:
+        return None
+    spec = {
+        "type": "ClusterIP",
+        "selector": selector(cluster, naming.GATEWAY),
+        "ports": [_service_port("grpc", naming.GRPC_PORT)],
+    }
+    return manifest(cluster, "v1", "Service", naming.gateway(cluster.name), naming.GATEWAY, {"spec": spec})
+
+
+def client_service(cluster: ClusterView) -> Manifest:
+    """Any bookie that serves: for the gateway and the admin API. Not for the BookKeeper protocol, whose clients choose
+    each bookie themselves."""
+    spec = {
+        "type": "ClusterIP",
+        "selector": selector(cluster, naming.BOOKIE),
+        "ports": [_service_port("grpc", naming.GRPC_PORT), _http(cluster)],
+    }
+    return manifest(cluster, "v1", "Service", naming.client_service(cluster.name), naming.BOOKIE, {"spec": spec})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.job_status import ActiveRun, BookieJobStatus, JobPhase, Run, RunOutcome
-from bookie_operator.planner.jobs.plan import Removal, Suspension
+from bookie_operator.planner.jobs import Removal, Suspension
 from bookie_operator.planner.operations import written
 from bookie_operator.world.job_model import JobWorld, ObjectView, RunState
 from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, planned, run, told, world
