@@ -148,7 +148,7 @@ class Stages:
             raise RuntimeError("no partition was planned")
 
     def audit(self) -> list[float]:
-        from pyspark_bookie.jobs.audit.job import AuditArguments, AuditJob
+        from pyspark_bookie.jobs.audit import AuditArguments, AuditJob
         from pyspark_bookie.jobs.framework.arguments import parse
         from pyspark_bookie.jobs.framework.context import JobContext
 

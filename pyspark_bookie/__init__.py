@@ -58,12 +58,12 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Batch writes."""
-        writer: DataSourceWriter = _load("sink.batch", "BatchWriter")(self.options, schema, overwrite)
+        writer: DataSourceWriter = _load("sink.writers", "BatchWriter")(self.options, schema, overwrite)
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's name
         """Streaming writes."""
-        writer: DataSourceStreamWriter = _load("sink.streaming", "StreamingWriter")(self.options, schema, overwrite)
+        writer: DataSourceStreamWriter = _load("sink.writers", "StreamingWriter")(self.options, schema, overwrite)
         return writer
 
 

@@ -29,8 +29,7 @@ from pyspark.sql.types import (
 
 from pyspark_bookie.common.errors import SCHEMA, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.source.options import Decode, SourceOptions
-from pyspark_bookie.source.streaming.options import EitherOptions
+from pyspark_bookie.source.options import Decode, EitherOptions, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

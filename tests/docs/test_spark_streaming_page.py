@@ -12,8 +12,7 @@ import pytest
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.options import option_name, option_names
 from pyspark_bookie.sink.options import SinkOptions
-from pyspark_bookie.source.options import SourceOptions
-from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.options import SourceOptions, StreamingOptions
 from tests.docs.examples import blocks, matches
 from tests.docs.test_spark_page import URI, namespace  # noqa: F401 - a fixture
 from tests.support.chart_files import ROOT

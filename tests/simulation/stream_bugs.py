@@ -20,8 +20,8 @@ from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.streams import Streams
 from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
+from pyspark_bookie.jobs.framework.owners import Owners
 from pyspark_bookie.jobs.offload.deletion import Deleter
-from pyspark_bookie.jobs.owners.index import Owners
 from tests.simulation.planted import Bug
 from tests.simulation.stream_focus import (
     cursors_are_made_while_streams_are_cut,

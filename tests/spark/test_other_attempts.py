@@ -16,8 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructType
 
 from pyspark_bookie.common.clients import close_clients
-from pyspark_bookie.sink.batch import BatchWriter
-from pyspark_bookie.sink.streaming import StreamingWriter
+from pyspark_bookie.sink.writers import BatchWriter, StreamingWriter
 from tests.spark.ledgers import numbered
 from tests.spark.streams import manifest, payloads
 

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_bookie import DefaultSource
-from pyspark_bookie.sink.streaming import StreamingWriter
+from pyspark_bookie.sink.writers import StreamingWriter
 from pyspark_bookie.source.streaming.reader import StreamingReader
 from tests.support.warm_spark import STARTED_BY
 

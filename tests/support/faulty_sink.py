@@ -13,8 +13,7 @@ import os
 from pathlib import Path
 
 from pyspark_bookie import DefaultSource
-from pyspark_bookie.sink.batch import BatchWriter
-from pyspark_bookie.sink.streaming import StreamingWriter
+from pyspark_bookie.sink.writers import BatchWriter, StreamingWriter
 from tests.support.until import until_true
 
 LOST = "the answer to the commit was lost"

@@ -13,8 +13,8 @@ from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Stored
 from pyspark_bookie.jobs.offload.machine import Offloader, OffloadSettings
-from pyspark_bookie.jobs.offload.store import OffloadStore, Stored
 from tests.support.killing import Dying, Killed, KillSwitch
 from tests.support.ledger_shelf import LedgerShelf
 

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_bookie import DefaultSource
-from pyspark_bookie.sink.batch import BatchWriter
+from pyspark_bookie.sink.writers import BatchWriter
 from tests.support.dying_query import FOLDER_VARIABLE, Kill, dying, session
 from tests.support.spark_environment import REPOSITORY, spark_environment
 

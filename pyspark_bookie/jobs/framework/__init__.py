@@ -5,9 +5,10 @@ common.py      the arguments that every job has
 ledgers.py     the arguments that select ledgers; their metadata; bundles of small ones
 records.py     what jobs keep in the metadata service
 findings.py    findings of jobs that move ledgers
-registry.py    jobs by name, found in the packages beside this one
+registry.py    jobs by name, found in the modules beside this package
 result.py      the result row, findings, exit codes
 tasks.py       pieces of work on Spark: bounded, throttled, each with its own outcome
+owners.py      whose a ledger is, and whether its owner still lists it
 context.py     what a job is given; the SparkSession; what is shown while a job runs
 command.py     the command line, what happens around a job, and findings as Parquet
 """

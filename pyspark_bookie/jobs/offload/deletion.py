@@ -53,8 +53,8 @@ from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
-from pyspark_bookie.jobs.offload.store import OffloadStore
-from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
+from pyspark_bookie.jobs.framework.owners import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore
 
 if TYPE_CHECKING:
     from bookie_client import Client

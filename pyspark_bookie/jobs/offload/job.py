@@ -31,10 +31,9 @@ from pyspark_bookie.jobs.framework.ledgers import (
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskError, task_error
-from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, TakenOver, find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, cut, is_due, oldest
 from pyspark_bookie.jobs.offload.machine import Fate, Offloader, OffloadSettings
-from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
 
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest

@@ -43,8 +43,7 @@ from pyspark_bookie.archive.reading import count_files
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
-from pyspark_bookie.jobs.offload.cleaning import remove_attempt
-from pyspark_bookie.jobs.offload.store import OffloadStore, Stored, TakenOver
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Stored, TakenOver, remove_attempt
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient

@@ -3,21 +3,37 @@ and what all pieces come to: counters of the result row, findings, and what coul
 
 The task's client is the process's; the results are findings and counts, never entries.
 
+Marks of the under-replication tree tell auto-recovery of copies that are missing.
+
 Invariants
 - Nothing is accused by one inspection.
 - Nothing is changed unless `mark` is set.
+- Only what was seen twice is marked, and only what the bookie itself said or gave: LOST copies are the auditor's, who
+  waits for the delay that protects restarts; what is UNREACHABLE is never marked. NAMED is what a person asked for.
+- A ledger whose mark names the bookies already is left as it is, unless somebody has locked it: a worker may be at it,
+  and have read the ledger too early. Then the mark is renewed, so that it outlives its round.
+- Nothing that was found is dropped because somebody has the ledger's lock, as nobody inspects it again after this job:
+  it is marked all the same, which costs a worker another check.
+- An ensemble that breaks the placement policy is marked with no bookie named.
 
-`inspect_unit` is called on an executor's thread.
+`inspect_unit` is called on an executor's thread; marking belongs to the event loop, and raises `MetadataUnavailable`.
+
+Sources: reference metadata layout, section 10.2; reference auto-recovery, sections 4 and 17.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, PodkeeperError
+from bookie_protocol.metadata_service.interface import MetadataService
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
@@ -26,7 +42,6 @@ from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskEr
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.inspection import BlockSum, Inspection, InspectionOptions, Inspector, inspect_again
-from pyspark_bookie.jobs.replicas.marking import Marked, mark_findings
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 
@@ -175,3 +190,46 @@ class Totals:
         table: pa.Table = self.spool.table()
         found = JobExit.FINDINGS if self.spool.has_faults or self.failed else JobExit.OK
         return JobResult({**self.counters(), **(more or {})}, table, found, complete and not self.failed)
+
+
+MARKED_VERDICTS = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT, Verdict.NAMED})
+
+
+class Marked(Enum):
+    """What became of a mark."""
+
+    NEW = "marked"
+    ALREADY = "marked before"
+    UNREADABLE = "cannot be marked"
+
+
+async def mark_findings(service: MetadataService, findings: Sequence[Finding]) -> dict[int, Marked]:
+    """Mark the ledgers of these findings that want it; what became of each."""
+    bookies: dict[int, set[str]] = {}
+    for finding in findings:
+        if finding.verdict in MARKED_VERDICTS:
+            bookies.setdefault(finding.ledger_id, set()).add(finding.bookie)
+        elif finding.verdict is Verdict.MISPLACED:
+            bookies.setdefault(finding.ledger_id, set())
+    return {ledger_id: await mark(service, ledger_id, missing) for ledger_id, missing in sorted(bookies.items())}
+
+
+async def mark(service: MetadataService, ledger_id: int, missing: Collection[str]) -> Marked:
+    """Mark these bookies' copies as missing; none: the placement policy is not met."""
+    marks = service.under_replication
+    try:
+        # The lock first: whoever takes it from now on checks the ledger after this was found.
+        is_locked = await marks.locked_by(ledger_id) is not None
+        found = await marks.read(ledger_id)
+        if (
+            found is not None
+            and set(missing) <= set(found.replicas)
+            and (not is_locked or await marks.renew(ledger_id))
+        ):
+            return Marked.ALREADY
+        await marks.mark(ledger_id, sorted(missing), ctime_ms=int(time.time() * 1000))
+    except MetadataUnavailable:
+        raise
+    except (MetadataDamaged, PodkeeperError):
+        return Marked.UNREADABLE
+    return Marked.NEW

@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bookie_client.reading.entry import EntryBatch, LedgerEntry
-from pyspark_bookie.source.reading.archived_entries import UNKNOWN_LAC
-from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.reading.chunk import UNKNOWN_LAC, Chunk, RowOrigin
 from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN
 
 LARGE: Final = 4096

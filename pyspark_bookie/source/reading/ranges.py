@@ -37,8 +37,7 @@ from pyspark_bookie.archive.parts import ArchiveDamaged, read_entries
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
-from pyspark_bookie.source.reading.archived_entries import ArchivedEntries
-from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.reading.chunk import ArchivedEntries, Chunk, RowOrigin
 from pyspark_bookie.source.reading.replicas import replica_chunks
 from pyspark_bookie.source.snapshots import moved_snapshot
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.options import StreamingOptions
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
 from pyspark_bookie.source.positions import LATEST, positions
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Document, Offset, Start
-from pyspark_bookie.source.streaming.options import StreamingOptions
 
 _log = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.batch import limits_of
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.planning import ReadPartition, plan, plan_in_order
 from pyspark_bookie.source.schema import arrow_schema, check_schema
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Document, Offset, Start, parse_offset
-from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import Progress, TriggerLimit
 
 if TYPE_CHECKING:
@@ -117,13 +117,12 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _progress(options: StreamingOptions) -> Progress:
-    from pyspark_bookie.source.streaming.ledger_tails import SelectedLedgers, snapshots
+    from pyspark_bookie.source.streaming.ledgers import SelectedLedgers, snapshots
 
     if options.reads_streams:
-        from pyspark_bookie.source.streaming.stream_tails import StreamTails
-        from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
+        from pyspark_bookie.source.streaming.streams import StreamsProgress, StreamTails
 
         return StreamsProgress(options, StreamTails(options), lambda streams: snapshots(options, streams))
-    from pyspark_bookie.source.streaming.ledgers_progress import LedgersProgress
+    from pyspark_bookie.source.streaming.ledgers import LedgersProgress
 
     return LedgersProgress(options, SelectedLedgers(options))

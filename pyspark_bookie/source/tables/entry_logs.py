@@ -20,7 +20,7 @@ from bookie_protocol.admin_api.gc import WHY, LogWhy
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import SourceOptions
-from pyspark_bookie.source.tables.ledgers import Row
+from pyspark_bookie.source.tables.rows import Row
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

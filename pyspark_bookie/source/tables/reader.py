@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bookie_client.client import Client
-    from pyspark_bookie.source.tables.ledgers import Row
+    from pyspark_bookie.source.tables.rows import Row
 
 LEDGERS_PER_PARTITION: Final = 20_000
 BOOKIES_PER_PARTITION: Final = 4
@@ -59,7 +59,7 @@ class TableReader(DataSourceReader):
             size = max(1, min(LEDGERS_PER_PARTITION, -(-len(ids) // options.min_partitions)))
             return [TablePartition(ids[start : start + size]) for start in range(0, len(ids), size)]
         if self._table is Table.ENTRYLOGS:
-            from pyspark_bookie.source.tables.ledgers import bookie_states
+            from pyspark_bookie.source.tables.rows import bookie_states
 
             with told():
                 names = sorted(options.client().run(bookie_states))
@@ -82,18 +82,18 @@ class TableReader(DataSourceReader):
     def _rows(self, client: Client, partition: TablePartition) -> AsyncIterator[list[Row]]:
         options, table = self._options, self._table
         if table in _BY_LEDGER:
-            from pyspark_bookie.source.tables.ledgers import ledger_rows
+            from pyspark_bookie.source.tables.rows import ledger_rows
 
             return ledger_rows(client, table, partition.ledger_ids, options)
         if table is Table.UNDERREPLICATED:
-            from pyspark_bookie.source.tables.ledgers import underreplicated_rows
+            from pyspark_bookie.source.tables.rows import underreplicated_rows
 
             return underreplicated_rows(client, options)
         if table is Table.ENTRYLOGS:
             from pyspark_bookie.source.tables.entry_logs import entry_log_rows
 
             return entry_log_rows(client, partition.names, options)
-        from pyspark_bookie.source.tables.bookies import bookie_rows, cookie_rows, stream_rows
+        from pyspark_bookie.source.tables.rows import bookie_rows, cookie_rows, stream_rows
 
         return {Table.BOOKIES: bookie_rows, Table.COOKIES: cookie_rows, Table.STREAMS: stream_rows}[table](client)
 

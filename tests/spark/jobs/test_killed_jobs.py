@@ -9,7 +9,7 @@ import pytest
 
 from bookie_client import BlockingClient
 from bookie_protocol.archive import OffloadState
-from pyspark_bookie.jobs.offload.store import OffloadStore
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore
 from tests.support.job_ledgers import read_ledger, write_ledger
 from tests.support.offload_rig import archived
 from tests.support.spark_jobs import start_job

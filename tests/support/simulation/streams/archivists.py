@@ -15,7 +15,7 @@ from pyspark_bookie.archive.reading import archived_ledgers
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionSettings
 from pyspark_bookie.jobs.offload.machine import Offloader, OffloadSettings
-from pyspark_bookie.jobs.orphans.job import SINK_ATTEMPTS, STREAM_LEDGERS, Search, search_ledgers
+from pyspark_bookie.jobs.orphans import SINK_ATTEMPTS, STREAM_LEDGERS, Search, search_ledgers
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.transfer.machine import Transferrer, TransferSettings
 from pyspark_bookie.jobs.transfer.record import TransferRecord

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.dumps.files import Dumps
-from pyspark_bookie.jobs.export.job import Exporter, ExportFate
+from pyspark_bookie.jobs.export import Exporter, ExportFate
+from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import offloader

@@ -23,12 +23,11 @@ from bookie_protocol.errors import (
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink import commit, streaming
-from pyspark_bookie.sink.batch import BatchWriter
+from pyspark_bookie.sink import commit, writers
 from pyspark_bookie.sink.commit import IdsFile, clean_up, publish, warn_of_tiny_ledgers
-from pyspark_bookie.sink.messages import Batch, Written
 from pyspark_bookie.sink.options import SinkOptions
-from pyspark_bookie.sink.streaming import StreamingWriter
+from pyspark_bookie.sink.writers import BatchWriter, StreamingWriter
+from pyspark_bookie.sink.writing import Batch, Written
 from tests.support.ledger_shelf import LedgerShelf
 
 URI = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "s"}
@@ -41,8 +40,8 @@ def batch(*sizes):
 
 
 def test_a_batch_of_nobody_is_not_published_and_not_passed_over(monkeypatch):
-    monkeypatch.setattr(streaming, "ensure_stream", lambda _: None)
-    monkeypatch.setattr(streaming, "publish", lambda *_, **__: pytest.fail("nothing can be published"))
+    monkeypatch.setattr(writers, "ensure_stream", lambda _: None)
+    monkeypatch.setattr(writers, "publish", lambda *_, **__: pytest.fail("nothing can be published"))
     raw = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "s", "checkpointLocation": "/c"}
     writer = StreamingWriter(raw, StructType().add("value", BinaryType()), False)
     writer.commit([], 3)

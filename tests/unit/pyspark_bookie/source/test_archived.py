@@ -17,13 +17,13 @@ from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection
 from pyspark_bookie.source.archived import holds_listed
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.planning import PlanLimits, plan
 from pyspark_bookie.source.positions import EARLIEST, Positions
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from pyspark_bookie.source.snapshots import listed_snapshot
-from pyspark_bookie.source.streaming import ledger_tails
-from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming import ledgers
 from tests.support.archiving import archive, move
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
 from tests.unit.pyspark_bookie.source.test_selection import stream
@@ -233,7 +233,7 @@ async def test_an_archive_that_is_not_there_is_an_error_whatever_is_said_of_loss
 
 def following(**raw):
     wanted = parse({"metadataServiceUri": "memory://", **raw}, StreamingOptions)
-    return ledger_tails.SelectedLedgers(wanted)
+    return ledgers.SelectedLedgers(wanted)
 
 
 async def view(tails, client, discover=True):

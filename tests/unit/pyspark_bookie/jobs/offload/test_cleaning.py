@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from bookie_protocol.archive import OffloadState
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
-from pyspark_bookie.jobs.offload.store import OffloadStore
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, find_orphans, remove_orphans
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import check_complete, folder_of, offloader, stop_after
 

@@ -12,8 +12,8 @@ from bookie_protocol.archive import OffloadState
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
-from pyspark_bookie.jobs.offload.store import OffloadStore
 from tests.support.killing import Dying, Killed, KillSwitch
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import STORE_EFFECTS, archived, folder_of, offloader, stop_after

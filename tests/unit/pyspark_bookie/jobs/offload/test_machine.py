@@ -14,9 +14,8 @@ from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import archived_ledgers, manifest_at, read_payloads
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.offload.cleaning import find_orphans
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Stored, TakenOver, find_orphans
 from pyspark_bookie.jobs.offload.machine import Fate
-from pyspark_bookie.jobs.offload.store import OffloadStore, Stored, TakenOver
 from tests.support.killing import Killed, KillSwitch
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import check_complete, folder_of, offloader, stop_after

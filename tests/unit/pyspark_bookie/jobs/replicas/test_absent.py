@@ -14,8 +14,8 @@ from bookie_protocol.archive import KIND, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
-from pyspark_bookie.jobs.offload.store import OffloadStore
 from pyspark_bookie.jobs.replicas.absent import Absent, absent
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from tests.support.ledger_shelf import LedgerShelf

@@ -15,8 +15,7 @@ from pyspark_bookie.jobs.replicas.findings import (
     row_of,
 )
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions
-from pyspark_bookie.jobs.replicas.marking import Marked, mark, mark_findings
-from pyspark_bookie.jobs.replicas.tasks import UnitOptions, inspect_ledgers
+from pyspark_bookie.jobs.replicas.tasks import Marked, UnitOptions, inspect_ledgers, mark, mark_findings
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from tests.unit.bookie_client.replication.cluster import written
 

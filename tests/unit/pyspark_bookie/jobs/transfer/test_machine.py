@@ -24,7 +24,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.records import TakenOver
-from pyspark_bookie.jobs.restore.job import RestoreArguments
+from pyspark_bookie.jobs.restore import RestoreArguments
 from pyspark_bookie.jobs.transfer.machine import (
     Stored,
     TransferFate,

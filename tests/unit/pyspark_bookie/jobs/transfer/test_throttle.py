@@ -13,9 +13,9 @@ from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.dumps.files import Dumps
-from pyspark_bookie.jobs.export.job import Exporter
-from pyspark_bookie.jobs.import_.job import DumpSource
+from pyspark_bookie.jobs.export import Exporter
+from pyspark_bookie.jobs.import_ import DumpSource
+from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.sources import ArchiveSource, OpenCluster, OpenSource
 from tests.support.ledger_shelf import LedgerShelf
 

@@ -14,7 +14,7 @@ import pytest
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings, layout
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.source.schema import schema_for
-from pyspark_bookie.source.streaming import ledger_tails, stream_tails
+from pyspark_bookie.source.streaming import ledgers, streams
 from pyspark_bookie.source.streaming.reader import StreamingReader
 from tests.unit.pyspark_bookie.source.reads import write
 
@@ -95,7 +95,7 @@ def following(client, three, monkeypatch):
         query = Query(**options)
         here = BlockingHere(client)
         monkeypatch.setattr(AccessOptions, "client", lambda self, **_: here)
-        for module, name in ((stream_tails, "StreamTails"), (ledger_tails, "SelectedLedgers")):
+        for module, name in ((streams, "StreamTails"), (ledgers, "SelectedLedgers")):
             monkeypatch.setattr(module, name, partial(getattr(module, name), clock=lambda: query.now))
         noted(monkeypatch, query, three.metadata.ledgers, "read", "ledger")
         noted(monkeypatch, query, three.metadata.ledgers, "ranges", "ledgers")

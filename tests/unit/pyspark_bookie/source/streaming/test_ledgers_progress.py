@@ -9,11 +9,11 @@ import pytest
 
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
-from pyspark_bookie.source.streaming.ledgers_progress import LedgersProgress
+from pyspark_bookie.source.streaming.ledgers import LedgersProgress
 from pyspark_bookie.source.streaming.offsets import Start, parse_offset
-from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit
 from tests.unit.pyspark_bookie.source.test_planning import ranges
 

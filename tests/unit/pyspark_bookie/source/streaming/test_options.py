@@ -5,11 +5,11 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMax
 
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.positions import positions
 from pyspark_bookie.source.schema import schema_for
 from pyspark_bookie.source.streaming import reader
 from pyspark_bookie.source.streaming.admission import Limit
-from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit
 
 URI = {"metadataServiceUri": "zk://nowhere/ledgers"}

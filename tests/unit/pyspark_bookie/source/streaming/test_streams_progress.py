@@ -11,11 +11,11 @@ from bookie_client.streams.model import StreamPosition
 from bookie_protocol.errors import MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Start, parse_offset
-from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit
-from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
+from pyspark_bookie.source.streaming.streams import StreamsProgress
 from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
 from tests.unit.pyspark_bookie.source.test_planning import ranges
 

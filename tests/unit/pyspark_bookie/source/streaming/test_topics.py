@@ -11,8 +11,7 @@ from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Start
 from pyspark_bookie.source.streaming.progress import TriggerLimit
-from pyspark_bookie.source.streaming.stream_tails import Topic
-from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
+from pyspark_bookie.source.streaming.streams import StreamsProgress, Topic
 from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
 from tests.unit.pyspark_bookie.source.streaming.test_streams_progress import (
     ALL,

@@ -1,1 +1,0 @@
-"""Every replica of every ledger: is it there, and is it what was written."""

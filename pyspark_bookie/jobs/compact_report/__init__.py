@@ -1,1 +1,0 @@
-"""What compaction would give back, bookie by bookie and entry log by entry log."""

@@ -1,1 +1,0 @@
-"""`copy`: ledgers from one cluster to another."""

@@ -1,1 +1,0 @@
-"""`export`: closed ledgers to single files."""

@@ -1,1 +1,0 @@
-"""`import`: what `export` has written, back into a cluster."""

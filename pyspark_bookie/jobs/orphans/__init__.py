@@ -1,1 +1,0 @@
-"""What failed attempts and dead writers left behind, and its removal."""

@@ -1,1 +1,0 @@
-"""What ledgers name some bookies, or break a placement policy: from metadata alone."""

@@ -1,1 +1,0 @@
-"""`restore`: archived ledgers back into a cluster."""

@@ -1,1 +1,0 @@
-"""Every copy of every entry is read, bookie by bookie, and held against its digest and the other copies."""

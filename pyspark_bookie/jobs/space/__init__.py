@@ -1,1 +1,0 @@
-"""Who takes the space, what of it is garbage, and when it will be used up."""

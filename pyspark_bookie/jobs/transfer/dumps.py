@@ -1,0 +1,230 @@
+"""Ledgers as single files in a folder, to be carried away and brought back, which `export` writes and `import`
+reads. Their names are `ledger-7.dump`, `ledger-7.dump.zst` or `ledger-7.dump.gz`; each holds one ledger, with its entry
+ids, in one stream:
+
+    b"PKLEDGER", version 1 (2 bytes), length of the header (4), its CRC32C (4), the header
+    for each entry: entry id (8), length of the payload (4), CRC32C of the payload (4), the payload
+    end: entry id -1 (8), 0 (4), 0 (4), entries (8), payload bytes (8), `Counts.payload_crc` (4), `lengths_crc` (4)
+
+All numbers big-endian. The header is JSON: {"ledger_id": 7, "entries": 9, "bytes": 50, "ledger": {...}}, where `ledger`
+is that of an archive's manifest. Entry ids begin at 0 and have no gaps. There is no password in it.
+
+Invariants
+- A dump appears under its name when it is whole; until then it is `_tmp/...`. It is the only one of its ledger then.
+- A dump without its end was not written to its end. Whatever is changed in one is found when it is read.
+
+One thread at a time for each ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import google_crc32c
+
+from bookie_protocol.archive import Counts
+from bookie_protocol.errors import EntryDamaged, NoSuchLedger
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.manifest import LedgerShape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
+"""Compressions, and how names of files end."""
+_CODECS: Final = {suffix: None if name == "none" else name for name, suffix in SUFFIXES.items()}
+_NAME: Final = re.compile(r"ledger-(\d+)\.dump(\.zst|\.gz)?")
+
+
+class Dumps:
+    """The dumps in a folder."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def names(self) -> dict[int, str]:
+        """The dumps there are, by ledger."""
+        found: dict[int, str] = {}
+        for listed in self._files.list(""):
+            match = _NAME.fullmatch(listed.path)
+            if match is not None:
+                found[int(match[1])] = listed.path
+        return found
+
+    def find(self, ledger_id: int) -> str | None:
+        """The name of a ledger's dump; None: there is none."""
+        for suffix in SUFFIXES.values():
+            name = f"ledger-{ledger_id}.dump{suffix}"
+            if self._files.size(name) is not None:
+                return name
+        return None
+
+    def header(self, name: str) -> DumpHeader:
+        """Raises `EntryDamaged`, `NoSuchLedger` (there is no such file)."""
+        with self._opened(name) as stream:
+            return read_header(stream, name)
+
+    def payloads(self, name: str) -> Iterator[list[bytes]]:
+        """Raises as `read_payloads` and `header`."""
+        with self._opened(name) as stream:
+            yield from read_payloads(stream, read_header(stream, name), name)
+
+    def count(self, name: str) -> int:
+        """Read a dump to its end; returns how many entries it has. Raises as `payloads`."""
+        return sum(len(payloads) for payloads in self.payloads(name))
+
+    def write(self, header: DumpHeader, batches: Iterable[list[bytes]], compression: str) -> tuple[Counts, int]:
+        """Write a dump, read it again and give it its name; returns its counts and the size of the file."""
+        import pyarrow as pa
+
+        suffix = SUFFIXES[compression]
+        name = f"ledger-{header.ledger_id}.dump{suffix}"
+        folder = f"_tmp/{uuid.uuid4().hex}"
+        self._files.make_folder(folder)
+        temporary = f"{folder}/{name}"
+        codec = _CODECS[suffix]
+        try:
+            with self._files.system.open_output_stream(self._files.path(temporary), compression=None) as raw:
+                if codec is None:
+                    counts = write_dump(raw, header, batches)
+                else:
+                    with pa.CompressedOutputStream(raw, codec) as stream:
+                        counts = write_dump(stream, header, batches)
+            self.count(temporary)
+            self._files.move(temporary, name)
+            for other in SUFFIXES.values():  # what it replaces, in another compression
+                if other != suffix:
+                    self._files.delete(f"ledger-{header.ledger_id}.dump{other}")
+        finally:
+            self._files.delete_folder(folder)
+        return counts, self._files.size(name) or 0
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[pa.NativeFile]:
+        import pyarrow as pa
+
+        found = _NAME.fullmatch(name.rpartition("/")[2])
+        codec = _CODECS[(found[2] if found else None) or ""]
+        try:
+            with self._files.system.open_input_stream(self._files.path(name), compression=None) as raw:
+                if codec is None:
+                    yield raw
+                else:
+                    with pa.CompressedInputStream(raw, codec) as stream:
+                        yield stream
+        except FileNotFoundError as error:
+            raise NoSuchLedger(f"there is no dump {name}") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise EntryDamaged(f"{name} cannot be read: {error}") from error
+
+
+_MAGIC: Final = b"PKLEDGER"
+_VERSION: Final = 1
+_START: Final = struct.Struct(">8sHII")
+_ENTRY: Final = struct.Struct(">qII")
+_END: Final = struct.Struct(">qqII")
+_MAX_HEADER: Final = 16 * 1024 * 1024
+_END_ID: Final = -1
+_BATCH_BYTES: Final = 1024 * 1024
+_BATCH_ENTRIES: Final = 1000
+
+assert (_START.size, _ENTRY.size, _END.size) == (18, 16, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpHeader:
+    """What stands at the beginning."""
+
+    ledger_id: int
+    entries: int
+    nbytes: int
+    shape: LedgerShape
+
+
+def write_dump(stream: BinaryIO, header: DumpHeader, batches: Iterable[list[bytes]]) -> Counts:
+    """Write a whole dump. Raises `EntryDamaged` when the payloads are not as many as the header says."""
+    row = {
+        "ledger_id": header.ledger_id,
+        "entries": header.entries,
+        "bytes": header.nbytes,
+        "ledger": header.shape.as_json(),
+    }
+    text = json.dumps(row).encode()
+    stream.write(_START.pack(_MAGIC, _VERSION, len(text), google_crc32c.value(text)) + text)
+    counter = Counter()
+    for payloads in batches:
+        first = counter.entries
+        counter.add(payloads)
+        pieces: list[bytes] = []
+        for entry_id, payload in enumerate(payloads, first):
+            pieces += (_ENTRY.pack(entry_id, len(payload), google_crc32c.value(payload)), payload)
+        stream.write(b"".join(pieces))
+    counts = counter.counts()
+    if (counts.entries, counts.nbytes) != (header.entries, header.nbytes):
+        raise EntryDamaged(f"ledger {header.ledger_id} gave {counts.entries} entries instead of {header.entries}")
+    stream.write(_ENTRY.pack(_END_ID, 0, 0))
+    stream.write(_END.pack(counts.entries, counts.nbytes, counts.payload_crc, counts.lengths_crc))
+    return counts
+
+
+def read_header(stream: BinaryIO, name: str) -> DumpHeader:
+    """The header. Raises `EntryDamaged`, naming the file."""
+    magic, version, length, crc = _START.unpack(_exactly(stream, _START.size, name))
+    if magic != _MAGIC or version != _VERSION or length > _MAX_HEADER:
+        raise EntryDamaged(f"{name} is not a dump of a ledger, or of a version that is not known here")
+    text = _exactly(stream, length, name)
+    if google_crc32c.value(text) != crc:
+        raise EntryDamaged(f"{name}: its header is damaged")
+    try:
+        row = json.loads(text)
+        return DumpHeader(
+            int(row["ledger_id"]), int(row["entries"]), int(row["bytes"]), LedgerShape.from_json(row["ledger"])
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise EntryDamaged(f"{name}: its header cannot be read: {error!r}") from error
+
+
+def read_payloads(stream: BinaryIO, header: DumpHeader, name: str) -> Iterator[list[bytes]]:
+    """The payloads behind the header, in order. Raises `EntryDamaged` for whatever is not as it was written; the dump
+    is known to be whole when the iterator has ended."""
+    counter = Counter()
+    waiting: list[bytes] = []
+    nbytes = 0
+    while True:
+        entry_id, length, crc = _ENTRY.unpack(_exactly(stream, _ENTRY.size, name))
+        if (entry_id, length, crc) == (_END_ID, 0, 0):
+            break
+        if entry_id != counter.entries + len(waiting) or length > header.nbytes:
+            raise EntryDamaged(f"{name}: entry {entry_id} in place of {counter.entries + len(waiting)}")
+        payload = _exactly(stream, length, name)
+        if google_crc32c.value(payload) != crc:
+            raise EntryDamaged(f"{name}: entry {entry_id} is damaged")
+        waiting.append(payload)
+        nbytes += length
+        if nbytes >= _BATCH_BYTES or len(waiting) >= _BATCH_ENTRIES:
+            counter.add(waiting)
+            yield waiting
+            waiting, nbytes = [], 0
+    if waiting:
+        counter.add(waiting)
+        yield waiting
+    counts = counter.counts()
+    if Counts(*_END.unpack(_exactly(stream, _END.size, name))) != counts or stream.read(1):
+        raise EntryDamaged(f"{name}: its end does not fit its entries")
+    if (counts.entries, counts.nbytes) != (header.entries, header.nbytes):
+        raise EntryDamaged(f"{name}: {counts.entries} entries instead of {header.entries}")
+
+
+def _exactly(stream: BinaryIO, nbytes: int, name: str) -> bytes:
+    data = bytes(stream.read(nbytes))
+    if len(data) != nbytes:
+        raise EntryDamaged(f"{name} ends in the middle: it was not written to its end, or was cut")
+    return data

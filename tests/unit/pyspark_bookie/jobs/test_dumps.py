@@ -1,0 +1,93 @@
+"""Dumps: what was written is read; whatever is changed in one is found."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import EntryDamaged, NoSuchLedger
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
+
+SHAPE = LedgerShape(3, 2, 2, DigestType.MAC, 1_700_000_000_000, {"application": b"\0\xff", "x": b""})
+PAYLOADS = [b"first", b"", b"x" * 1000, b""]
+
+
+def header(payloads: list[bytes]) -> DumpHeader:
+    return DumpHeader(7, len(payloads), sum(map(len, payloads)), SHAPE)
+
+
+def read_all(data: bytes) -> tuple[DumpHeader, list[bytes]]:
+    stream = io.BytesIO(data)
+    found = read_header(stream, "dump")
+    return found, [payload for batch in read_payloads(stream, found, "dump") for payload in batch]
+
+
+@given(st.lists(st.lists(st.binary(max_size=50), max_size=5), max_size=10))
+def test_what_was_written_is_read(batches: list[list[bytes]]) -> None:
+    payloads = [payload for batch in batches for payload in batch]
+    stream = io.BytesIO()
+    write_dump(stream, header(payloads), batches)
+    assert read_all(stream.getvalue()) == (header(payloads), payloads)
+
+
+def test_every_cut_and_every_flipped_byte_is_found() -> None:
+    stream = io.BytesIO()
+    write_dump(stream, header(PAYLOADS), [PAYLOADS])
+    data = stream.getvalue()
+    for end in range(len(data)):
+        with pytest.raises(EntryDamaged):
+            read_all(data[:end])
+    with pytest.raises(EntryDamaged):
+        read_all(data + b"x")
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x01
+        with pytest.raises(EntryDamaged):
+            read_all(bytes(changed))
+
+
+def test_a_source_that_gives_less_or_more_is_told() -> None:
+    for batches in ([PAYLOADS[:-1]], [[*PAYLOADS, b""]]):
+        with pytest.raises(EntryDamaged, match="ledger 7 gave"):
+            write_dump(io.BytesIO(), header(PAYLOADS), batches)
+
+
+@pytest.mark.parametrize("compression", sorted(SUFFIXES))
+def test_dumps_in_a_folder(tmp_path: Path, compression: str) -> None:
+    dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
+    assert dumps.names() == {}
+    assert dumps.find(7) is None
+    counts, size = dumps.write(header(PAYLOADS), [PAYLOADS[:2], PAYLOADS[2:]], compression)
+    name = f"ledger-7.dump{SUFFIXES[compression]}"
+    assert (counts.entries, size) == (4, (tmp_path / "dumps" / name).stat().st_size)
+    assert dumps.names() == {7: name}
+    assert dumps.find(7) == name
+    assert dumps.header(name) == header(PAYLOADS)
+    assert [payload for batch in dumps.payloads(name) for payload in batch] == PAYLOADS
+    path = tmp_path / "dumps" / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(EntryDamaged, match="ledger-7"):
+        dumps.count(name)
+    with pytest.raises(NoSuchLedger):
+        dumps.header("ledger-8.dump")
+
+
+def test_what_could_not_be_written_to_its_end_has_no_name(tmp_path: Path) -> None:
+    dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
+    with pytest.raises(EntryDamaged):
+        dumps.write(header(PAYLOADS), [PAYLOADS[:1]], "zstd")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_dump_replaces_that_of_another_compression(tmp_path: Path) -> None:
+    dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
+    for compression in sorted(SUFFIXES):
+        dumps.write(header(PAYLOADS), [PAYLOADS], compression)
+        assert dumps.names() == {7: f"ledger-7.dump{SUFFIXES[compression]}"}

@@ -1,0 +1,64 @@
+"""Exporting one ledger after the other: what is there is not written again, and never another ledger's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.errors import LedgerNotClosed
+from bookie_protocol.ledger_metadata.model import LedgerState
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.export import Exporter, ExportFate
+from pyspark_bookie.jobs.transfer.dumps import Dumps
+from pyspark_bookie.jobs.transfer.sources import OpenCluster
+from tests.support.ledger_shelf import LedgerShelf
+
+PAYLOADS = [b"first", b"", b"last"]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[LedgerShelf]:
+    with LedgerShelf(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Dumps:
+    return Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
+
+
+def exporter(shelf: LedgerShelf, dumps: Dumps, *, replace: bool = False) -> Exporter:
+    return Exporter(OpenCluster(shelf, None, Throttle(None)), dumps, "zstd", replace=replace)
+
+
+def test_a_ledger_is_dumped_once(shelf: LedgerShelf, dumps: Dumps) -> None:
+    shelf.put(7, PAYLOADS, custom={"application": b"mine"})
+    outcome = exporter(shelf, dumps).export(7, 3, 9)
+    assert (outcome.fate, outcome.entries, outcome.nbytes) == (ExportFate.EXPORTED, 3, 9)
+    name = dumps.find(7)
+    assert name is not None
+    assert [payload for batch in dumps.payloads(name) for payload in batch] == PAYLOADS
+    assert dumps.header(name).shape.custom_metadata == {"application": b"mine"}
+    assert exporter(shelf, dumps).export(7, 3, 9).fate is ExportFate.ALREADY
+    assert exporter(shelf, dumps, replace=True).export(7, 3, 9).fate is ExportFate.EXPORTED
+
+
+def test_the_dump_of_another_ledger_is_left_alone(shelf: LedgerShelf, dumps: Dumps) -> None:
+    shelf.put(7, PAYLOADS)
+    exporter(shelf, dumps).export(7, 3, 9)
+    shelf.delete(7)
+    shelf.put(7, [b"another"], created_ms=1_800_000_000_000)
+    assert exporter(shelf, dumps).export(7, 1, 7).fate is ExportFate.ANOTHER
+    assert dumps.header(str(dumps.find(7))).entries == 3
+
+
+def test_an_empty_ledger_is_dumped_and_an_open_one_refused(shelf: LedgerShelf, dumps: Dumps) -> None:
+    shelf.put(7, [])
+    assert exporter(shelf, dumps).export(7, 0, 0).fate is ExportFate.EXPORTED
+    shelf.put(8, [], state=LedgerState.OPEN)
+    with pytest.raises(LedgerNotClosed, match="ledger 8 is OPEN"):
+        exporter(shelf, dumps).export(8, 0, 0)
+    assert dumps.names() == {7: "ledger-7.dump.zst"}
