@@ -32,6 +32,7 @@ from bookie_client.placement.location_files import Locations, parse_locations
 from bookie_client.placement.topology import Location, parse_location
 from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.together import bounded
 
 
 class BookieInfos(Protocol):
@@ -256,12 +257,10 @@ class PublishedLocations:
     async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
         found: dict[str, Location] = {}
         failures: list[MetadataError] = []
-        few = asyncio.Semaphore(MAX_ASKED)
 
         async def ask(bookie: str) -> None:
             try:
-                async with few:
-                    properties = (await infos.info(bookie)).properties
+                properties = (await infos.info(bookie)).properties
             except (MetadataNotFound, MetadataDamaged):
                 return
             except MetadataError as error:
@@ -273,7 +272,7 @@ class PublishedLocations:
             if location is not None:
                 found[bookie] = location
 
-        await asyncio.gather(*map(ask, sorted(bookies)))
+        await bounded(sorted(bookies), ask, MAX_ASKED)
         if failures and not found:
             raise CouldNotTell(f"registrations of {len(failures)} bookies cannot be read: {failures[0]}")
         self._told = found

@@ -36,6 +36,7 @@ from bookie_client.placement.policy import (
 )
 from bookie_client.placement.topology import Topology
 from bookie_protocol.errors import BadRequest, PodkeeperError
+from bookie_protocol.together import bounded
 
 
 class WeightedPlacement:
@@ -111,17 +112,15 @@ async def ask_free_bytes(
 ) -> Mapping[str, PodkeeperError]:
     """Ask each bookie once, at most `MAX_ASKED` at a time. `told` gets its free bytes as soon as it answers; returned
     is why others did not tell."""
-    few = asyncio.Semaphore(MAX_ASKED)
     silent: dict[str, PodkeeperError] = {}
 
     async def ask_one(bookie: str) -> None:
         try:
-            async with few:
-                told[bookie] = max(0, await ask(bookie))
+            told[bookie] = max(0, await ask(bookie))
         except PodkeeperError as error:
             silent[bookie] = error
 
-    await asyncio.gather(*map(ask_one, sorted(bookies)))
+    await bounded(sorted(bookies), ask_one, MAX_ASKED)
     return silent
 
 

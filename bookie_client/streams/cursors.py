@@ -24,9 +24,8 @@ from typing import Final
 
 from bookie_client.streams.encoding import decode_document, encode_document
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import StreamPosition, check_stream_name
+from bookie_client.streams.model import AT_ONCE, StreamPosition, check_stream_name
 from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
-from bookie_client.streams.together import together
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataExists,
@@ -37,6 +36,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
+from bookie_protocol.together import bounded
 
 FORMAT: Final = 1
 _MEMBERS: Final = frozenset({"format", "position", "ordinal", "moved_ms", "announced"})
@@ -74,7 +74,7 @@ class StreamCursors:
 
     async def of(self, name: str) -> dict[str, StreamCursor]:
         """All cursors of a stream, by id."""
-        found = await together([partial(self._read_if_there, name, each) for each in await self._ids(name)])
+        found = await bounded(await self._ids(name), partial(self._read_if_there, name), AT_ONCE)
         return {cursor.cursor_id: cursor for cursor in found if cursor is not None}
 
     async def move(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:

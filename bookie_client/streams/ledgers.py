@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 from bookie_client.client import Client
 from bookie_client.logs import get_logger
 from bookie_client.reading.handle import LedgerReader
-from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY, StreamSettings
+from bookie_client.streams.model import APPLICATION, AT_ONCE, STREAM_KEY, WRITER_KEY, StreamSettings
 from bookie_client.streams.publishing import check_stays
-from bookie_client.streams.together import together
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.together import bounded
 
 _log = get_logger(__name__)
 
@@ -77,12 +76,12 @@ class StreamLedgers:
             return None
 
         ids = list(ledger_ids)
-        owners = await together([partial(owner, each) for each in ids])
+        owners = await bounded(ids, owner, AT_ONCE)
         return {each for each, named in zip(ids, owners, strict=True) if named not in (None, name.encode())}
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         """Delete these ledgers; those that do not exist are fine. Raises `MetadataUnavailable`."""
-        await together([partial(self.client.delete, each) for each in ledger_ids])
+        await bounded(ledger_ids, self.client.delete, AT_ONCE)
 
 
 def tags(name: str, writer: str) -> dict[str, bytes]:

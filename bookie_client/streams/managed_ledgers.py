@@ -43,11 +43,11 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.streams.encoding import Row, with_ordinals
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import StreamPosition, StreamSettings
-from bookie_client.streams.together import together
+from bookie_client.streams.model import AT_ONCE, StreamPosition, StreamSettings
 from bookie_protocol.compression import decompressed
 from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataNotFound, NoSuchStream, NotThere
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
+from bookie_protocol.together import bounded
 from bookie_protocol.wire.varint import decode_uint64, varint_size
 
 _LEVELS: Final = 4
@@ -124,7 +124,7 @@ async def managed_ledger_names(client: Client, under: str = "", *, root: str = R
     nodes = client.metadata_service.managed_ledgers(root)
     names = [under]
     for level in range(len(under.split("/")) if under else 0, _LEVELS):
-        below = await together([partial(nodes.children, name) for name in names])
+        below = await bounded(names, nodes.children, AT_ONCE)
         names = [
             f"{name}/{child}" if name else child
             for name, children in zip(names, below, strict=True)
@@ -146,7 +146,7 @@ def _rows(ledgers: tuple[ListedLedger, ...]) -> list[Row]:
 
 async def _cursors(client: Client, nodes: ManagedLedgerNodes, name: str) -> dict[str, StreamPosition]:
     subscriptions = await nodes.children(name)
-    found = await together([partial(_cursor, client, nodes, name, each) for each in subscriptions])
+    found = await bounded(subscriptions, partial(_cursor, client, nodes, name), AT_ONCE)
     return dict(chain.from_iterable(each.items() for each in found))
 
 

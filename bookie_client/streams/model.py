@@ -27,6 +27,8 @@ from bookie_protocol.errors import BadRequest
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 
 GIB: Final = 1024 * 1024 * 1024
+AT_ONCE: Final = 16
+"""Requests for one stream that are under way at the same time."""
 
 APPLICATION: Final = "podkeeper-stream"
 """Value of the custom metadata `application` of a stream's ledgers."""

@@ -26,9 +26,16 @@ from typing import Final
 from bookie_client.client import Client
 from bookie_client.streams.encoding import with_ordinals
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import GOING_KEY, STREAM_KEY, PublishedLedger, StreamPosition, Transaction, Txn
+from bookie_client.streams.model import (
+    AT_ONCE,
+    GOING_KEY,
+    STREAM_KEY,
+    PublishedLedger,
+    StreamPosition,
+    Transaction,
+    Txn,
+)
 from bookie_client.streams.removal import with_retired
-from bookie_client.streams.together import together
 from bookie_protocol.errors import (
     BadRequest,
     MetadataError,
@@ -40,6 +47,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.together import bounded
 
 MAX_TRANSACTIONS: Final = 500
 """Applications whose last batch a stream remembers."""
@@ -130,7 +138,7 @@ def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
 
 async def own_ledgers(client: Client, stream: str, ledgers: Sequence[PublishedLedger]) -> None:
     """Make sure that they are what they are said to be, and this stream's. Raises `NoSuchLedger`, `BadRequest`."""
-    await together([partial(_own_ledger, client, stream, ledger) for ledger in ledgers])
+    await bounded(ledgers, partial(_own_ledger, client, stream), AT_ONCE)
 
 
 async def going(client: Client, stored: Versioned[LedgerMetadata]) -> Versioned[LedgerMetadata]:

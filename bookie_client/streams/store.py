@@ -28,7 +28,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeVar
 
 from bookie_client.logs import get_logger
@@ -42,8 +41,7 @@ from bookie_client.streams.encoding import (
 )
 from bookie_client.streams.layout import LaidOut, Loaded, lay_out, put_together
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import check_stream_name
-from bookie_client.streams.together import together
+from bookie_client.streams.model import AT_ONCE, check_stream_name
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -58,6 +56,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
 from bookie_protocol.pace import doubled
+from bookie_protocol.together import bounded
 
 MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
@@ -333,9 +332,10 @@ class ManifestStore:
         await self._drop(name, listed)
 
     async def _write_segments(self, name: str, laid_out: LaidOut) -> None:
-        await together(
-            [partial(self._segments.create, _record(name, each), data) for each, data in laid_out.new_segments.items()]
-        )
+        async def write(segment_id: str) -> None:
+            await self._segments.create(_record(name, segment_id), laid_out.new_segments[segment_id])
+
+        await bounded(laid_out.new_segments, write, AT_ONCE)
 
     async def _drop_unless_named(self, name: str, segments: Mapping[str, bytes]) -> None:
         """A compare-and-set that seems lost may be our own, whose answer was lost."""
@@ -388,7 +388,7 @@ class ManifestStore:
             record = _record(name, segment_id)
             return decode(record, (await self._segments.read(record)).value)
 
-        found = dict(zip(missing, await together([partial(read, each) for each in missing]), strict=True))
+        found = dict(zip(missing, await bounded(missing, read, AT_ONCE), strict=True))
         return {each: found[each] if held is None else held for each, held in known.items()}
 
 

@@ -11,7 +11,7 @@ from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.arguments import UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments

@@ -28,8 +28,8 @@ from bookie_protocol.admin_api import gc
 from bookie_protocol.admin_api.client import AdminClient, Place
 from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.together import bounded
 from pyspark_bookie.common.secrets import read_token
-from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from bookie_protocol.archive import KIND, ArchivedLedger, archived_ledger
 from bookie_protocol.errors import CouldNotTell, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.together import bounded
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable
 from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.common.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

@@ -21,9 +21,9 @@ from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, NoSuchStream
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, custom_metadata, holds_listed, is_as_listed, recorded
 from pyspark_bookie.source.options import CustomMetadataPattern, SourceOptions
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions

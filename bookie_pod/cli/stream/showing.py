@@ -23,8 +23,7 @@ import click
 from rich.table import Table
 
 from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
-from bookie_client.streams.model import StreamLedger
-from bookie_client.streams.together import together
+from bookie_client.streams.model import AT_ONCE, StreamLedger
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.stream.reading import position
@@ -33,6 +32,7 @@ from bookie_protocol.archive import KIND, archived_ledger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.together import bounded
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
 _LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "offloaded", "under_replicated")
@@ -275,7 +275,7 @@ async def offloaded(service: MetadataService, manifest: Manifest) -> frozenset[i
     """The ledgers of a stream that are in an archive as a whole. Raises `MetadataUnavailable`, `MetadataDamaged`."""
     names = await service.records(KIND).names()
     noted = [ledger for ledger in manifest.ledgers if not ledger.is_open and str(ledger.ledger_id) in names]
-    found = await together([partial(_is_archived, service, ledger) for ledger in noted])
+    found = await bounded(noted, partial(_is_archived, service), AT_ONCE)
     return frozenset(ledger.ledger_id for ledger, is_archived in zip(noted, found, strict=True) if is_archived)
 
 

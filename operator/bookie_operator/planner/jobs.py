@@ -1,5 +1,5 @@
-"""From what there is of a BookieJob to what is to be done about it: beside, and never inside, the one operation at a time
-of its cluster. A job is a client of its cluster and holds up none of its operations.
+"""From what there is of a BookieJob to what is to be done about it: beside, and never inside, the one operation at a
+time of its cluster. A job is a client of its cluster and holds up none of its operations.
 
 Kubernetes makes the runs of a schedule; the operator makes the CronJob, records what came of each run by the UID of its
 Job, and removes a Job only after that stands in the status. A job says in two ways what came of its run: the exit code

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.archive import archived_ledger
 from bookie_protocol.errors import MetadataDamaged, PodkeeperError
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.tasks import task_error
 
 if TYPE_CHECKING:

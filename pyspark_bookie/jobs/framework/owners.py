@@ -38,7 +38,7 @@ from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NoSuchStream, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.transfer.record import KIND as TRANSFER
 from pyspark_bookie.jobs.transfer.record import TRANSFER_KEY, TransferRecord

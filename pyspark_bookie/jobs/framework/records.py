@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
 from bookie_protocol.metadata_service.versioned import Versioned
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client import Client

@@ -21,7 +21,7 @@ from bookie_client.client import Client
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext

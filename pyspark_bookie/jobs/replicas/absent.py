@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.archive import ArchivedLedger, archived_ledger
 from bookie_protocol.errors import MetadataDamaged, NotThere
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.replicas.findings import Finding, FindingsSpool, Verdict, of_ledger

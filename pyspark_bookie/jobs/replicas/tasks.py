@@ -34,7 +34,7 @@ from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult

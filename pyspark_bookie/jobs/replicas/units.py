@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_client.replication.fragments import fragments
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
 from pyspark_bookie.jobs.replicas.deep import BLOCK

@@ -28,8 +28,8 @@ from bookie_client.access import access_to
 from bookie_protocol.archive import ArchivedLedger, archived_ledger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import PodkeeperSparkError, spark_error, told
-from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, recorded
 from pyspark_bookie.source.options import OpenLedgers, StreamingOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, Range

@@ -31,8 +31,8 @@ from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import CouldNotTell, NoSuchLedger, NoSuchStream, StreamPositionGone
+from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, told
-from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import OpenLedgers, StreamingOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
 from pyspark_bookie.source.positions import EARLIEST, Positions, positions

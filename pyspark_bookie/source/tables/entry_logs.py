@@ -18,7 +18,7 @@ from bookie_protocol.admin_api.bookie import DISK_FILES
 from bookie_protocol.admin_api.client import AdminClient, Place
 from bookie_protocol.admin_api.gc import WHY, LogWhy
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.tables.rows import Row
 

@@ -16,7 +16,7 @@ from bookie_client.replication.fragments import StripedEntries
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup
-from pyspark_bookie.common.together import bounded
+from bookie_protocol.together import bounded
 from pyspark_bookie.source.options import SourceOptions, Table
 from pyspark_bookie.source.selection import matching, stored_metadata
 
