@@ -24,9 +24,8 @@ from dataclasses import replace
 
 from bookie_client.logs import get_logger
 from bookie_client.streams.ledgers import LedgerEnd, StreamLedgers, end_of
-from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.manifest import Manifest, with_landmark, with_retired
 from bookie_client.streams.model import StreamLedger, StreamPosition
-from bookie_client.streams.removal import with_landmark, with_retired
 from bookie_client.streams.store import ManifestStore
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import MetadataVersionConflict, PodkeeperError, StreamFenced, StreamInUse

@@ -25,7 +25,7 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.streams.encoding import with_ordinals
-from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.manifest import Manifest, with_retired
 from bookie_client.streams.model import (
     AT_ONCE,
     GOING_KEY,
@@ -35,7 +35,6 @@ from bookie_client.streams.model import (
     Transaction,
     Txn,
 )
-from bookie_client.streams.removal import with_retired
 from bookie_protocol.errors import (
     BadRequest,
     MetadataError,

@@ -33,13 +33,16 @@ from typing import Final, TypeVar
 from bookie_client.logs import get_logger
 from bookie_client.streams.encoding import (
     Head,
+    LaidOut,
+    Loaded,
     decode_head,
     decode_retired,
     decode_segment,
     encode_document,
     encode_head,
+    lay_out,
+    put_together,
 )
-from bookie_client.streams.layout import LaidOut, Loaded, lay_out, put_together
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, check_stream_name
 from bookie_protocol.errors import (

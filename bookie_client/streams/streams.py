@@ -34,12 +34,11 @@ from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Appends
 from bookie_client.streams.cursors import StreamCursor, StreamCursors
 from bookie_client.streams.ledgers import StreamLedgers
-from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.manifest import Manifest, due, forgotten, retained, truncated
 from bookie_client.streams.model import PublishedLedger, StreamPosition, StreamSettings, Txn, check_stream_name
 from bookie_client.streams.owner import StreamOwner
 from bookie_client.streams.publishing import PublishResult, own_ledgers, published, result_of
 from bookie_client.streams.reader import StreamReader
-from bookie_client.streams.removal import due, forgotten, retained, truncated
 from bookie_client.streams.rolling import RollingLedger
 from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.writer import StreamWriter

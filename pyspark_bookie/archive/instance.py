@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import INSTANCES, TEMPORARY
+from pyspark_bookie.archive.manifest import INSTANCES, TEMPORARY
 from pyspark_bookie.archive.reading import archived_ledgers, manifest_at
 
 _AT_A_TIME: Final = 16

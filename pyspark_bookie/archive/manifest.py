@@ -1,7 +1,16 @@
-"""The manifest of an archived ledger: what it was, and the files that hold it. It is written last: a ledger without one
-is not in the archive.
+"""Where things lie in an archive, and the manifest of a ledger in it: what it was, and the files that hold it.
 
-JSON; the numbers of entries are those of the ledger, and paths are relative to the archive:
+    data/date=2026-11-21/ledger-7-<uuid>-0.parquet    what engines read: `.../data` as one partitioned table
+    _manifests/ledger-7-<uuid>.json                   what there is of a ledger; written last
+    _instances/<id>                                   the cluster whose archive it is
+    _tmp/<uuid>/...                                   what is being written
+
+Engines overlook names that begin with an underscore. The uuid is that of the attempt which wrote a file, so that what
+an attempt left behind can be told from what counts, and what is there of one ledger is not replaced by what comes of
+another one of the same number. Older versions wrote `_manifests/ledger-7.json`.
+
+A ledger without a manifest is not in the archive. It is JSON; the numbers of entries are those of the ledger, and paths
+are relative to the archive:
 
     {"format": "podkeeper-archive", "version": 1, "ledger_id": 7, "uuid": "...", "instance_id": "...",
      "first_entry": 0, "last_entry": 999, "entries": 1000, "bytes": 1000000, "payload_crc32c": 1, "lengths_crc32c": 2,
@@ -19,6 +28,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,6 +39,51 @@ from bookie_protocol.archive import ArchivedFile, Counts
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+DATA: Final = "data"
+MANIFESTS: Final = "_manifests"
+INSTANCES: Final = "_instances"
+TEMPORARY: Final = "_tmp"
+PARTITIONS: Final = ("date", "stream", "none")
+_NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
+_DATA_FILE: Final = re.compile(r"ledger-(\d+)-([0-9a-f]{32})-(\d+)\.parquet")
+_MANIFEST: Final = re.compile(r"ledger-(\d+)(?:-([0-9a-f]{32}))?\.json")
+
+
+def data_file(ledger_id: int, uuid: str, part: int) -> str:
+    return f"ledger-{ledger_id}-{uuid}-{part}.parquet"
+
+
+def parse_data_file(name: str) -> tuple[int, str] | None:
+    """Ledger and uuid that a file name tells; None: it is no file of ours."""
+    found = _DATA_FILE.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def temporary_folder(uuid: str) -> str:
+    return f"{TEMPORARY}/{uuid}"
+
+
+def manifest_file(ledger_id: int, uuid: str | None) -> str:
+    """`uuid` None: as older versions named it."""
+    return f"{MANIFESTS}/ledger-{ledger_id}.json" if uuid is None else f"{MANIFESTS}/ledger-{ledger_id}-{uuid}.json"
+
+
+def parse_manifest_file(name: str) -> tuple[int, str | None] | None:
+    """Ledger and uuid of a manifest by its name; None: it is no manifest."""
+    found = _MANIFEST.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def data_folder(partition: str, created_ms: int | None, stream: str | None) -> str:
+    """The folder of a ledger's files, in the way in which Hive names partitions."""
+    if partition == "none":
+        return DATA
+    if partition == "stream":
+        return f"{DATA}/stream={urllib.parse.quote(stream, safe='') if stream else _NOTHING}"
+    day = _NOTHING if created_ms is None else f"{datetime.fromtimestamp(created_ms / 1000, UTC):%Y-%m-%d}"
+    return f"{DATA}/date={day}"
+
 
 _FORMAT: Final = "podkeeper-archive"
 _VERSION: Final = 1

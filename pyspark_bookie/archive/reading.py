@@ -15,8 +15,7 @@ from bookie_protocol.archive import ArchivedFile, Counts
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import MANIFESTS, manifest_file, parse_manifest_file
-from pyspark_bookie.archive.manifest import Manifest
+from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
 from pyspark_bookie.common.throttle import Throttle
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedFile, Counts
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import data_file
+from pyspark_bookie.archive.manifest import data_file
 from pyspark_bookie.common.throttle import Throttle
 
 if TYPE_CHECKING:

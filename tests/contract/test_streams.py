@@ -114,7 +114,7 @@ async def test_a_watch_tells_of_changes_and_of_the_end(sessions: Sessions) -> No
 
 
 async def test_publishers_of_several_sessions(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 4)
+    monkeypatch.setattr("bookie_client.streams.encoding.SEGMENT_LEDGERS", 4)
     every = [await sessions.streams() for _ in range(3)]
     await every[0].create("s", SETTINGS)
 

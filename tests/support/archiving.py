@@ -7,8 +7,7 @@ from dataclasses import replace
 from bookie_client import Client
 from bookie_protocol.archive import KIND, LedgerIdentity, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import manifest_file
-from pyspark_bookie.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.archive.manifest import LedgerShape, Manifest, manifest_file
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 

@@ -10,7 +10,7 @@ import pytest
 
 from bookie_protocol.archive import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import manifest_file
+from pyspark_bookie.archive.manifest import manifest_file
 from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Stored

@@ -29,6 +29,7 @@ from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, Open, read_token, session_to, trust_of
 from bookie_operator.plugin.log_reading import Wanted, read_log
 from bookie_operator.plugin.redaction import Redactor
+from bookie_protocol.admin_api import bookie, cluster, gc
 from bookie_protocol.errors import PodkeeperError
 
 T = TypeVar("T")
@@ -48,16 +49,16 @@ _OURS: Final = (
 )
 _AROUND: Final = (kinds.NODE, kinds.STORAGE_CLASS)
 _OF_EVERY_POD: Final[Mapping[str, str]] = {
-    "state.json": "/api/v1/bookie/state",
-    "cluster.json": "/api/v1/cluster/state",
+    "state.json": bookie.STATE.path,
+    "cluster.json": cluster.STATE.path,
     "metrics.txt": "/metrics",
 }
 _OF_A_BOOKIE: Final[Mapping[str, str]] = {
     **_OF_EVERY_POD,
-    "readonly.json": "/api/v1/bookie/state/readonly",
-    "info.json": "/api/v1/bookie/info",
-    "config.json": "/api/v1/config/server_config",
-    "gc.json": "/api/v1/bookie/gc_details",
+    "readonly.json": bookie.READ_ONLY.path,
+    "info.json": bookie.INFO.path,
+    "config.json": bookie.CONFIG.path,
+    "gc.json": gc.DETAILS.path,
 }
 _FACTS: Final = {naming.BOOKIE: _OF_A_BOOKIE, naming.AUTORECOVERY: _OF_EVERY_POD}
 """What a pod of a component is asked for, by file."""

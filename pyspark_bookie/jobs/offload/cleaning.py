@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bookie_protocol.archive import KIND, Abandoned, OffloadRecord
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.archive.files import Files, Listed
-from pyspark_bookie.archive.layout import (
+from pyspark_bookie.archive.manifest import (
     DATA,
     TEMPORARY,
     data_file,

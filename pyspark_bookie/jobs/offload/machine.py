@@ -37,8 +37,7 @@ from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import data_folder, manifest_file, temporary_folder
-from pyspark_bookie.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.archive.manifest import LedgerShape, Manifest, data_folder, manifest_file, temporary_folder
 from pyspark_bookie.archive.reading import count_files
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle

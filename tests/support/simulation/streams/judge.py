@@ -23,8 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bookie_client.streams.encoding import decode_head
-from bookie_client.streams.layout import Loaded, put_together
+from bookie_client.streams.encoding import Loaded, decode_head, put_together
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import GOING_KEY
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata

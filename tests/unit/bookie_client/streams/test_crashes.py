@@ -145,7 +145,7 @@ async def test_a_lost_answer_at_any_step_costs_time_only(three, number, applied)
 @pytest.mark.parametrize("applied", [False, True], ids=["not applied", "applied"])
 async def test_a_publisher_that_dies_at_any_step(three, number, applied, monkeypatch):
     """With so many ledgers that segments are written."""
-    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 4)
+    monkeypatch.setattr("bookie_client.streams.encoding.SEGMENT_LEDGERS", 4)
     records = three.metadata.all_records
     async with three.client(**PATIENT) as client:
         streams = await stream_of(three, client)

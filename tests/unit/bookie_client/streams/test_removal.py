@@ -7,8 +7,8 @@ import pytest
 
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.cursors import _encode as encoded_cursor
+from bookie_client.streams.manifest import LANDMARKS, truncated
 from bookie_client.streams.publishing import published
-from bookie_client.streams.removal import LANDMARKS, truncated
 from bookie_client.streams.store import GRAVE_MS, ManifestStore
 from bookie_protocol.errors import (
     BadRequest,
@@ -328,7 +328,7 @@ async def test_a_change_that_was_begun_before_the_stream_was_made_anew_fails(str
 
 
 async def test_a_slow_deletion_leaves_the_segments_of_the_next_stream(streams, three, fifty, monkeypatch):
-    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 2)
+    monkeypatch.setattr("bookie_client.streams.encoding.SEGMENT_LEDGERS", 2)
     drop = ManifestStore._drop
 
     async def slow(self, name, segments):

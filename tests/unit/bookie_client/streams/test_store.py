@@ -8,12 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.streams import Manifest, PublishedLedger, StreamSettings, Txn
-from bookie_client.streams import layout as layouts
-from bookie_client.streams.encoding import decode_head, decode_retired, decode_segment, encode_head
-from bookie_client.streams.layout import INLINE_RETIRED, Loaded, lay_out, put_together
+from bookie_client.streams import encoding as layouts
+from bookie_client.streams.encoding import (
+    INLINE_RETIRED,
+    Loaded,
+    decode_head,
+    decode_retired,
+    decode_segment,
+    encode_head,
+    lay_out,
+    put_together,
+)
+from bookie_client.streams.manifest import forgotten, retained, truncated
 from bookie_client.streams.model import RetiredLedgers
 from bookie_client.streams.publishing import MAX_TRANSACTIONS, published
-from bookie_client.streams.removal import forgotten, retained, truncated
 from bookie_client.streams.store import MAX_HEAD_BYTES, ManifestStore
 from bookie_protocol.errors import MetadataDamaged, MetadataVersionConflict, NoSuchStream, Refused
 

@@ -16,8 +16,15 @@ from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
-from pyspark_bookie.archive.layout import data_file, data_folder, manifest_file, parse_data_file, parse_manifest_file
-from pyspark_bookie.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.archive.manifest import (
+    LedgerShape,
+    Manifest,
+    data_file,
+    data_folder,
+    manifest_file,
+    parse_data_file,
+    parse_manifest_file,
+)
 from pyspark_bookie.archive.reading import archived_ledgers, count_files, read_manifest, read_payloads
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.errors import PodkeeperSparkError

@@ -294,7 +294,7 @@ def test_a_ledger_that_cannot_name_its_stream_stays_if_it_was_published_meanwhil
 def test_a_long_list_is_read_once_for_all_ledgers(
     shelf: LedgerShelf, manifest: Manifest, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 1)
+    monkeypatch.setattr("bookie_client.streams.encoding.SEGMENT_LEDGERS", 1)
     shelf.run(
         lambda client: ManifestStore(client.metadata_service).update("orders", lambda each: replace(each, epoch=9))
     )

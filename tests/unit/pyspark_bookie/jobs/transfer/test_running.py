@@ -14,7 +14,7 @@ from bookie_client.streams import PublishedLedger, StreamPosition, Streams
 from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import NoSuchStream
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import manifest_file
+from pyspark_bookie.archive.manifest import manifest_file
 from pyspark_bookie.archive.reading import manifest_at
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from bookie_client.streams import PublishedLedger, Streams, StreamSettings, layout
+from bookie_client.streams import PublishedLedger, Streams, StreamSettings, encoding
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.source.schema import schema_for
 from pyspark_bookie.source.streaming import ledgers, streams
@@ -177,7 +177,7 @@ async def test_open_ledgers_that_are_left_out_are_asked_after(client, following)
 
 async def test_a_long_list_is_read_once(client, following, monkeypatch):
     """Of a stream of many ledgers only the head is read again: its segments never change."""
-    monkeypatch.setattr(layout, "SEGMENT_LEDGERS", 2)
+    monkeypatch.setattr(encoding, "SEGMENT_LEDGERS", 2)
     for _ in range(7):
         await appended(client, "long", 1)
     query = await following(7, stream="long")

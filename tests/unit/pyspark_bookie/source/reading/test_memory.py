@@ -9,12 +9,12 @@ import sys
 import pytest
 from pyspark import TaskContext
 
-from pyspark_bookie.common import memory
-from pyspark_bookie.common.memory import YOUNG_OBJECTS, fewer_collections, freeze_imports
+from pyspark_bookie.source import reading
+from pyspark_bookie.source.reading import YOUNG_OBJECTS, fewer_collections, freeze_imports
 
 FAULTS = """
 import resource, sys
-from pyspark_bookie.common.memory import set_thresholds
+from pyspark_bookie.source.reading import set_thresholds
 kept = sys.argv[1] == "kept" and set_thresholds()
 def batch(): return [b"x" * (2 << 20) for _ in range(8)]
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -44,8 +44,8 @@ def test_what_was_freed_is_used_again():
 def test_only_workers_of_spark_do_so(monkeypatch, in_task):
     calls = []
     monkeypatch.setattr(TaskContext, "get", lambda: object() if in_task else None)
-    monkeypatch.setattr(memory, "set_thresholds", lambda: calls.append(1) or True)
-    assert memory.keep_freed_memory() is in_task
+    monkeypatch.setattr(reading, "set_thresholds", lambda: calls.append(1) or True)
+    assert reading.keep_freed_memory() is in_task
     assert len(calls) == in_task
 
 
