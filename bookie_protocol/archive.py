@@ -14,10 +14,11 @@ Invariants
 - An attempt that is taken over gets a new uuid, and the old one is remembered in `abandoned` until its files are gone.
 - `ledger` tells the ledger apart from another one that somebody made later with the same id. What the archive has of a
   ledger that was complete is never given up for a later one: that gets an attempt, files and a manifest of its own.
-- A ledger is in the archive on the record's word alone; without one, on the metadata service's word, it is not. What
-  cannot be told raises, and is never "not there". That bookies still hold the ledger, or do not, is another matter.
+- A ledger is in the archive on the record's word alone (`metadata_service.records.archived_ledger`); without one, on
+  the metadata service's word, it is not. What cannot be told raises, and is never "not there". That bookies still hold
+  the ledger, or do not, is another matter.
 
-Pure, but for `archived_ledger`, which belongs to the event loop on which its service was opened.
+Pure; any thread.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
+from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +268,3 @@ class OffloadRecord:
             deleted_ms=row["deleted_ms"],
             abandoned=tuple(Abandoned(*map(str, each)) for each in row["abandoned"]),
         )
-
-
-async def archived_ledger(service: MetadataService, ledger_id: int) -> ArchivedLedger | None:
-    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
-    `MetadataDamaged`."""
-    try:
-        stored = await service.records(KIND).read(str(ledger_id))
-    except MetadataNotFound:
-        return None
-    try:
-        record = OffloadRecord.decode(stored.value)
-    except MetadataDamaged as error:
-        raise MetadataDamaged(f"ledger {ledger_id}: {error}") from error
-    if record.ledger_id != ledger_id:
-        raise MetadataDamaged(f"the record of kind {KIND} of ledger {ledger_id} is that of ledger {record.ledger_id}")
-    return record.archived

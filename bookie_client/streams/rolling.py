@@ -23,9 +23,10 @@ from typing import Any, Final, TypeVar
 
 from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Appends, Unit
+from bookie_client.streams.ledgers import LedgerEnd
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamSettings
-from bookie_client.streams.owner import LedgerEnd, StreamOwner
+from bookie_client.streams.owner import StreamOwner
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import BadRequest, NoSuchStream, PodkeeperError, StreamFenced, Unauthorized, fresh
 

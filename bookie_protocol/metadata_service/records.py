@@ -16,11 +16,15 @@ Threads: the event loop on which the service was opened.
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.archive import KIND, ArchivedLedger, OffloadRecord
+from bookie_protocol.errors import BadRequest, MetadataDamaged, MetadataNotFound
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.versioned import Identified, Identity, Versioned
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.interface import MetadataService
 
 DECOMMISSION: Final = "decommission"
 """The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
@@ -89,3 +93,19 @@ def check_name(name: str) -> str:
             f"{name[:100]!r} is not a valid name of a record: 1 to {_MAX_NAME} printable characters without '/'"
         )
     return name
+
+
+async def archived_ledger(service: MetadataService, ledger_id: int) -> ArchivedLedger | None:
+    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
+    `MetadataDamaged`."""
+    try:
+        stored = await service.records(KIND).read(str(ledger_id))
+    except MetadataNotFound:
+        return None
+    try:
+        record = OffloadRecord.decode(stored.value)
+    except MetadataDamaged as error:
+        raise MetadataDamaged(f"ledger {ledger_id}: {error}") from error
+    if record.ledger_id != ledger_id:
+        raise MetadataDamaged(f"the record of kind {KIND} of ledger {ledger_id} is that of ledger {record.ledger_id}")
+    return record.archived

@@ -35,7 +35,7 @@ HIGH_PRIORITY: Final = 100
 DEFERRED_SYNC: Final = 1
 """Bit of `AddRequest.writeFlags`: acknowledge before the sync."""
 
-_START_GROUP: Final = 3
+_VARINT, _FIXED64, _BYTES, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
 
 def parse_request(body: bytes | bytearray | memoryview) -> pb.Request | None:
@@ -118,7 +118,6 @@ MANY_FIELDS: Final = 256
 SMALL_BYTES: Final = 512
 """A body of this size cannot have more fields than it pays to count."""
 
-_VARINT, _FIXED64, _BYTES, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 _LONGEST_VARINT: Final = 10
 _MESSAGES: Final = frozenset(field.number for field in pb.Request.DESCRIPTOR.fields if field.message_type is not None)
 

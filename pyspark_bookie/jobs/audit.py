@@ -31,8 +31,7 @@ from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
-from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, GENTLE_BYTES_PER_SECOND, SIZE, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.records import JobRecords, TakenOver

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_bookie.jobs.framework.arguments import UsageError, argument
-from pyspark_bookie.jobs.framework.common import access_options
+from pyspark_bookie.jobs.framework.arguments import UsageError, access_options, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import missing_findings
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers

@@ -32,8 +32,7 @@ from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.versioned import Versioned
-from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, UsageError, argument
-from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
+from pyspark_bookie.jobs.framework.arguments import DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.records import JobRecords, TakenOver

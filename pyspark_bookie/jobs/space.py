@@ -30,8 +30,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger,
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.together import bounded
 from pyspark_bookie.common.secrets import read_token
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.owners import Owners, Standing

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive import KIND, ArchivedLedger, archived_ledger
+from bookie_protocol.archive import KIND, ArchivedLedger
 from bookie_protocol.errors import CouldNotTell, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
-from bookie_protocol.archive import archived_ledger
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, code_of, spark_error
 from pyspark_bookie.source.archived import holds_listed, is_as_listed

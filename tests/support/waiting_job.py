@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from bookie_protocol.quiet import quiet_grpc
 from pyspark_bookie.jobs.framework import command
-from pyspark_bookie.jobs.framework.arguments import argument
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import CommonArguments, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment

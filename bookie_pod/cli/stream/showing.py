@@ -28,10 +28,11 @@ from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.stream.reading import position
 from bookie_pod.cli.tables import facts, print_table
-from bookie_protocol.archive import KIND, archived_ledger
+from bookie_protocol.archive import KIND
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")

@@ -1,7 +1,6 @@
 """What all jobs share.
 
-arguments.py   typed arguments from dataclasses; sizes, durations, ledger ids
-common.py      the arguments that every job has
+arguments.py   typed arguments from dataclasses, and those that every job has; sizes, durations, ledger ids
 ledgers.py     the arguments that select ledgers; their metadata; bundles of small ones
 records.py     what jobs keep in the metadata service
 findings.py    findings of jobs that move ledgers

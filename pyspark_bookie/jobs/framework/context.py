@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Generic, TextIO, TypeVar
 
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.throttle import Throttle, share
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import CommonArguments
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, run_tasks
 
 if TYPE_CHECKING:

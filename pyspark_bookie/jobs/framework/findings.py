@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie_protocol.archive import archived_ledger
 from bookie_protocol.errors import MetadataDamaged, PodkeeperError
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.tasks import task_error
 

@@ -25,8 +25,7 @@ from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.together import bounded
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.jobs.framework.arguments import LEDGERS, UsageError, argument
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import LEDGERS, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.source.selection import ids_of
 

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Final, Protocol, TypeVar
 
-from pyspark_bookie.jobs.framework.arguments import UsageError
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import CommonArguments, UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import JobResult
 

@@ -16,8 +16,7 @@ from bookie_protocol.archive import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.manifest import PARTITIONS
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, UsageError, argument
-from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import (

@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.archive import ArchivedLedger, archived_ledger
+from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import MetadataDamaged, NotThere
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from bookie_protocol.errors import Refused
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.secrets import read_secret
-from pyspark_bookie.jobs.framework.arguments import COUNT, UsageError, argument
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import COUNT, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, bundles

@@ -25,9 +25,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
-from bookie_protocol.archive import ArchivedLedger, archived_ledger
+from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import PodkeeperSparkError, spark_error, told
 from pyspark_bookie.source.archived import all_archived, recorded

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from bookie_client.streams import START, Manifest, StreamPosition, StreamSettings
 from bookie_client.streams.encoding import with_ordinals
+from bookie_client.streams.ledgers import LedgerEnd
 from bookie_client.streams.manifest import truncated, without_first
-from bookie_client.streams.owner import LedgerEnd, claimed, moved_on
+from bookie_client.streams.owner import claimed, moved_on
 from bookie_client.streams.publishing import overwritten
 from bookie_protocol.errors import BadRequest, MetadataVersionConflict, StreamFenced, StreamPositionGone
 

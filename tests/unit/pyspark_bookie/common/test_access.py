@@ -12,7 +12,7 @@ from pyspark_bookie.common import clients
 from pyspark_bookie.common.access import LOCATION_VARIABLE, AccessOptions, policy_name
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.arguments import CommonArguments
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.source.options import SourceOptions

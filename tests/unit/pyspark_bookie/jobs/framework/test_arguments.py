@@ -13,12 +13,12 @@ from pyspark_bookie.jobs.framework.arguments import (
     DURATION,
     LEDGERS,
     SIZE,
+    CommonArguments,
     HelpShown,
     UsageError,
     argument,
     parse,
 )
-from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 
 

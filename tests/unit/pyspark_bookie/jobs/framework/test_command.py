@@ -17,9 +17,8 @@ import pytest
 
 from bookie_protocol.errors import MetadataUnavailable
 from pyspark_bookie.jobs.framework import command
-from pyspark_bookie.jobs.framework.arguments import argument
+from pyspark_bookie.jobs.framework.arguments import CommonArguments, argument
 from pyspark_bookie.jobs.framework.command import main
-from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext, Progress
 from pyspark_bookie.jobs.framework.result import MAX_ROW_BYTES, JobExit, JobResult, ResultRow
 from pyspark_bookie.jobs.framework.tasks import last_line

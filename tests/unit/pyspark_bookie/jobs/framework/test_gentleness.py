@@ -6,8 +6,7 @@ import pytest
 
 from bookie_client.options import ClientOptions
 from pyspark_bookie.common import clients
-from pyspark_bookie.jobs.framework.arguments import UsageError, parse
-from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND, CommonArguments
+from pyspark_bookie.jobs.framework.arguments import GENTLE_BYTES_PER_SECOND, CommonArguments, UsageError, parse
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 from pyspark_bookie.jobs.framework.tasks import PIECES_AHEAD, TaskEnvironment
