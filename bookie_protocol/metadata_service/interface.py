@@ -16,11 +16,12 @@ Sources: reference metadata layout, sections 1, 3, 4, 5, 6, 7, 9 and 12.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
@@ -129,6 +130,12 @@ class LedgerStore(Protocol):
     ) -> Versioned[LedgerMetadata]:
         """`MetadataNotFound` if the ledger does not exist, `MetadataDamaged` if it cannot be read. `fresh`: nothing
         older than what anybody had written when this was called."""
+        ...
+
+    async def read_each(
+        self, ledger_ids: Sequence[int], *, timeout: float | None = None
+    ) -> list[Versioned[LedgerMetadata] | MetadataError]:
+        """What `read` gives or raises for each. For tens of ledgers: all of them are asked for at once."""
         ...
 
     async def write(

@@ -13,6 +13,7 @@ from bookie_protocol.errors import (
     BadRequest,
     InvalidConfiguration,
     MetadataDamaged,
+    MetadataError,
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
@@ -24,6 +25,7 @@ from bookie_protocol.metadata_service.interface import (
     LedgerLayout,
     MetadataService,
     SessionState,
+    Versioned,
 )
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import MetadataDriverUnderTest
@@ -287,6 +289,24 @@ class TestLedgers:
         with pytest.raises(MetadataNotFound, match="ledger 7 does not exist"):
             await service.ledgers.write(closed, 1)
         assert await service.tree.exists(f"{driver.root}/00") is None  # empty directories go too
+
+    async def test_many_are_read_together_and_each_has_its_own_answer(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        await service.cluster.initialize()
+        await asyncio.gather(*(service.ledgers.create(ledger(each)) for each in range(0, 150, 2)))
+        await service.tree.set(f"{driver.root}/00/0000/L0008", b"not metadata", 0)
+        found = await service.ledgers.read_each(range(150))
+        assert [type(each) for each in found[:8]] == [Versioned, MetadataNotFound] * 4
+        assert isinstance(found[8], MetadataDamaged)
+        assert str(found[9]) == "ledger 9 does not exist"
+        alone = [await service.ledgers.read(each) for each in range(10, 150, 2)]
+        assert found[10::2] == alone
+        assert await service.ledgers.read_each([]) == []
+
+    async def test_no_ledger_is_missing_of_a_cluster_that_is(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        with pytest.raises(MetadataError, match=driver.root):
+            await service.ledgers.read_each([1, 2])
 
     async def test_what_was_read_is_deleted_and_no_ledger_that_was_made_since(
         self, driver: MetadataDriverUnderTest

@@ -30,13 +30,16 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState, Versioned
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 _log = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 600.0
 """For looking at all copies of a ledger: where bookies do not list what they have, every entry is read."""
+
+READS_AT_ONCE: Final = 4 * READS_PER_REQUEST
+"""The thread waits for so many: what it costs to hand a question to the loop and the answer back is shared."""
 
 _T = TypeVar("_T")
 _Answer = LedgerMetadata | MetadataError | None
@@ -104,21 +107,16 @@ class LoopGcMetadata:
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, _Answer]]:
         left = iter(ledger_ids)
-        while ids := list(islice(left, READS_PER_REQUEST)):
+        while ids := list(islice(left, READS_AT_ONCE)):
             try:
                 answers: Sequence[_Answer] = self._wait(self._read_all(ids))
-            except MetadataUnavailable as error:
+            except MetadataError as error:
                 answers = [error] * len(ids)
             yield from zip(ids, answers, strict=True)
 
     async def _read_all(self, ledger_ids: Sequence[int]) -> list[_Answer]:
-        return await asyncio.gather(*map(self._read_or_error, ledger_ids))
-
-    async def _read_or_error(self, ledger_id: int) -> _Answer:
-        try:
-            return await self._read(ledger_id)
-        except MetadataError as error:
-            return error
+        found = await self._service.ledgers.read_each(ledger_ids, timeout=self._timeout)
+        return [_answer(each) for each in found]
 
     @contextmanager
     def re_replication_lock(self, ledger_id: int) -> Iterator[StillHeld | None]:
@@ -187,3 +185,9 @@ class LoopGcMetadata:
         finally:
             with self._lock:
                 self._running.discard(running)
+
+
+def _answer(found: Versioned[LedgerMetadata] | MetadataError) -> _Answer:
+    if isinstance(found, MetadataNotFound):
+        return None
+    return found.value if isinstance(found, Versioned) else found

@@ -64,6 +64,10 @@ class ListenedStorage(ABC):
 
         self._on_loop(begin)
 
+    def in_one_turn(self, work: Callable[[], None]) -> None:
+        """Do all of it in one turn of the event loop, where several deletions cost one hand-over. Any thread."""
+        self._on_loop(work)
+
     def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
         """Forget the ledger if `consent`, which is told whether nobody has put an entry since `watch`. Any thread."""
 

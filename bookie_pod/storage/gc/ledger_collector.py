@@ -27,6 +27,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -40,6 +42,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
 
+DELETIONS_PER_TURN: Final = READS_PER_REQUEST
 MAX_ELSEWHERE: Final = 65_536
 """Answers about ledgers that only logs know, kept for the other logs of the pass; with more of them some are asked
 twice."""
@@ -157,15 +160,24 @@ class LedgerCollector:
     def _delete_all(self, ledger_ids: Sequence[int], result: LedgerCollection, *, verify: bool) -> None:
         ledger_ids = self._with_fences_remembered(ledger_ids, result)
         if not verify:
-            for ledger_id in ledger_ids:
-                self._delete(ledger_id, result)
+            self._delete_each(ledger_ids, result)
             return
         self._storage.watch(ledger_ids)
-        for ledger_id, metadata in self._metadata.read_many(self._paid(ledger_ids)):
-            if self._is_garbage(ledger_id, metadata):
-                self._delete(ledger_id, result)
-            else:
-                result.kept_in_doubt += 1
+        answers = self._metadata.read_many(self._paid(ledger_ids))
+        while some := list(islice(answers, READS_PER_REQUEST)):
+            garbage = [ledger_id for ledger_id, metadata in some if self._is_garbage(ledger_id, metadata)]
+            result.kept_in_doubt += len(some) - len(garbage)
+            self._delete_each(garbage, result)
+
+    def _delete_each(self, ledger_ids: Sequence[int], result: LedgerCollection) -> None:
+        """In turns of the event loop of about a millisecond: a turn for each would cost several times as much."""
+        for first in range(0, len(ledger_ids), DELETIONS_PER_TURN):
+            some = ledger_ids[first : first + DELETIONS_PER_TURN]
+            self._storage.in_one_turn(partial(self._delete_now, some, result))
+
+    def _delete_now(self, ledger_ids: Sequence[int], result: LedgerCollection) -> None:
+        for ledger_id in ledger_ids:
+            self._delete(ledger_id, result)
 
     def _with_fences_remembered(self, ledger_ids: Sequence[int], result: LedgerCollection) -> Sequence[int]:
         """The ledgers that may be deleted now. To remember one that turns out to stay does no harm."""

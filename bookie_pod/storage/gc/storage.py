@@ -7,7 +7,7 @@ Threads: those of garbage collection and of the scrubber call all of it, beside 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import Consent, LedgerStorage
@@ -56,6 +56,11 @@ class CollectedStorage(ABC):
     def watch(self, ledger_ids: Collection[int]) -> None:
         """From now on it is noticed who puts entries of these ledgers, and of no others."""
         self._owner.watch(ledger_ids)
+
+    def in_one_turn(self, work: Callable[[], None]) -> None:
+        """Do all of it on the event loop, where `delete_ledger` waits for nobody. Nothing else happens there
+        meanwhile."""
+        self._owner.in_one_turn(work)
 
     def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
         """Forget the ledger, in memory at once; durable with the next `flush`. Nothing happens without `consent`, which

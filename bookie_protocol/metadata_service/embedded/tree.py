@@ -162,6 +162,17 @@ class EmbeddedTree:
         reply = await self._watching(messages.ExecuteRequest(get=read), read.watch, timeout)
         return Node(reply.data, _stat(reply.stat))
 
+    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+        return await asyncio.gather(*(self._get_or_error(path, timeout) for path in paths))
+
+    async def _get_or_error(self, path: str, timeout: float) -> Node | MetadataError:
+        try:
+            return await self.get(path, timeout=timeout)
+        except MetadataUnavailable:
+            raise
+        except MetadataError as error:
+            return error
+
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
         read = self._read(path, watch)
         reply = await self._watching(messages.ExecuteRequest(exists=read), read.watch, timeout)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -200,6 +200,15 @@ class TreeLedgers:
             await self._tree.sync(await self._path(ledger_id, timeout), timeout=timeout)
         return await self._read(ledger_id, None, timeout)
 
+    async def read_each(
+        self, ledger_ids: Sequence[int], *, timeout: float | None = None
+    ) -> list[Versioned[LedgerMetadata] | MetadataError]:
+        places = [await self._path(ledger_id, timeout) for ledger_id in ledger_ids]
+        nodes = await self._tree.get_each(places, timeout=timeout)
+        if any(isinstance(node, MetadataNotFound) for node in nodes):
+            await self._cluster.require(timeout=timeout)
+        return [_decode_or_error(ledger_id, node) for ledger_id, node in zip(ledger_ids, nodes, strict=True)]
+
     async def write(
         self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
     ) -> Versioned[LedgerMetadata]:
@@ -281,7 +290,7 @@ class TreeLedgers:
     async def _missing(self, ledger_id: int, timeout: float | None) -> MetadataNotFound:
         """The error for a ledger whose node is not there. Raises as `TreeCluster.require`."""
         await self._cluster.require(timeout=timeout)
-        return MetadataNotFound(f"ledger {ledger_id} does not exist")
+        return _no_such(ledger_id)
 
     async def _is_ours(self, path: str, metadata: LedgerMetadata, timeout: float | None) -> bool:
         if metadata.format_version < 3:
@@ -313,6 +322,21 @@ class TreeLedgers:
 
 def _changed(ledger_id: int) -> MetadataVersionConflict:
     return MetadataVersionConflict(f"the metadata of ledger {ledger_id} was changed by somebody else")
+
+
+def _no_such(ledger_id: int) -> MetadataNotFound:
+    return MetadataNotFound(f"ledger {ledger_id} does not exist")
+
+
+def _decode_or_error(ledger_id: int, node: Node | MetadataError) -> Versioned[LedgerMetadata] | MetadataError:
+    if isinstance(node, MetadataNotFound):
+        return _no_such(ledger_id)
+    if isinstance(node, MetadataError):
+        return node
+    try:
+        return _decode(ledger_id, node)
+    except MetadataDamaged as error:
+        return error
 
 
 def _decode(ledger_id: int, node: Node) -> Versioned[LedgerMetadata]:

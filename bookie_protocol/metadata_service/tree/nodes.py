@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from bookie_protocol.errors import MetadataUnavailable, SessionEnded
+from bookie_protocol.errors import MetadataError, MetadataUnavailable, SessionEnded
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
 
 Watch = Callable[[], None]
@@ -96,6 +96,10 @@ class NodeTree(Protocol):
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
         """`MetadataNotFound` (then the watch is not set)."""
+        ...
+
+    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+        """What `get` gives or raises for each, with few requests where the driver can."""
         ...
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:

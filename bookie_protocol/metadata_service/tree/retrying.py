@@ -86,6 +86,11 @@ class RetryingTree:
             f"read {path}", lambda left, _: self._tree.get(path, watch=watch, timeout=left), timeout
         )
 
+    async def get_each(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | MetadataError]:
+        return await self._repeat(
+            f"read {len(paths)} nodes", lambda left, _: self._tree.get_each(paths, timeout=left), timeout
+        )
+
     async def read(self, path: str, *, timeout: float | None = None) -> Identified[bytes]:
         session_id = self._tree.session_id
         node = await self.get(path, timeout=timeout)

@@ -48,6 +48,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from bookie_protocol.errors import (
     InvalidConfiguration,
+    MetadataError,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -68,7 +69,7 @@ from bookie_protocol.metadata_service.tree.nodes import (
 )
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, await_result, hop, make_client
-from bookie_protocol.metadata_service.zookeeper.read_batches import ReadBatches
+from bookie_protocol.metadata_service.zookeeper.read_batches import Found, ReadBatches
 
 MAX_IN_FLIGHT: Final = 1024
 _LOST: Final = (
@@ -188,6 +189,20 @@ class ZooKeeperTree:
         data, stat = await self._answer(path, request, timeout)
         return Node(data, _stat(stat))
 
+    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+        outcomes = await self._answer(paths[0], lambda: self._reads.get_each(paths), timeout) if paths else []
+        return [self._node_or_error(path, outcome) for path, outcome in zip(paths, outcomes, strict=True)]
+
+    def _node_or_error(self, path: str, outcome: Found | BaseException) -> Node | MetadataError:
+        if isinstance(outcome, KazooException):
+            error = self._translate(path, outcome)
+            if isinstance(error, ConnectionLost):
+                raise error  # another try may answer for all of them
+            return error
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return Node(outcome[0], _stat(outcome[1]))
+
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
         stat = await self._call(path, lambda: self._client.exists_async(path, watch=self._watcher(watch)), timeout)
         return None if stat is None else _stat(stat)
@@ -260,7 +275,7 @@ class ZooKeeperTree:
         if identity is None or identity[0] != self.session_id:
             raise ConnectionLost(f"{path}: the session with ZooKeeper at {self._hosts} is another one by now, or rests")
 
-    def _translate(self, path: str, error: Exception) -> Exception:
+    def _translate(self, path: str, error: Exception) -> MetadataError:
         for kind, (ours, meaning) in _DEFINITE.items():
             if isinstance(error, kind):
                 return ours(f"{path} {meaning}")

@@ -1,4 +1,4 @@
-"""Reads asked for in one turn of the event loop, sent as one request: ZooKeeper's `multiRead`.
+"""Reads asked for together, or in one turn of the event loop, sent as one request: ZooKeeper's `multiRead`.
 
 kazoo hands every request from the loop to a thread, and its answer back, which costs more than the read itself. Whoever
 walks all ledgers asks for many at once, so most of that cost is shared.
@@ -18,7 +18,7 @@ error) and a body, and a header of type -1 with `done` ends them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -94,6 +94,24 @@ class ReadBatches:
             found: Found = await await_result(self._client.get_async(path))
             return found
 
+    async def get_each(self, paths: Sequence[str]) -> list[Found | BaseException]:
+        """What `get` returns or raises for each. Raises what befalls a request as a whole."""
+        if not self._single:
+            try:
+                chunks = [paths[first : first + MAX_READS] for first in range(0, len(paths), MAX_READS)]
+                answers = await asyncio.gather(*(await_result(self._multi_read(chunk)) for chunk in chunks))
+                return [outcome for answer in answers for outcome in answer]
+            except UnimplementedError:
+                self._single = True
+        gets: list[Awaitable[Found]] = [await_result(self._client.get_async(path)) for path in paths]
+        return await asyncio.gather(*gets, return_exceptions=True)
+
+    def _multi_read(self, paths: Sequence[str]) -> Any:
+        """kazoo's result, whose value are the outcomes."""
+        result = self._client.handler.async_result()
+        self._client._call(MultiRead([_prefix_root(self._client.chroot, path) for path in paths]), result)
+        return result
+
     def _send(self) -> None:
         waiting = [(path, future) for path, future in self._waiting if not future.done()]
         self._waiting.clear()
@@ -105,8 +123,7 @@ class ReadBatches:
         if len(reads) == 1:
             result = self._client.get_async(reads[0][0])
         else:
-            result = self._client.handler.async_result()
-            self._client._call(MultiRead([_prefix_root(self._client.chroot, path) for path, _ in reads]), result)
+            result = self._multi_read([path for path, _ in reads])
         futures = [future for _, future in reads]
         result.rawlink(hop(self._loop, lambda _: _settle(futures, result)))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
@@ -172,6 +172,17 @@ class VirtualTree:
             record = self._server.nodes.require(path, change)
             self._watch(path, watch, change)
             return Node(record.data, record.stat)
+
+        return await self._call(read, timeout, writes=False)
+
+    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+        def read() -> list[Node | MetadataError]:
+            change = self._view()
+            records = [self._server.nodes.at(path, change) for path in paths]
+            return [
+                MetadataNotFound(path) if record is None else Node(record.data, record.stat)
+                for path, record in zip(paths, records, strict=True)
+            ]
 
         return await self._call(read, timeout, writes=False)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookie_pod.node.gc.metadata import LoopGcMetadata
-from bookie_pod.storage.gc.metadata import READS_PER_REQUEST
+from bookie_pod.node.gc.metadata import READS_AT_ONCE, LoopGcMetadata
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -20,7 +19,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
 )
-from bookie_protocol.metadata_service.interface import LedgerRange, SessionState
+from bookie_protocol.metadata_service.interface import LedgerRange, SessionState, Versioned
 from bookie_protocol.metadata_service.tree.nodes import DriverSession
 
 BOOKIE = "b1:3181"
@@ -37,7 +36,7 @@ class Service:
         self.error: MetadataError | None = None
         self.locks: list[str] = []
         self.cluster = SimpleNamespace(instance_id=self._instance_id)
-        self.ledgers = SimpleNamespace(read=self._read, ranges=self._ranges)
+        self.ledgers = SimpleNamespace(read=self._read, read_each=self._read_each, ranges=self._ranges)
         self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
         self.session = DriverSession(1.0)
         self.whole = True
@@ -66,6 +65,10 @@ class Service:
         if ledger_id == 404:
             raise MetadataNotFound("no such ledger")
         return SimpleNamespace(value=f"metadata of {ledger_id}")
+
+    async def _read_each(self, ledger_ids: Sequence[int], *, timeout: float) -> list[Any]:
+        await self._answer()
+        return [MetadataNotFound("no") if each == 404 else Versioned(f"metadata of {each}", 0) for each in ledger_ids]
 
     async def _ranges(self, *, timeout: float) -> AsyncIterator[LedgerRange]:
         yield LedgerRange(0, 9, (1, 2))
@@ -109,14 +112,14 @@ async def test_many_ledgers_are_asked_for_at_once_and_each_has_its_own_answer(se
     drawn: list[int] = []
 
     def ids() -> Iterator[int]:
-        for ledger_id in [*range(READS_PER_REQUEST - 1), 404, *range(1000, 1000 + READS_PER_REQUEST)]:
+        for ledger_id in [*range(READS_AT_ONCE - 1), 404, *range(1000, 1000 + READS_AT_ONCE)]:
             drawn.append(ledger_id)
             yield ledger_id
 
     bridge = _bridge(service)
     answers = bridge.read_many(ids())
     assert await _on_thread(lambda: next(answers)) == (0, "metadata of 0")
-    assert len(drawn) == READS_PER_REQUEST
+    assert len(drawn) == READS_AT_ONCE
     left = await _on_thread(lambda: list(answers))
     assert [ledger_id for ledger_id, _ in left] == drawn[1:]
     assert all(found == (None if ledger_id == 404 else f"metadata of {ledger_id}") for ledger_id, found in left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.storage.engines.interface import Consent
 from bookie_pod.storage.gc.fenced_deleted import NAME as FENCED
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
+from bookie_pod.storage.gc.ledger_collector import DELETIONS_PER_TURN
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
@@ -183,6 +185,24 @@ def test_a_ledger_that_cannot_be_deleted_does_not_keep_the_others() -> None:
     assert _left(rig) == {1}
     del storage.delete_ledger
     assert rig.gc.run_pass().logs_deleted == 1
+
+
+def test_many_ledgers_are_deleted_in_few_turns_of_the_loop_and_none_is_long() -> None:
+    rig = _rig(300)
+    rig.delete(*range(299))
+    storage = rig.storage.directories[0]
+    plain, turns = storage.in_one_turn, []
+
+    def turn(work: Callable[[], None]) -> None:
+        before = len(storage.ledgers.ledger_ids())
+        plain(work)
+        turns.append(before - len(storage.ledgers.ledger_ids()))
+
+    storage.in_one_turn = turn
+    rig.metadata.span = 1000
+    assert rig.gc.run_pass().ledgers_deleted == 299
+    assert max(turns) == DELETIONS_PER_TURN
+    assert len(turns) == -(-299 // DELETIONS_PER_TURN)
 
 
 def test_metadata_operations_are_paid_for() -> None:

@@ -125,6 +125,41 @@ async def test_a_server_that_does_not_know_the_request_is_asked_one_by_one_from_
     assert [data for data, _ in await asyncio.gather(*tasks)] == [b"/a", b"/b", b"/c", b"/d"]
 
 
+async def test_those_that_are_asked_for_together_have_their_own_outcomes(queue: Queue) -> None:
+    paths = [f"/{i}" for i in range(MAX_READS + 1)]
+    asked = asyncio.create_task(ReadBatches(queue).get_each(paths))
+    await settled()
+    assert [sent for sent, _ in queue.asked] == [paths[:MAX_READS], paths[MAX_READS:]]
+    answered(queue.asked[1][1], [NoNodeError()])
+    answered(queue.asked[0][1], [(path.encode(), STAT) for path in paths[:MAX_READS]])
+    *found, missing = await asked
+    assert found == [(path.encode(), STAT) for path in paths[:MAX_READS]]
+    assert isinstance(missing, NoNodeError)
+
+
+@pytest.mark.parametrize("failure", [ConnectionLoss, UnimplementedError])
+async def test_those_that_are_asked_for_together_fail_together_or_are_asked_for_one_by_one(
+    queue: Queue, failure: type[Exception]
+) -> None:
+    reads = ReadBatches(queue)
+    asked = asyncio.create_task(reads.get_each(["/a", "/b"]))
+    await settled()
+    answered(queue.asked[0][1], failure())
+    await settled()
+    if failure is ConnectionLoss:
+        with pytest.raises(ConnectionLoss):
+            await asked
+        return
+    await settled()
+    await settled()
+    assert [sent for sent, _ in queue.asked[1:]] == [["/a"], ["/b"]]
+    answered(queue.asked[1][1], (b"1", STAT))
+    answered(queue.asked[2][1], NoNodeError())
+    found, missing = await asked
+    assert found == (b"1", STAT)
+    assert isinstance(missing, NoNodeError)
+
+
 def test_bytes_of_the_request() -> None:
     header = struct.pack("!iBi", 4, 0, -1)
     path = struct.pack("!i", 2) + b"/a" + b"\0"
