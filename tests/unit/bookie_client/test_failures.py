@@ -310,8 +310,7 @@ async def test_a_spare_that_is_registered_and_dead_is_never_written_into_the_met
             three.metadata.bookies.register_address(name, "127.0.0.1", three.servers[name].port)
         victim = ledger.metadata.last_ensemble[0]
         await three.servers[victim].stop()
-        await ledger.append_many(payloads(50))
-        await ledger.append_many(payloads(50))
+        await append_two(ledger)
         assert set(ledger.metadata.last_ensemble) == set(alive)
         assert three.metadata.ledgers.writes == 0
         await three.add_bookie("b9")

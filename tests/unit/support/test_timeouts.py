@@ -9,12 +9,15 @@ from pathlib import Path
 SPINNING = """
 import asyncio
 
+import pytest
+
 
 def busy():
     for _ in range(10_000):
         pass
 
 
+@pytest.mark.timeout(0.5, func_only=True)
 async def test_tasks():
     async def spin():
         while True:
@@ -25,6 +28,7 @@ async def test_tasks():
     await asyncio.wait(tasks)
 
 
+@pytest.mark.timeout(0.5, func_only=True)
 async def test_callbacks():
     def again():
         asyncio.get_running_loop().call_soon(again)
@@ -49,6 +53,7 @@ def held():
     threading.Event().wait()
 
 
+@pytest.mark.timeout(0.5, func_only=True)
 def test_takes_too_long(held):
     threading.Event().wait()
 
@@ -56,10 +61,10 @@ def test_takes_too_long(held):
 def test_next():
     pass
 """
-SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\ntimeout = 0.5\n"
+SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\ntimeout = 60\n"
 
 
-def run(tmp_path, tests, *arguments):
+def run(tmp_path, tests, to_the_end_s, *arguments):
     (tmp_path / "test_these.py").write_text(tests)
     (tmp_path / "conftest.py").write_text("from tests.support.timeouts import *\n")
     (tmp_path / "pytest.ini").write_text(SETTINGS)
@@ -68,19 +73,19 @@ def run(tmp_path, tests, *arguments):
     root = Path(__file__).parents[3]
     # Without the options of whoever runs this test: they change what is printed.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
-        "TO_THE_END_S": "0.5"
+        "TO_THE_END_S": to_the_end_s
     }
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_busy_event_loop_does_not_outlive_the_time_out(tmp_path):
-    ended = run(tmp_path, SPINNING)
+    ended = run(tmp_path, SPINNING, "60")
     assert "2 failed, 1 passed" in ended.stdout, ended.stdout
     assert ended.stdout.count("Failed: Timeout (>0.5s)") >= 2
 
 
 def test_a_test_that_cannot_be_taken_down_ends_its_worker_and_no_more(tmp_path):
-    ended = run(tmp_path, HANGING, "-n1", "--timeout=3")
+    ended = run(tmp_path, HANGING, "3", "-n1")
     assert re.search("[12] failed, 1 passed", ended.stdout), ended.stdout  # its failure may still have been told
     assert "crashed while running 'test_these.py::test_takes_too_long'" in ended.stdout
     assert "in held" in ended.stderr

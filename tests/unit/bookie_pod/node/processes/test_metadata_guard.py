@@ -168,23 +168,23 @@ async def test_tokens_and_certificates_are_exchanged_under_an_open_session(
 ) -> None:
     for module in (tokens_module, tls_module, watched_file):
         monkeypatch.setattr(module, "CHECK_S", 0.0)
+    # Another authority, and what it signs: made before, because the loop would wait for it, and sessions would not.
+    (guard.folder / "later").mkdir()
+    later = Certificates(guard.folder / "later").make_all()
+    later.make_named("server", "IP:127.0.0.1")
     async with guard.serve(**guard.server_tls()) as server:
-        service = await guard.open(tls=guard.tls(), timeout=3)
+        service = await guard.open(tls=guard.tls(), timeout=10)
         states: list[SessionState] = []
         service.session.add_listener(states.append)
         await service.cluster.initialize()
         _exchange(guard.tokens, "a-new-token\n")
         _exchange(guard.folder / "shown", "a-new-token\n")
         assert await service.cluster.exists()
-        # Another authority, and what it signs: the client's file first, as Kubernetes would show both at once.
-        own = (guard.folder / "authority.pem").read_text()
-        certificates.make_all()
-        certificates.make_named("server", "IP:127.0.0.1")
-        assert (guard.folder / "authority.pem").read_text() != own
+        for name in ("authority.pem", "server.key", "server.pem"):
+            _exchange(guard.folder / name, (later.folder / name).read_text())
         await server.stop()
         await server.start()
-        async with asyncio.timeout(20):
-            assert await service.cluster.exists(timeout=20)
+        assert await service.cluster.exists(timeout=30)
         assert SessionState.EXPIRED not in states
         guard.tokens.unlink()  # a file that is gone lets nobody in
         with pytest.raises(MetadataUnavailable, match="refuses this client"):
