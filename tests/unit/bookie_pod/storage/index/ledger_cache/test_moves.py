@@ -101,6 +101,17 @@ def test_a_ledger_that_is_deleted_in_the_middle_comes_back_empty(operation: str,
         storage.close()
 
 
+def test_a_ledger_that_is_deleted_before_its_turn_is_not_moved() -> None:
+    moving = Moving()
+    directories = moving.storage.cache._directories
+    moving.storage.delete_ledger(1)
+    moving.storage.flush()
+    assert directories.path(1) is None
+    directories.move(1)
+    assert not any(map(moving.bookie.files.exists, [moving.old, *moving.copies]))
+    moving.storage.close()
+
+
 @pytest.mark.parametrize(
     ("operation", "path"),
     [
