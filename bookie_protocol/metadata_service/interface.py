@@ -16,6 +16,7 @@ Sources: reference metadata layout, sections 1, 3, 4, 5, 6, 7, 9 and 12.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -179,28 +180,61 @@ class SessionState(Enum):
     CLOSED = "closed"
 
 
-class Session(Protocol):
-    """The bond with the metadata service.
+class Session:
+    """The bond with the metadata service. After EXPIRED a new one is opened without our doing (CONNECTED).
 
-    After EXPIRED a new session is opened without our doing (CONNECTED).
+    Listeners hear every change of state, in order, and nothing twice in a row. One that raises is reported to the
+    loop's exception handler; the others still hear. Drivers hop to the event loop before they call `move`.
     """
 
+    def __init__(self, default_timeout: float) -> None:
+        self._default_timeout = default_timeout
+        self.expires_after = default_timeout
+        """Seconds without a word after which a session like this one ends: what the server made of the wish. A driver
+        that is told another time sets it, from any thread."""
+        self._state = SessionState.SUSPENDED
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._connected = asyncio.Event()
+
     @property
-    def state(self) -> SessionState: ...
+    def state(self) -> SessionState:
+        return self._state
 
     @property
     def default_timeout(self) -> float:
         """Seconds; the time-out of the session, as asked for, and of every call that names none."""
-        ...
-
-    @property
-    def expires_after(self) -> float:
-        """Seconds without a word after which a session like this one ends: what the server made of the wish."""
-        ...
+        return self._default_timeout
 
     def add_listener(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
         """Call `listener` on the event loop with every change, none left out; returns its removal."""
-        ...
+        self._listeners.append(listener)
+
+        def remove() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return remove
+
+    def move(self, state: SessionState) -> None:
+        """Take a new state and tell everybody."""
+        if state is self._state or self._state is SessionState.CLOSED:
+            return
+        self._state = state
+        if state is SessionState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        for listener in list(self._listeners):
+            try:
+                listener(state)
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a metadata session listener failed", "exception": error}
+                )
+
+    async def wait_connected(self) -> None:
+        """Until the state is CONNECTED; the caller bounds the wait."""
+        await self._connected.wait()
 
 
 class MetadataService(Protocol):

@@ -30,12 +30,11 @@ from bookie_protocol.errors import (
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.processes import this_process
-from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
-    DriverSession,
     Node,
     NodeStat,
     Watch,
@@ -87,7 +86,7 @@ class EmbeddedTree:
 
     def __init__(self, transport: Transport, timeout: float) -> None:
         self._transport = transport
-        self._session = DriverSession(timeout)
+        self._session = Session(timeout)
         self._identity = messages.SessionRequest()
         self._watches: dict[int, Watch] = {}
         self._watch_ids = itertools.count(1)
@@ -98,7 +97,7 @@ class EmbeddedTree:
         self._in_doubt = asyncio.Event()  # the event stream broke: renew now, the session may have ended
 
     @property
-    def session(self) -> DriverSession:
+    def session(self) -> Session:
         return self._session
 
     @property

@@ -1,4 +1,4 @@
-"""The tree of versioned nodes that a driver offers, in ZooKeeper's terms, and the session that every driver hands out.
+"""The tree of versioned nodes that a driver offers, in ZooKeeper's terms.
 
 Invariants
 - A node has bytes, a data version (0 when created, +1 with each write) and a child version that grows with
@@ -8,21 +8,18 @@ Invariants
   reason (a lost connection): whoever watches reads again.
 - `ConnectionLost` means: not answered, worth another try. Any other `MetadataUnavailable` is final for this
   call.
-- A session's listeners hear every change of state, in order, and nothing twice in a row. One that raises is reported
-  to the loop's exception handler; the others still hear.
 
-Threads: event loop only; drivers hop before they call `DriverSession.move`.
+Threads: event loop only.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bookie_protocol.errors import MetadataError, MetadataUnavailable, SessionEnded
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
 
 Watch = Callable[[], None]
 
@@ -137,53 +134,3 @@ def check_session(path: str, wanted: int | None, now: int) -> None:
 def parent_of(path: str) -> str:
     """The path one level up."""
     return path.rpartition("/")[0] or "/"
-
-
-class DriverSession:
-    """Implements `Session`; `default_timeout` in seconds."""
-
-    def __init__(self, default_timeout: float) -> None:
-        self._default_timeout = default_timeout
-        self.expires_after = default_timeout
-        """A driver that is told another time sets it, from any thread."""
-        self._state = SessionState.SUSPENDED
-        self._listeners: list[Callable[[SessionState], None]] = []
-        self._connected = asyncio.Event()
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def default_timeout(self) -> float:
-        return self._default_timeout
-
-    def add_listener(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
-        self._listeners.append(listener)
-
-        def remove() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return remove
-
-    def move(self, state: SessionState) -> None:
-        """Take a new state and tell everybody."""
-        if state is self._state or self._state is SessionState.CLOSED:
-            return
-        self._state = state
-        if state is SessionState.CONNECTED:
-            self._connected.set()
-        else:
-            self._connected.clear()
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception as error:
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "a metadata session listener failed", "exception": error}
-                )
-
-    async def wait_connected(self) -> None:
-        """Until the state is CONNECTED; the caller bounds the wait."""
-        await self._connected.wait()

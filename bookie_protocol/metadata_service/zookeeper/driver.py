@@ -55,13 +55,12 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService, Session, SessionState
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
-    DriverSession,
     Node,
     NodeStat,
     Watch,
@@ -109,7 +108,7 @@ class ZooKeeperTree:
     ) -> None:
         self._hosts = hosts
         self._loop = asyncio.get_running_loop()
-        self._session = DriverSession(timeout)
+        self._session = Session(timeout)
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
@@ -120,7 +119,7 @@ class ZooKeeperTree:
         self._tell_loop = hop(self._loop, self._on_state)
 
     @property
-    def session(self) -> DriverSession:
+    def session(self) -> Session:
         return self._session
 
     @property

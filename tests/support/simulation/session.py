@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.interface import Session, SessionState
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
-    DriverSession,
     Node,
     NodeStat,
     Watch,
@@ -55,7 +54,7 @@ class VirtualTree:
         self._server = server
         self._loop = server.network.loop
         self.host = host
-        self.session = DriverSession(server.options.session_timeout)
+        self.session = Session(server.options.session_timeout)
         self.session_id = NO_SESSION
         self.seen = 0
         self._calls: dict[_Call, None] = {}

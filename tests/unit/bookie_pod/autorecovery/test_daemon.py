@@ -12,8 +12,7 @@ from bookie_pod.autorecovery import daemon as daemon_module
 from bookie_pod.autorecovery import supervision
 from bookie_pod.autorecovery.daemon import AutoRecovery
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
-from bookie_protocol.metadata_service.interface import SessionState
-from bookie_protocol.metadata_service.tree.nodes import DriverSession
+from bookie_protocol.metadata_service.interface import Session, SessionState
 from tests.support.until import until
 
 
@@ -27,8 +26,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def session() -> DriverSession:
-    made = DriverSession(0.01)
+async def session() -> Session:
+    made = Session(0.01)
     made.move(SessionState.CONNECTED)
     return made
 
@@ -68,7 +67,7 @@ async def part() -> Part:
 
 
 @pytest.fixture
-async def daemon(session: DriverSession, part: Part) -> AsyncIterator[AutoRecovery]:
+async def daemon(session: Session, part: Part) -> AsyncIterator[AutoRecovery]:
     made = AutoRecovery(session, {"auditor": part.run}, WorkerProgress(), watch_interval=0.01)
     await made.start()
     yield made
@@ -103,7 +102,7 @@ async def test_one_that_ends_by_itself_begins_again(daemon: AutoRecovery, part: 
     assert daemon.status().parts[0].last_error == "it ended by itself"
 
 
-async def test_it_begins_again_in_the_next_session(daemon: AutoRecovery, part: Part, session: DriverSession) -> None:
+async def test_it_begins_again_in_the_next_session(daemon: AutoRecovery, part: Part, session: Session) -> None:
     await until(lambda: part.running == 1)
     session.move(SessionState.EXPIRED)
     await until(lambda: part.running == 0)
@@ -115,7 +114,7 @@ async def test_it_begins_again_in_the_next_session(daemon: AutoRecovery, part: P
 
 
 async def test_a_short_loss_of_the_connection_disturbs_nobody(
-    daemon: AutoRecovery, part: Part, session: DriverSession
+    daemon: AutoRecovery, part: Part, session: Session
 ) -> None:
     await until(lambda: part.running == 1)
     session.move(SessionState.SUSPENDED)
@@ -125,7 +124,7 @@ async def test_a_short_loss_of_the_connection_disturbs_nobody(
 
 
 async def test_a_session_that_does_not_come_back_ends_the_watch(
-    daemon: AutoRecovery, part: Part, session: DriverSession
+    daemon: AutoRecovery, part: Part, session: Session
 ) -> None:
     watching = asyncio.create_task(daemon.watch())
     await until(lambda: part.running == 1)
@@ -136,7 +135,7 @@ async def test_a_session_that_does_not_come_back_ends_the_watch(
     assert "session with the metadata service is expired" in (daemon.complaint() or "")
 
 
-async def test_a_stuck_worker_is_told(session: DriverSession, part: Part) -> None:
+async def test_a_stuck_worker_is_told(session: Session, part: Part) -> None:
     progress = WorkerProgress()
     daemon = AutoRecovery(session, {"replication worker": part.run}, progress)
     await daemon.start()

@@ -17,9 +17,8 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     RegistrationFailed,
 )
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, Session, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
-from bookie_protocol.metadata_service.tree.nodes import DriverSession
 
 INFO = BookieServiceInfo(())
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
@@ -60,7 +59,7 @@ class Rig:
     def __init__(self) -> None:
         self.bookies = Registry()
         self.cluster = Cluster()
-        self.session = DriverSession(1.0)
+        self.session = Session(1.0)
         self.session.move(SessionState.CONNECTED)
         self.failures: list[RegistrationFailed] = []
         self.failed = asyncio.Event()

@@ -19,8 +19,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
 )
-from bookie_protocol.metadata_service.interface import LedgerRange, SessionState, Versioned
-from bookie_protocol.metadata_service.tree.nodes import DriverSession
+from bookie_protocol.metadata_service.interface import LedgerRange, Session, SessionState, Versioned
 
 BOOKIE = "b1:3181"
 
@@ -38,7 +37,7 @@ class Service:
         self.cluster = SimpleNamespace(instance_id=self._instance_id)
         self.ledgers = SimpleNamespace(read=self._read, read_each=self._read_each, ranges=self._ranges)
         self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
-        self.session = DriverSession(1.0)
+        self.session = Session(1.0)
         self.whole = True
 
     async def is_whole(self, ledger_id: int) -> bool:
