@@ -1,4 +1,7 @@
-"""What the JSON of the admin API is made of, and what a path answers.
+"""What the JSON of the admin API is made of, what a path answers, and how it tells errors.
+
+Podkeeper's own paths answer errors as problem details (RFC 9457): what a program acts on is the type, the detail is for
+people. Those of Apache BookKeeper answer one line of text, as Apache's do.
 
 Invariants
 - A member that is not known is ignored, so that newer pods may tell more. One that older pods did not tell has a
@@ -16,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from bookie_protocol.errors import ProtocolViolation
+from bookie_protocol.errors import NoCookie, NotDecommissioned, NotThere, ProtocolViolation
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -55,3 +58,42 @@ def decode(text: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolViolation(f"{error}: {text[:80]!r}") from error
+
+
+PROBLEM_TYPE: Final = "application/problem+json"
+BLANK: Final = "about:blank"
+"""Nothing more is known than what the status says."""
+_KINDS: Final[Mapping[str, type[NotThere]]] = {
+    "urn:podkeeper:problem:not-decommissioned": NotDecommissioned,
+    "urn:podkeeper:problem:no-cookie": NoCookie,
+}
+
+
+class Problem(Body, kw_only=True):
+    """Why a request was not carried out."""
+
+    type: str = BLANK
+    """What it is; `about:blank`: nothing more is known than what the status says."""
+    title: str = ""
+    """The same for people, in few words."""
+    status: int = 0
+    """The HTTP status."""
+    detail: str = ""
+    """What is wrong, of what, and what helps, in one line."""
+    refusal: str = ""
+    """Of `not-decommissioned`: why the last attempt ended that this bookie was asked for; empty: there was none."""
+
+
+def problem_of(status: int, title: str, detail: str, error: Exception | None = None) -> Problem:
+    """`error`: of which type it is told, where it has one."""
+    name = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), BLANK)
+    refusal = error.refusal if isinstance(error, NotDecommissioned) else ""
+    return Problem(type=name, title=title, status=status, detail=detail, refusal=refusal)
+
+
+def error_of(problem: Problem) -> NotThere | None:
+    """The error that a problem stands for; None: its type says nothing."""
+    kind = _KINDS.get(problem.type)
+    if kind is NotDecommissioned:
+        return NotDecommissioned(problem.detail, problem.refusal)
+    return kind(problem.detail) if kind is not None else None

@@ -27,8 +27,7 @@ import aiohttp
 import msgspec
 
 from bookie_protocol.addresses import is_loopback
-from bookie_protocol.admin_api.bodies import NOTHING, Body, Route, decode
-from bookie_protocol.admin_api.problems import PROBLEM_TYPE, Problem, error_of
+from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Route, decode, error_of
 from bookie_protocol.errors import (
     BadRequest,
     BookieTimeout,

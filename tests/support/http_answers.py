@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from jsonschema import Draft202012Validator
 
-from bookie_protocol.admin_api.problems import PROBLEM_TYPE
+from bookie_protocol.admin_api.bodies import PROBLEM_TYPE
 
 
 class HttpAnswer(NamedTuple):

@@ -15,8 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bookie_protocol.admin_api.bodies import plain
-from bookie_protocol.admin_api.problems import PROBLEM_TYPE, problem_of
+from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, plain, problem_of
 from bookie_protocol.errors import NoCookie, NotDecommissioned, NotThere
 from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 

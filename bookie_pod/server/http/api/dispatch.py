@@ -4,7 +4,7 @@ Invariants
 - Every request ends: after the operation's time-out with 504, a stream after `STREAM_S`.
 - At most `ADMIN_CALLS` requests of the admin API are under way; more are 503 at once. Probes and metrics do not count.
 - Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged. Paths
-  of Podkeeper's own answer it as a problem (`bookie_protocol.admin_api.problems`), Apache's as a text.
+  of Podkeeper's own answer it as a problem (`bookie_protocol.admin_api.bodies`), Apache's as a text.
 - Nothing is done for who lacks the role that the table names (`server.access`). Every operation that needs one which
   changes something stands in the audit trail, and so does every refusal.
 
@@ -33,8 +33,7 @@ from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE, Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
-from bookie_protocol.admin_api.bodies import plain
-from bookie_protocol.admin_api.problems import PROBLEM_TYPE, problem_of
+from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, plain, problem_of
 from bookie_protocol.errors import (
     BadRequest,
     CouldNotTell,

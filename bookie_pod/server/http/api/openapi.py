@@ -18,8 +18,7 @@ import msgspec
 from bookie_pod.config.document import field_texts
 from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE
 from bookie_pod.server.http.api.table import LONG_MAX, Group, Kind, Operation, Parameter, Resource
-from bookie_protocol.admin_api.bodies import Body
-from bookie_protocol.admin_api.problems import PROBLEM_TYPE, Problem
+from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, Body, Problem
 
 Schema = dict[str, Any]
 _PLACE: Final = "#/components/schemas/{name}"
