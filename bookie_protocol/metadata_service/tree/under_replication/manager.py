@@ -8,7 +8,7 @@ Sources: reference metadata layout, sections 10, 10.5 and 10.6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Final
@@ -25,8 +25,6 @@ from bookie_protocol.metadata_service.under_replication import (
     AuditorCheck,
     LedgerLock,
     LockHolder,
-    ReplicaPredicate,
-    UnderreplicatedLedger,
 )
 from bookie_protocol.metadata_service.versioned import Versioned
 
@@ -34,47 +32,15 @@ RECHECK_SECONDS: Final = 60.0
 """A worker that found nothing asks the service again after this long even if no watch told it to."""
 
 
-class UnderReplication:
+class UnderReplication(Marks):
     """The tree `underreplication`. `timeout` as in `interface`, where one may be given. `random`: the order in
     which work is looked for."""
 
     def __init__(self, base: UnderReplicationBase, random: Random | None = None) -> None:
-        self._marks = Marks(base)
+        super().__init__(base)
         self._locks = Locks(base, random)
-        self._base = base
-        self._tree = base.tree
         self._disable = f"{base.path}/{names.DISABLE}"
         self._delay = f"{base.path}/{names.LOST_BOOKIE_RECOVERY_DELAY}"
-
-    # --- marks ------------------------------------------------------------------------------------------------
-
-    async def mark(self, ledger_id: int, missing_replicas: Collection[str], *, ctime_ms: int | None) -> None:
-        """Mark a ledger; replicas join those of an existing mark, which stays as it is if it has them all.
-
-        `ctime_ms` None: the time is not recorded (`storeSystemTimeAsLedgerUnderreplicatedMarkTime=false`).
-        """
-        await self._marks.mark(ledger_id, missing_replicas, ctime_ms)
-
-    async def renew(self, ledger_id: int) -> bool:
-        """See that a mark outlives a repair under way, which may have looked too early; False: there is no mark."""
-        return await self._marks.renew(ledger_id)
-
-    async def count(self) -> int:
-        """How many ledgers are marked, without reading the marks: of many, those whose directories are there."""
-        return await self._marks.count()
-
-    async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
-        """The mark of a ledger; None: it is not marked."""
-        return await self._marks.read(ledger_id)
-
-    def list(self, predicate: ReplicaPredicate | None = None) -> AsyncIterator[UnderreplicatedLedger]:
-        """Every mark, in ascending order of ids, bounded in memory. Marks made or removed meanwhile may show; one that
-        is damaged says so, unless there is a predicate, which it cannot be asked for."""
-        return self._marks.list(predicate)
-
-    async def unmark(self, ledger_id: int) -> None:
-        """Remove a mark, whoever set it (the ledger was deleted). None is fine."""
-        await self._marks.unmark(ledger_id)
 
     # --- locks ------------------------------------------------------------------------------------------------
 
@@ -113,7 +79,7 @@ class UnderReplication:
         """Remove the mark unless it was renewed since, then the lock. With a lock that was given back nothing is done.
         `SessionEnded`: the lock had ended, and the mark stands."""
         if lock.mark_version is not None and self._locks.holds(lock):
-            await self._marks.remove(
+            await self._remove(
                 lock.ledger_id,
                 lock.mark_version,
                 created_ms=lock.mark_created_ms,

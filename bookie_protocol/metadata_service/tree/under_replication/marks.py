@@ -36,13 +36,17 @@ _MAX_ATTEMPTS: Final = 100
 
 
 class Marks:
-    """Makes, lists and removes marks."""
+    """Makes, lists and removes marks; `UnderReplication` without its locks and settings."""
 
     def __init__(self, base: UnderReplicationBase) -> None:
         self._base = base
         self._tree = base.tree
 
-    async def mark(self, ledger_id: int, missing_replicas: Collection[str], ctime_ms: int | None) -> None:
+    async def mark(self, ledger_id: int, missing_replicas: Collection[str], *, ctime_ms: int | None) -> None:
+        """Mark a ledger; replicas join those of an existing mark, which stays as it is if it has them all.
+
+        `ctime_ms` None: the time is not recorded (`storeSystemTimeAsLedgerUnderreplicatedMarkTime=false`).
+        """
         await self._base.prepare()
         path = self._base.mark(ledger_id)
         for _ in range(_MAX_ATTEMPTS):
@@ -58,7 +62,8 @@ class Marks:
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
     async def renew(self, ledger_id: int) -> bool:
-        """Give the mark another version, by writing what it says anew; False: it is gone."""
+        """See that a mark outlives a repair under way, which may have looked too early: it gets another version. False:
+        there is no mark."""
         path = self._base.mark(ledger_id)
         for _ in range(_MAX_ATTEMPTS):
             try:
@@ -72,7 +77,8 @@ class Marks:
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
     async def count(self) -> int:
-        """Few are looked at one by one: a directory may be left without its mark, and people wait for a zero."""
+        """How many ledgers are marked, without reading the marks. Few are looked at one by one: a directory may be left
+        without its mark, and people wait for a zero."""
         await self._base.cluster.require()
         count, first = 0, []
         async for ledger_id in self._ids(""):
@@ -84,13 +90,17 @@ class Marks:
         return sum([await self._tree.exists(self._base.mark(each)) is not None for each in first])
 
     async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
+        """The mark of a ledger; None: it is not marked."""
         node = await self._find(ledger_id)
         if node is None:
             await self._base.cluster.require()
             return None
         return formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
 
-    async def list(self, predicate: ReplicaPredicate | None) -> AsyncIterator[UnderreplicatedLedger]:
+    async def list(self, predicate: ReplicaPredicate | None = None) -> AsyncIterator[UnderreplicatedLedger]:
+        """Every mark, in ascending order of ids, bounded in memory. Marks made or removed meanwhile may show; one that
+        is damaged says so, unless there is a predicate, which it cannot be asked for."""
+
         async def read(ledger_id: int) -> UnderreplicatedLedger | None:
             node = await self._find(ledger_id)
             if node is None:
@@ -107,7 +117,7 @@ class Marks:
             if predicate is None or (found.damage is None and predicate(found.replicas)):
                 yield found
 
-    async def remove(
+    async def _remove(
         self,
         ledger_id: int,
         version: int,
@@ -132,7 +142,8 @@ class Marks:
         return True
 
     async def unmark(self, ledger_id: int) -> None:
-        await self.remove(ledger_id, ANY_VERSION)
+        """Remove a mark, whoever set it (the ledger was deleted). None is fine."""
+        await self._remove(ledger_id, ANY_VERSION)
 
     async def _find(self, ledger_id: int) -> Node | None:
         try:
