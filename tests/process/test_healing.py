@@ -12,11 +12,11 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import LedgerClosed, LedgerFenced
-from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed, read_every_replica
+from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed
 from tests.support.client_workload import Workload
 from tests.support.cluster_fixtures import all_writable
 from tests.support.hanging import hanging
-from tests.support.healing_rig import ENTRIES, PASSWORD, write_ledgers
+from tests.support.healing_rig import ENTRIES, PASSWORD, copies_are_whole, write_ledgers
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
@@ -81,7 +81,7 @@ async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, cli
             await load.progress(200)
             await healed(client, [victim])
             await load.progress(200)  # nobody fenced it
-        assert await read_every_replica(client, [*ids, load.ledger.ledger_id]) > len(ids) * ENTRIES
+        assert await copies_are_whole(client, [*ids, load.ledger.ledger_id]) > len(ids) * ENTRIES
         name = "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"
         assert one.metric(name) + two.metric(name) > 0
         for process in (one, two):
@@ -115,7 +115,7 @@ async def test_a_worker_ends_in_the_middle(cluster: ServeCluster, client: Client
                 await until(lambda: one.get("/readyz")[0] == 200 and one.get("/healthz")[0] == 200, 60)
                 await until(lambda: one.metric("replication_worker_RUNNING") == 1, 30)
             assert two.metric("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") >= 1
-    await read_every_replica(client, ids)
+    await copies_are_whole(client, ids)
 
 
 async def test_a_bookie_hangs_and_comes_back(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_bookie_hangs_and_comes_back(cluster: ServeCluster, client: Clie
         await one.ready()
         with cluster.paused([victim]):
             await healed(client, [victim])
-        await read_every_replica(client, ids)
+        await copies_are_whole(client, ids)
         assert one.get("/healthz")[0] == 200
 
 
@@ -147,7 +147,7 @@ async def test_a_bookie_comes_back_with_an_empty_disk(cluster: ServeCluster, cli
         await healed(client, [])
     for ledger_id in ids:
         assert victim in (await client.metadata(ledger_id)).last_ensemble
-    await read_every_replica(client, ids)
+    await copies_are_whole(client, ids)
 
 
 async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_
         for ledger_id in lost:
             metadata = await client.metadata(ledger_id)
             assert (metadata.last_ensemble, metadata.last_entry_id) == ((victim,), ENTRIES - 1)
-        await read_every_replica(client, sound)
+        await copies_are_whole(client, sound)
         # It was only away: its mark goes.
         await asyncio.to_thread(cluster.start, [victim])
         await healed(client, [])
-    await read_every_replica(client, [*sound, *single])
+    await copies_are_whole(client, [*sound, *single])
 
 
 async def test_an_open_ledger_whose_writer_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_an_open_ledger_whose_writer_is_gone(cluster: ServeCluster, client
         assert metadata.last_entry_id == ENTRIES - 1
         with pytest.raises((LedgerFenced, LedgerClosed)):
             await ledger.append(b"too late")
-    await read_every_replica(client, [ledger.ledger_id])
+    await copies_are_whole(client, [ledger.ledger_id])
 
 
 async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, client: Client) -> None:
@@ -208,7 +208,7 @@ async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, cl
     victim = (await client.metadata(ids[0])).last_ensemble[0]
     cluster.kill(victim)
     await healed(client, [victim])
-    await read_every_replica(client, ids)
+    await copies_are_whole(client, ids)
     name = (set(cluster.bookies) - {victim}).pop()
     assert await asyncio.to_thread(cluster.bookies[name].stop) == 0
 
@@ -239,7 +239,7 @@ async def test_two_bookies_of_three_are_gone(cluster: ServeCluster, client: Clie
                     await asyncio.sleep(0.05)
     metadata = await client.metadata(ledger.ledger_id)
     assert (metadata.is_closed, metadata.last_entry_id) == (True, ENTRIES - 1)
-    await read_every_replica(client, [*ids, ledger.ledger_id])
+    await copies_are_whole(client, [*ids, ledger.ledger_id])
 
 
 async def only_marked(client: Client, ledger_id: int, others: list[int], gone: Sequence[str]) -> bool:
@@ -266,4 +266,4 @@ async def test_the_metadata_service_goes_away_for_longer_than_sessions_last(
         cluster.kill(victim)
         await healed(client, [victim])
         assert one.stop() == 0
-    await read_every_replica(client, ids)
+    await copies_are_whole(client, ids)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.simulation.runner import run_seed
 
-SEEDS = range(15)
-HEALING_SEEDS = range(5)
+SEEDS = range(8)
+HEALING_SEEDS = range(3)
 _DIGESTS = "from tests.simulation.test_determinism import digests; print(*digests())"
 
 
