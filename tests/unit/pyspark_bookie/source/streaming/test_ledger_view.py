@@ -104,6 +104,11 @@ def test_a_ledger_that_appears_below_a_young_one_is_read():
     assert ledger_ranges(end, next_batch(late, end)) == [(6, 0, 3)]
 
 
+def test_the_watermark_stays_when_the_ledgers_below_it_are_deleted():
+    view = LedgersView([Extent(3, 4, 40, is_closed=False)])
+    assert next_batch(view, LedgersOffset(10, {3: 2})) == LedgersOffset(10, {3: 4})
+
+
 def test_latest_begins_behind_what_is_there():
     view = LedgersView(
         [Extent(1, 5, 50, is_closed=True), Extent(2, 7, 70, is_closed=False), Extent(3, 0, 0, is_closed=False)]
