@@ -53,7 +53,22 @@ async def _content(api: Api, name: str | None, everywhere: bool) -> list[dict[st
 
 
 def _as_json(content: list[dict[str, Any]]) -> str:
-    return json.dumps(content[0] if len(content) == 1 and "tasks" in content[0] else content, indent=2)
+    shown = _without_secrets(content)
+    return json.dumps(shown[0] if len(shown) == 1 and "tasks" in shown[0] else shown, indent=2)
+
+
+def _without_secrets(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Whole objects are shown, and a spec may hold passwords."""
+    from bookie_operator.plugin.redaction import Redactor
+
+    redactor = Redactor()
+    return [
+        {
+            "cluster": redactor.redacted(each["cluster"]),
+            **{kind: [redactor.redacted(one) for one in each[kind]] for kind in ("tasks", "jobs") if kind in each},
+        }
+        for each in content
+    ]
 
 
 def _as_text(content: list[dict[str, Any]]) -> RenderableType:
@@ -83,7 +98,7 @@ async def _watched(api: Api, name: str | None, everywhere: bool, output: str) ->
         if content != before:
             before = content
             if output == "json":
-                click.echo(json.dumps(content))
+                click.echo(json.dumps(_without_secrets(content)))
             else:
                 print_to_terminal(_as_text(content), "")
         await asyncio.sleep(_EVERY_S)
