@@ -76,7 +76,7 @@ class BookieSet:
 class CookieStore(Protocol):
     """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
 
-    async def create(self, bookie_id: str, data: bytes, *, timeout: float | None = None) -> int:
+    async def create(self, bookie_id: str, data: bytes, /, *, timeout: float | None = None) -> int:
         """Store a first cookie and return its version. `MetadataExists` if there is one."""
         ...
 
@@ -84,7 +84,7 @@ class CookieStore(Protocol):
         """`MetadataNotFound` if there is none."""
         ...
 
-    async def update(self, bookie_id: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+    async def update(self, bookie_id: str, data: bytes, version: int, /, *, timeout: float | None = None) -> int:
         """Replace and return the new version. `MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
@@ -92,7 +92,7 @@ class CookieStore(Protocol):
         """`MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
-    async def delete_this(self, bookie_id: str, cookie: Identity, *, timeout: float | None = None) -> None:
+    async def delete_this(self, bookie_id: str, cookie: Identity, /, *, timeout: float | None = None) -> None:
         """Delete this very cookie, none of a later bookie of the id, in the session in which it was read or not at all.
 
         `MetadataVersionConflict`: another one is stored. `MetadataNotFound`, `SessionEnded`.

@@ -64,35 +64,82 @@ class TreeManagedLedgers:
         return f"{self._root}/{check_name(name)}" if name else self._root
 
 
-class TreeCookies:
-    """Implements `CookieStore`."""
+class _Documents:
+    """Versioned nodes below one parent. `parents`: made, from the uppermost on, with the first node."""
 
-    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+    def __init__(self, tree: RetryingTree, cluster: TreeCluster, *parents: str) -> None:
         self._tree = tree
-        self._parent = f"{root}/{paths.COOKIES}"
         self._cluster = cluster
+        self._parents = parents
+        self._parent = parents[-1]
 
-    async def create(self, bookie_id: str, data: bytes, *, timeout: float | None = None) -> int:
-        path = f"{self._parent}/{bookie_id}"
+    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
+        path = self._path(name)
         try:
             await self._tree.create(path, data, timeout=timeout)
         except MetadataNotFound:
             await self._cluster.require(timeout=timeout)
-            await self._tree.ensure(self._parent, timeout=timeout)
+            for parent in self._parents:
+                await self._tree.ensure(parent, timeout=timeout)
             await self._tree.create(path, data, timeout=timeout)
         return 0
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
-        return await self._tree.read(f"{self._parent}/{bookie_id}", timeout=timeout)
+    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+        return await self._tree.set(self._path(name), data, version, timeout=timeout)
 
-    async def update(self, bookie_id: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
-        return await self._tree.set(f"{self._parent}/{bookie_id}", data, version, timeout=timeout)
+    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+        await self._tree.delete_this(self._path(name), record, timeout=timeout)
+
+    def _path(self, name: str) -> str:
+        return f"{self._parent}/{name}"
+
+
+class TreeCookies(_Documents):
+    """Implements `CookieStore`."""
+
+    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+        super().__init__(tree, cluster, f"{root}/{paths.COOKIES}")
+
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
+        return await self._tree.read(self._path(bookie_id), timeout=timeout)
 
     async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        await self._tree.delete(f"{self._parent}/{bookie_id}", version, timeout=timeout)
+        await self._tree.delete(self._path(bookie_id), version, timeout=timeout)
 
-    async def delete_this(self, bookie_id: str, cookie: Identity, *, timeout: float | None = None) -> None:
-        await self._tree.delete_this(f"{self._parent}/{bookie_id}", cookie, timeout=timeout)
+
+class TreeRecords(_Documents):
+    """Implements `RecordStore`."""
+
+    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster, kind: str) -> None:
+        top = f"{root}/{paths.PODKEEPER}"
+        super().__init__(tree, cluster, top, f"{top}/{check_kind(kind)}")
+
+    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
+        path = self._path(name)
+        await self._tree.sync(path, timeout=timeout)
+        return await self._tree.read(path, timeout=timeout)
+
+    async def delete(self, name: str, *, timeout: float | None = None) -> None:
+        await self._tree.delete(self._path(name), timeout=timeout)
+
+    async def names(self, *, timeout: float | None = None) -> frozenset[str]:
+        await self._tree.sync(self._parent, timeout=timeout)
+        try:
+            return frozenset((await self._tree.children(self._parent, timeout=timeout)).names)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            return frozenset()
+
+    def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
+        path = self._path(name)
+        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
+        return changes(
+            lambda watch: self._cluster.watched(path, watch),
+            lambda node: None if node is None else Versioned(node.data, node.stat.version),
+        )
+
+    def _path(self, name: str) -> str:
+        return super()._path(check_record(name))
 
 
 class TreeMetadataService:
@@ -140,57 +187,3 @@ class TreeMetadataService:
     async def close(self) -> None:
         await self.ledgers.close()
         await self.tree.close()
-
-
-class TreeRecords:
-    """Implements `RecordStore`."""
-
-    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster, kind: str) -> None:
-        self._tree = tree
-        self._cluster = cluster
-        self._top = f"{root}/{paths.PODKEEPER}"
-        self._parent = f"{self._top}/{check_kind(kind)}"
-
-    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
-        path = self._path(name)
-        try:
-            await self._tree.create(path, data, timeout=timeout)
-        except MetadataNotFound:
-            await self._cluster.require(timeout=timeout)
-            await self._tree.ensure(self._top, timeout=timeout)
-            await self._tree.ensure(self._parent, timeout=timeout)
-            await self._tree.create(path, data, timeout=timeout)
-        return 0
-
-    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
-        path = self._path(name)
-        await self._tree.sync(path, timeout=timeout)
-        return await self._tree.read(path, timeout=timeout)
-
-    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
-        return await self._tree.set(self._path(name), data, version, timeout=timeout)
-
-    async def delete(self, name: str, *, timeout: float | None = None) -> None:
-        await self._tree.delete(self._path(name), timeout=timeout)
-
-    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
-        await self._tree.delete_this(self._path(name), record, timeout=timeout)
-
-    async def names(self, *, timeout: float | None = None) -> frozenset[str]:
-        await self._tree.sync(self._parent, timeout=timeout)
-        try:
-            return frozenset((await self._tree.children(self._parent, timeout=timeout)).names)
-        except MetadataNotFound:
-            await self._cluster.require(timeout=timeout)
-            return frozenset()
-
-    def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
-        path = self._path(name)
-        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
-        return changes(
-            lambda watch: self._cluster.watched(path, watch),
-            lambda node: None if node is None else Versioned(node.data, node.stat.version),
-        )
-
-    def _path(self, name: str) -> str:
-        return f"{self._parent}/{check_record(name)}"
