@@ -7,7 +7,7 @@ import json
 
 import click
 
-from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES
 from bookie_protocol.errors import NotThere

@@ -11,13 +11,13 @@ import click
 
 from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to `cluster`
     autorecovery,
+    cluster,
     cookie,
     decommission,
     metadata,
     rename_bookie,
 )
 from bookie_pod.cli.cluster.decommission import AT_ONCE, RATE
-from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.confirm import confirmed
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_protocol.errors import (
     InvalidConfiguration,

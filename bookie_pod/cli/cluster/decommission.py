@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.options import AS_JSON
 from bookie_protocol.errors import InvalidConfiguration

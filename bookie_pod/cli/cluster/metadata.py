@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Connection
 from bookie_pod.cli.options import config_option, seconds
 from bookie_protocol.errors import (

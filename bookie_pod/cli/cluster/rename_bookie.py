@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
