@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.logs import find_log, space_of
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit

@@ -7,7 +7,7 @@ import re
 
 import click
 
-from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.place import Place, need_journals, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES

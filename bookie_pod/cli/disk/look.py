@@ -6,7 +6,7 @@ import re
 
 import click
 
-from bookie_pod.cli.disk.group import disk, print_json
+from bookie_pod.cli.disk import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES

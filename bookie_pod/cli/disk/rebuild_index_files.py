@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bookie_pod.cli.disk.group import UNCLEAN, disk, number, print_json
+from bookie_pod.cli.disk import UNCLEAN, disk, number, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.disk.rebuild import ACCEPT_DAMAGE, step_bytes
 from bookie_pod.cli.exit_codes import CommandExit

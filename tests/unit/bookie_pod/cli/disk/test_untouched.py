@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.cli.disk.group import disk as disk_group
+from bookie_pod.cli.disk import disk as disk_group
 from bookie_pod.cli.main import run
 from bookie_pod.storage.inspect.layout import DiskLayout
 from tests.support.stored_disks import golden_disk
