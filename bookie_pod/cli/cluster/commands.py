@@ -85,8 +85,8 @@ def placement(
     keys beside it), or without one of the client's own, rack-aware. Nothing is changed. The exit code is 10 if there is
     no such ensemble.
     """
-    from bookie_pod.cli.cluster.placement_run import DryRun, show_placement
     from bookie_pod.cli.cluster.recover_run import bookie_ids
+    from bookie_pod.cli.cluster.showing import DryRun, show_placement
 
     without = frozenset[str]().union(*map(bookie_ids, excluded))
     wanted = DryRun((ensemble, write_quorum, ack_quorum), without, seed)
@@ -158,7 +158,7 @@ def safety_check(connection: Connection, bookies: str, as_json: bool) -> int:
     code is 0 if it is safe, 10 if not.
     """
     from bookie_pod.cli.cluster.recover_run import bookie_ids
-    from bookie_pod.cli.cluster.safety_run import show_safety
+    from bookie_pod.cli.cluster.showing import show_safety
 
     ids = bookie_ids(bookies)
     return connection.run(lambda found: show_safety(found, ids, as_json=as_json))
@@ -172,7 +172,7 @@ def safety_check(connection: Connection, bookies: str, as_json: bool) -> int:
 def replicas(connection: Connection, ledger_id: int, everywhere: bool, as_json: bool) -> int:
     """Show what each bookie really holds of LEDGER, beside what it should. The exit code is 13 if entries are missing
     somewhere, 12 if some bookie could not tell."""
-    from bookie_pod.cli.cluster.safety_run import show_replicas
+    from bookie_pod.cli.cluster.showing import show_replicas
 
     return connection.run(lambda found: show_replicas(found, ledger_id, everywhere=everywhere, as_json=as_json))
 
@@ -185,7 +185,7 @@ def replicas(connection: Connection, ledger_id: int, everywhere: bool, as_json: 
 @connects
 def bookies(connection: Connection, wanted: tuple[str, ...], as_json: bool) -> None:
     """List the bookies: state, address, space."""
-    from bookie_pod.cli.cluster.state import show_bookies
+    from bookie_pod.cli.cluster.showing import show_bookies
 
     connection.run(lambda found: show_bookies(found, wanted, as_json=as_json))
 
@@ -196,7 +196,7 @@ def bookies(connection: Connection, wanted: tuple[str, ...], as_json: bool) -> N
 @connects
 def status(connection: Connection, ledgers: bool, as_json: bool) -> int:
     """Show the cluster in a few lines. The exit code is 12 if no bookie takes writes."""
-    from bookie_pod.cli.cluster.state import show_status
+    from bookie_pod.cli.cluster.showing import show_status
 
     return connection.run(lambda found: show_status(found, connection.uri(), count=ledgers, as_json=as_json))
 

@@ -13,7 +13,7 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_pod.cli.cluster.drain_view import while_restoring
-from bookie_pod.cli.cluster.safety_run import warn_of_strangers
+from bookie_pod.cli.cluster.showing import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import print_table, size_text

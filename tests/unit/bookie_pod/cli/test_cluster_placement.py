@@ -11,7 +11,7 @@ import pytest
 from bookie_client import Client, PlacementOptions
 from bookie_client.distribution import Quorums
 from bookie_client.placement.explain import explain_cluster
-from bookie_pod.cli.cluster.placement_run import DryRun, show_placement
+from bookie_pod.cli.cluster.showing import DryRun, show_placement
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.main import run
 from bookie_protocol.errors import BadRequest
