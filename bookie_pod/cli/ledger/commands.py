@@ -87,7 +87,7 @@ def create(connection: Connection, as_json: bool, **new: Any) -> None:
 
     It is closed because only the process that creates a ledger can write it: `bookie ledger write` does both.
     """
-    from bookie_pod.cli.ledger.writing import create_empty
+    from bookie_pod.cli.ledger.entries import create_empty
 
     made = _new_ledger(**new)
     ledger_id = connection.run(lambda cluster: create_empty(cluster, made))
@@ -105,7 +105,7 @@ def write(connection: Connection, file: str, format_: str, size: int, as_json: b
     Entries are written as they arrive. After an error or Ctrl-C the ledger is closed behind the last entry that was
     acknowledged; its id is in the message.
     """
-    from bookie_pod.cli.ledger.writing import Source, report, write_ledger
+    from bookie_pod.cli.ledger.entries import Source, report, write_ledger
 
     made = _new_ledger(**new)
     written = connection.run(lambda cluster: write_ledger(cluster, made, Source(file, format_, size)))
@@ -136,7 +136,7 @@ def read(
 
     A ledger that is not closed is read up to its last add confirmed as it is now.
     """
-    from bookie_pod.cli.ledger.reading import Reading, read_ledger
+    from bookie_pod.cli.ledger.entries import Reading, read_ledger
 
     reading = Reading(ledger_id, read_password(password_file), digest, format_, output)
     connection.run(lambda cluster: read_ledger(cluster, reading, first, last, recover=recover))
@@ -159,7 +159,7 @@ def tail(
     password_file: str | None,
 ) -> None:
     """Print the entries of LEDGER as they are confirmed, until it is closed or Ctrl-C."""
-    from bookie_pod.cli.ledger.reading import Reading, tail_ledger
+    from bookie_pod.cli.ledger.entries import Reading, tail_ledger
 
     reading = Reading(ledger_id, read_password(password_file), digest, format_, output)
     connection.run(lambda cluster: tail_ledger(cluster, reading, first))

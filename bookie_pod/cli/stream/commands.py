@@ -131,7 +131,7 @@ def append(
     Entries are appended as they arrive. Any other writer of the stream is fenced. After an error or Ctrl-C the stream
     ends behind the last entry that was acknowledged; how many there are is in the message.
     """
-    from bookie_pod.cli.ledger.writing import Source
+    from bookie_pod.cli.ledger.entries import Source
     from bookie_pod.cli.stream.writing import Appending, append_stream, report
 
     appending = Appending(

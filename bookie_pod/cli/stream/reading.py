@@ -9,7 +9,7 @@ from bookie_client.streams import Manifest, StreamPosition, Streams
 from bookie_client.streams.reader import From
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_streams import Output
-from bookie_pod.cli.ledger.reading import put_out
+from bookie_pod.cli.ledger.entries import put_out
 from bookie_pod.cli.progress import Bar
 
 

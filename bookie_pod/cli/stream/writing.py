@@ -16,7 +16,7 @@ from bookie_client.streams import StreamPosition, Streams, StreamWriter
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_formats import splitter
 from bookie_pod.cli.entry_streams import open_input, pieces, size_of
-from bookie_pod.cli.ledger.writing import MAX_ENTRY_BYTES, Source
+from bookie_pod.cli.ledger.entries import MAX_ENTRY_BYTES, Source
 from bookie_pod.cli.progress import Bar
 from bookie_protocol.errors import PodkeeperError
 

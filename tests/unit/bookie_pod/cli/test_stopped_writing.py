@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.cli.ledger import writing
+from bookie_pod.cli.ledger import entries
 from bookie_pod.cli.stream import writing as stream_writing
 
 
@@ -57,12 +57,12 @@ async def test_a_ledger_that_is_being_closed_is_closed_all_the_same(monkeypatch,
     async def create_writer(*arguments: object) -> SlowToClose:
         return handle
 
-    monkeypatch.setattr(writing, "create_writer", create_writer)
+    monkeypatch.setattr(entries, "create_writer", create_writer)
     (tmp_path / "input").touch()
     cluster: Any = SimpleNamespace(client=SimpleNamespace(context=None))
     new: Any = None
-    source = writing.Source(str(tmp_path / "input"), "lines", 1)
-    await stopped_while_it_closes(asyncio.create_task(writing.write_ledger(cluster, new, source)), handle)
+    source = entries.Source(str(tmp_path / "input"), "lines", 1)
+    await stopped_while_it_closes(asyncio.create_task(entries.write_ledger(cluster, new, source)), handle)
     assert capsys.readouterr().err == "bookie: stopped: ledger 7 holds the first 3 entries\n"
 
 
@@ -76,7 +76,7 @@ async def test_a_stream_that_is_being_closed_is_closed_all_the_same(monkeypatch,
     monkeypatch.setattr(stream_writing, "Streams", lambda *arguments, **options: streams)
     (tmp_path / "input").touch()
     cluster: Any = SimpleNamespace(client=None)
-    source = writing.Source(str(tmp_path / "input"), "lines", 1)
+    source = entries.Source(str(tmp_path / "input"), "lines", 1)
     appending = stream_writing.Appending("log", source, b"", create=False, take_over=True)
     await stopped_while_it_closes(asyncio.create_task(stream_writing.append_stream(cluster, appending)), handle)
     assert capsys.readouterr().err == "bookie: stopped: stream log has the first 0 entries of the input\n"

@@ -1,22 +1,74 @@
-"""Writing a ledger from a file or from standard input."""
+"""Reading, following and writing the entries of a ledger: to and from a file, or standard output and input."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import click
 
+from bookie_client.batches import Batches
+from bookie_client.reading.entry import LedgerEntry
 from bookie_client.writing.creation import NewLedger, create_writer
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.cli.connection import Cluster
-from bookie_pod.cli.entry_formats import splitter
-from bookie_pod.cli.entry_streams import open_input, pieces, size_of
+from bookie_pod.cli.entry_formats import encoder, splitter
+from bookie_pod.cli.entry_streams import Output, open_input, pieces, size_of
 from bookie_pod.cli.progress import Bar
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest, PodkeeperError
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read, and where it goes."""
+
+    ledger_id: int
+    password: bytes
+    digest: str
+    format: str
+    output: str
+
+
+async def read_ledger(cluster: Cluster, reading: Reading, first: int, last: int | None, *, recover: bool) -> None:
+    """Put out a range of entries. Raises as `Client.open` and `LedgerReader.entries` do."""
+    opening = cluster.client.open(
+        reading.ledger_id, password=reading.password, digest=DigestType[reading.digest], recover=recover
+    )
+    async with opening as ledger:
+        confirmed = ledger.last_add_confirmed
+        if last is None and first > confirmed + 1:
+            raise BadRequest(f"ledger {reading.ledger_id}: entry {first} is above the last add confirmed, {confirmed}")
+        end = confirmed if last is None else last
+        with Output(reading.output) as output, Bar("reading", max(0, end - first + 1)) as bar:
+            await put_out(ledger.entries(first, end), reading.format, output, bar)
+
+
+async def tail_ledger(cluster: Cluster, reading: Reading, first: int | None) -> None:
+    """Put out entries as they are confirmed, until the ledger is closed."""
+    opening = cluster.client.open(reading.ledger_id, password=reading.password, digest=DigestType[reading.digest])
+    async with opening as ledger:
+        start = ledger.last_add_confirmed + 1 if first is None else first
+        with Output(reading.output) as output:
+            await put_out(ledger.tail(start), reading.format, output, None)
+
+
+async def put_out(entries: AsyncIterator[LedgerEntry], format_: str, output: Output, bar: Bar | None) -> None:
+    """Put entries out as they come, in one of the output formats."""
+    encode = encoder(format_)
+    batches = Batches(entries, lambda entry: len(entry.payload))
+    try:
+        while batch := await batches.take():
+            await output.write(encode(batch))
+            if bar is not None:
+                bar.advance(len(batch))
+    finally:
+        await batches.close()
+
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """No input is collected beyond this; the client's own limit (`max_frame_size`) is smaller."""
