@@ -132,7 +132,7 @@ def append(
     ends behind the last entry that was acknowledged; how many there are is in the message.
     """
     from bookie_pod.cli.ledger.entries import Source
-    from bookie_pod.cli.stream.writing import Appending, append_stream, report
+    from bookie_pod.cli.stream.entries import Appending, append_stream, report
 
     appending = Appending(
         name, Source(file, format_, size), read_password(password_file), create=create_it, take_over=not no_take_over
@@ -160,7 +160,7 @@ def read(
     password_file: str | None,
 ) -> None:
     """Read STREAM, up to the last entry that is confirmed. Its writer is not disturbed."""
-    from bookie_pod.cli.stream.reading import StreamReading, read_stream
+    from bookie_pod.cli.stream.entries import StreamReading, read_stream
 
     reading = StreamReading(name, read_password(password_file), format_, output)
     connection.run(lambda cluster: read_stream(cluster, reading, start, to))
@@ -174,7 +174,7 @@ def read(
 @connects
 def tail(connection: Connection, name: str, start: str, output: str, format_: str, password_file: str | None) -> None:
     """Print the entries of STREAM as they are confirmed, until Ctrl-C."""
-    from bookie_pod.cli.stream.reading import StreamReading, tail_stream
+    from bookie_pod.cli.stream.entries import StreamReading, tail_stream
 
     reading = StreamReading(name, read_password(password_file), format_, output)
     connection.run(lambda cluster: tail_stream(cluster, reading, start))

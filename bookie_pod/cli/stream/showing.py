@@ -26,7 +26,7 @@ from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Stream
 from bookie_client.streams.model import AT_ONCE, StreamLedger
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
-from bookie_pod.cli.stream.reading import position
+from bookie_pod.cli.stream.entries import position
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.archive import KIND
 from bookie_protocol.digest import DigestType

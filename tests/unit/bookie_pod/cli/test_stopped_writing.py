@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookie_pod.cli.ledger import entries
-from bookie_pod.cli.stream import writing as stream_writing
+from bookie_pod.cli.stream import entries as stream_writing
 
 
 class SlowToClose:
