@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookie_pod.cli.ledger import entries
-from bookie_pod.cli.stream import entries as stream_writing
+from bookie_pod.cli.stream import entries as stream_entries
 
 
 class SlowToClose:
@@ -73,10 +73,10 @@ async def test_a_stream_that_is_being_closed_is_closed_all_the_same(monkeypatch,
         return "7:0"
 
     streams = SimpleNamespace(writer=lambda name, take_over: handle, end=end)
-    monkeypatch.setattr(stream_writing, "Streams", lambda *arguments, **options: streams)
+    monkeypatch.setattr(stream_entries, "Streams", lambda *arguments, **options: streams)
     (tmp_path / "input").touch()
     cluster: Any = SimpleNamespace(client=None)
     source = entries.Source(str(tmp_path / "input"), "lines", 1)
-    appending = stream_writing.Appending("log", source, b"", create=False, take_over=True)
-    await stopped_while_it_closes(asyncio.create_task(stream_writing.append_stream(cluster, appending)), handle)
+    appending = stream_entries.Appending("log", source, b"", create=False, take_over=True)
+    await stopped_while_it_closes(asyncio.create_task(stream_entries.append_stream(cluster, appending)), handle)
     assert capsys.readouterr().err == "bookie: stopped: stream log has the first 0 entries of the input\n"
