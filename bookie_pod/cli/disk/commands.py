@@ -11,16 +11,7 @@ from typing import Any
 import click
 
 from bookie_pod.cli.confirm import YES, confirmed
-from bookie_pod.cli.disk import (  # noqa: F401 - they add their commands to `disk`
-    disk,
-    index,
-    journal,
-    logs,
-    look,
-    print_json,
-    rebuild,
-    rebuild_index_files,
-)
+from bookie_pod.cli.disk import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
