@@ -1,13 +1,20 @@
 """Options that several commands share: the configuration file and the keys that flags set, the form of the output, the
-quorums of new ledgers."""
+quorums of new ledgers, passwords of ledgers, and whether a command asks before it removes something.
+
+Any user of the machine can read a process's arguments; so there is no option that takes a password itself.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final, TypeVar
 
 import click
+
+from bookie_protocol.errors import InvalidConfiguration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -146,3 +153,42 @@ def show_json(found: object) -> None:
     from bookie_protocol.admin_api.bodies import plain
 
     click.echo(json.dumps(plain(found)))
+
+
+YES: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def confirmed(command: str, does: str, question: str, *, unless: str = "--yes") -> bool:
+    """The user's answer. Raises `click.UsageError`, naming the command, what it `does` and the option that it asks
+    `unless` given, when nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{command} asks before it {does}, and there is no terminal: give {unless}")
+    return click.confirm(question, err=True)
+
+
+PASSWORD_VARIABLE: Final = "BOOKIE_LEDGER_PASSWORD"
+MAX_BYTES: Final = 64 * 1024
+
+
+def password_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--password-file`; the command gets its path as `password_file` and calls `read_password`."""
+    return click.option(
+        "--password-file",
+        metavar="FILE",
+        help=f"File with the ledger's password; one newline at its end does not count. [environment: the password"
+        f" itself in {PASSWORD_VARIABLE}; default: empty]",
+    )(command)
+
+
+def read_password(path: str | None) -> bytes:
+    """The password. Raises `InvalidConfiguration` for a file that cannot be read."""
+    if path is None:
+        return os.environb.get(PASSWORD_VARIABLE.encode(), b"")
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidConfiguration(f"--password-file {path}: {error.strerror}") from error
+    if len(text) > MAX_BYTES:
+        raise InvalidConfiguration(f"--password-file {path}: larger than {MAX_BYTES} bytes")
+    return text.removesuffix(b"\n").removesuffix(b"\r")

@@ -7,8 +7,7 @@ from typing import Final
 import click
 
 from bookie_pod.cli.connection import Connection, connects
-from bookie_pod.cli.options import AS_JSON
-from bookie_pod.cli.passwords import password_option, read_password
+from bookie_pod.cli.options import AS_JSON, password_option, read_password
 
 _MIB: Final = 1024 * 1024
 

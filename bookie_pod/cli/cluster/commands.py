@@ -18,10 +18,9 @@ from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to 
     rename_bookie,
 )
 from bookie_pod.cli.cluster.decommission import AT_ONCE, RATE
-from bookie_pod.cli.confirm import confirmed
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON, config_option, overrides, quorum_options, set_option
+from bookie_pod.cli.options import AS_JSON, config_option, confirmed, overrides, quorum_options, set_option
 from bookie_protocol.errors import ExitCode, MetadataUnavailable, ServerStartFailed
 
 __all__ = ["cluster"]

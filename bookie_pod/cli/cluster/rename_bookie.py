@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bookie_pod.cli.cluster import cluster
-from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON
+from bookie_pod.cli.options import AS_JSON, YES, confirmed
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import is_valid_bookie_id
 

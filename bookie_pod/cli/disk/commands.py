@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.disk import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON_LINES
+from bookie_pod.cli.options import AS_JSON_LINES, YES, confirmed
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import is_valid_bookie_id
 

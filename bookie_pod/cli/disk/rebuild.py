@@ -15,8 +15,7 @@ import click
 from bookie_pod.cli.disk import UNCLEAN, disk, number, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON_LINES
-from bookie_pod.cli.passwords import PASSWORD_VARIABLE, password_option, read_password
+from bookie_pod.cli.options import AS_JSON_LINES, PASSWORD_VARIABLE, password_option, read_password
 from bookie_protocol.errors import BadRequest, NotThere
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON, combined, quorum_options
-from bookie_pod.cli.passwords import password_option, read_password
+from bookie_pod.cli.options import AS_JSON, YES, combined, confirmed, password_option, quorum_options, read_password
 
 if TYPE_CHECKING:
     from bookie_client.writing.creation import NewLedger

@@ -6,12 +6,10 @@ from typing import Any, Final
 
 import click
 
-from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.ledger.commands import DIGESTS, puts_entries_out, takes_entries
-from bookie_pod.cli.options import AS_JSON, combined, quorum_options
-from bookie_pod.cli.passwords import password_option, read_password
+from bookie_pod.cli.options import AS_JSON, YES, combined, confirmed, password_option, quorum_options, read_password
 
 _MIB: Final = 1024 * 1024
 _NAME: Final = click.argument("name", metavar="STREAM")

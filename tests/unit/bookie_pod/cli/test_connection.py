@@ -6,7 +6,7 @@ from bookie_client import ClientOptions
 from bookie_pod.cli.connection import Connection, client_options
 from bookie_pod.cli.exit_codes import exit_code_of
 from bookie_pod.cli.main import run
-from bookie_pod.cli.passwords import read_password
+from bookie_pod.cli.options import read_password
 from bookie_protocol.errors import (
     BookieUnavailable,
     InvalidConfiguration,
