@@ -86,14 +86,14 @@ def rebuild(
 
 
 def _watch(api: BlockingAdmin) -> list[RebuildProgress]:
-    from bookie_pod.cli.index_view import reached
+    from bookie_pod.cli.integrity_view import reached
     from bookie_pod.cli.progress import DirectoryBars
     from bookie_protocol.admin_api import integrity
 
     with DirectoryBars(in_bytes=True) as bars:
         while True:
             found = api.ask(integrity.REBUILD_STATUS)
-            bars.show(map(reached, found))
+            bars.show_rebuilds(map(reached, found))
             if not any(each.outcome == "running" for each in found):
                 return found
             time.sleep(POLL_S)
@@ -106,12 +106,12 @@ def _code(found: list[RebuildProgress]) -> int:
 
 
 def _show(found: list[RebuildProgress], *, as_json: bool) -> None:
-    from bookie_pod.cli.index_view import show
+    from bookie_pod.cli.integrity_view import show_rebuilds
 
     if as_json:
         show_json(found)
     else:
-        show(found)
+        show_rebuilds(found)
 
 
 @index.command()

@@ -167,7 +167,7 @@ def confirmed(command: str, does: str, question: str, *, unless: str = "--yes") 
 
 
 PASSWORD_VARIABLE: Final = "BOOKIE_LEDGER_PASSWORD"
-MAX_BYTES: Final = 64 * 1024
+MAX_PASSWORD_BYTES: Final = 64 * 1024
 
 
 def password_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,9 +186,9 @@ def read_password(path: str | None) -> bytes:
         return os.environb.get(PASSWORD_VARIABLE.encode(), b"")
     try:
         with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            text = file.read(MAX_PASSWORD_BYTES + 1)
     except OSError as error:
         raise InvalidConfiguration(f"--password-file {path}: {error.strerror}") from error
-    if len(text) > MAX_BYTES:
-        raise InvalidConfiguration(f"--password-file {path}: larger than {MAX_BYTES} bytes")
+    if len(text) > MAX_PASSWORD_BYTES:
+        raise InvalidConfiguration(f"--password-file {path}: larger than {MAX_PASSWORD_BYTES} bytes")
     return text.removesuffix(b"\n").removesuffix(b"\r")

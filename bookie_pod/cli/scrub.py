@@ -33,7 +33,7 @@ def scrub() -> None:
 @asks_bookie
 def status(api: BlockingAdmin, as_json: bool) -> None:
     """Show what the scrubber does and did."""
-    from bookie_pod.cli.scrub_view import show_status
+    from bookie_pod.cli.integrity_view import show_status
     from bookie_protocol.admin_api import integrity
 
     found = api.ask(integrity.SCRUB_STATUS)
@@ -50,8 +50,8 @@ def status(api: BlockingAdmin, as_json: bool) -> None:
 def run(api: BlockingAdmin, watch: bool, as_json: bool) -> int:
     """Begin a pass now, at the scrubber's pace (localScrubRateLimit, localScrubRateByBytes)."""
     from bookie_pod.cli.gc_view import reached
+    from bookie_pod.cli.integrity_view import show_status
     from bookie_pod.cli.progress import DirectoryBars
-    from bookie_pod.cli.scrub_view import show_status
     from bookie_protocol.admin_api import integrity
 
     before = _passes(api.ask(integrity.SCRUB_STATUS))
@@ -90,7 +90,7 @@ def _passes(found: ScrubStatus) -> list[tuple[int, int]]:
 @asks_bookie
 def damages(api: BlockingAdmin, as_json: bool) -> None:
     """List what is known to be damaged: refused to readers, and kept from garbage collection."""
-    from bookie_pod.cli.scrub_view import show_damages
+    from bookie_pod.cli.integrity_view import show_damages
     from bookie_protocol.admin_api import integrity
 
     found = api.ask(integrity.DAMAGES)
