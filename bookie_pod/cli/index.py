@@ -93,7 +93,7 @@ def _watch(api: BlockingAdmin) -> list[RebuildProgress]:
     with DirectoryBars(in_bytes=True) as bars:
         while True:
             found = api.ask(integrity.REBUILD_STATUS)
-            bars.show_rebuilds(map(reached, found))
+            bars.show(map(reached, found))
             if not any(each.outcome == "running" for each in found):
                 return found
             time.sleep(POLL_S)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from bookie_pod.cli.audited import audit_changes
-from bookie_pod.cli.bench.commands import bench
+from bookie_pod.cli.bench import bench
 from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk

@@ -1,4 +1,6 @@
-"""The command line of `bookie bench`."""
+"""`bookie bench`: how fast a cluster writes and reads, as a client sees it. The work is in `bench_load`; nothing heavy is
+loaded here.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def write(
     With --rate latency counts from the moment at which an entry was due, so that a stall shows in all entries that it
     held up.
     """
-    from bookie_pod.cli.bench.load import WriteLoad, run_writes, show
+    from bookie_pod.cli.bench_load import WriteLoad, run_writes, show
 
     load = WriteLoad(
         entries=entries,
@@ -105,7 +107,7 @@ def read(
 ) -> None:
     """Read entries of ledgers. Latency is that of one read of --batch entries; --batch 1 --random measures single
     reads."""
-    from bookie_pod.cli.bench.load import ReadLoad, run_reads, show
+    from bookie_pod.cli.bench_load import ReadLoad, run_reads, show
 
     load = ReadLoad(
         ledger_ids=ledger_ids,
