@@ -9,8 +9,11 @@ can act on is exactly one line on standard error.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
 
 import click
 
@@ -23,7 +26,6 @@ from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, Terminated, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.index import index
-from bookie_pod.cli.job import job
 from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import autorecovery, gateway, metadata_service, serve
@@ -31,7 +33,10 @@ from bookie_pod.cli.shell import shell
 from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream
 from bookie_pod.cli.trial import trial
-from bookie_protocol.errors import ExitCode, PodkeeperError
+from bookie_protocol.errors import ExitCode, InvalidConfiguration, PodkeeperError
+
+_JOBS: Final = "pyspark_bookie.jobs"
+_JOBS_NEED: Final = {"pyspark_bookie": "podkeeper", "pyspark": "pyspark", "pyarrow": "pyarrow"}
 
 
 @click.group(
@@ -54,6 +59,29 @@ def version() -> None:
     click.echo(f"podkeeper {installed_version('podkeeper')}")
 
 
+@cli.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+    epilog="Jobs and their arguments: docs/jobs.md.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def job(arguments: tuple[str, ...]) -> None:
+    """Run a job over many ledgers on Spark: offload, restore, audit, ...
+
+    `bookie job --help` lists them, `bookie job NAME --help` tells about one.
+    """
+    # The process becomes the job's, so that signals and exit codes are its own. This package does not import
+    # `pyspark_bookie`: jobs need Spark, bookies do not.
+    missing = [package for module, package in _JOBS_NEED.items() if find_spec(module) is None]
+    if missing:
+        raise InvalidConfiguration(
+            f"jobs need {' and '.join(missing)}: install podkeeper[spark] and Java 17, or use the image with Spark"
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", _JOBS, *arguments])
+
+
 cli.add_command(serve)
 cli.add_command(drain_clients)
 cli.add_command(autorecovery)
@@ -70,7 +98,6 @@ cli.add_command(trial)
 cli.add_command(gc)
 cli.add_command(scrub)
 cli.add_command(index)
-cli.add_command(job)
 cli.add_command(shell)
 audit_changes(cli)
 

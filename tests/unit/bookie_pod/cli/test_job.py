@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bookie_pod.cli import job as job_module
+from bookie_pod.cli import main as command_line
 from bookie_pod.cli.main import run
 
 
@@ -26,7 +26,7 @@ def test_the_list_of_jobs_and_the_exit_code_are_the_jobs_own() -> None:
 
 def test_arguments_are_passed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = []
-    monkeypatch.setattr(job_module.os, "execv", lambda *arguments: passed.append(arguments))
+    monkeypatch.setattr(command_line.os, "execv", lambda *arguments: passed.append(arguments))
     run(["job", "offload", "--all", "-h", "--target", "x y"])
     program = [sys.executable, "-m", "pyspark_bookie.jobs", "offload", "--all", "-h", "--target", "x y"]
     assert passed == [(sys.executable, program)]
@@ -35,7 +35,7 @@ def test_arguments_are_passed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_spark_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_module, "find_spec", lambda name: None if name == "pyspark" else object())
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None if name == "pyspark" else object())
     assert run(["job", "offload"]) == 1
     assert capsys.readouterr().err == (
         "bookie: jobs need pyspark: install podkeeper[spark] and Java 17, or use the image with Spark\n"
