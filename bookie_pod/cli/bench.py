@@ -1,5 +1,5 @@
-"""`bookie bench`: how fast a cluster writes and reads, as a client sees it. The work is in `bench_load`; nothing that is
-slow to load is loaded here.
+"""`bookie bench`: how fast a cluster writes and reads, as a client sees it. The work, which is slow to load, is in
+`bench_load`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery import daemon as daemon_module
-from bookie_pod.autorecovery import supervision
 from bookie_pod.autorecovery.daemon import AutoRecovery
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_protocol.metadata_service.interface import Session, SessionState
@@ -18,9 +17,9 @@ from tests.support.until import until
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(supervision, "LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(supervision, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(daemon_module, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(daemon_module, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(daemon_module, "PATIENCE_S", 0.2)
     monkeypatch.setattr(daemon_module, "SHORTEST_REOPEN_S", 0.1)
     monkeypatch.setattr(daemon_module, "STUCK_S", 0.2)
 
