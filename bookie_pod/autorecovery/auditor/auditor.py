@@ -15,8 +15,8 @@ Invariants
   that overlap for a moment do no harm, because marking twice is marking once.
 - What must survive a change of auditor is stored: marks, the recovery delay, times of loss, cursors of checks.
 
-Event loop only. `service` and `client` are open, and stay open. The values of `Levels` may be read on
-any thread.
+Event loop only. `service` and `client` are open, and stay open. The values of `Levels` and `DecommissionLevels` may be
+read on any thread.
 
 Source: reference auto-recovery, sections 1 to 5; reference metadata layout, section 10.7.
 """
@@ -35,10 +35,11 @@ import structlog
 from bookie_client.client import Client
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources, Term, sources_of
-from bookie_pod.autorecovery.decommission.levels import DecommissionLevels
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord
+from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
-from bookie_protocol.errors import MetadataError
+from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.under_replication.election import Auditorship
 
@@ -205,3 +206,62 @@ class Levels:
             return
         self.marked = float(await self._service.under_replication.count())
         self._count_at = loop.time() + SHARE * (loop.time() - began)
+
+
+class DecommissionLevels:
+    """How far the decommissions under way are, from their records, which the auditor reads now and then. `run` until
+    cancelled. All levels are NaN where `is_auditor` is false, and while nobody can tell."""
+
+    def __init__(self, service: MetadataService, is_auditor: Callable[[], bool]) -> None:
+        self._store = DecommissionStore(service)
+        self._is_auditor = is_auditor
+        self._damaged: frozenset[str] = frozenset()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.under_way = math.nan
+        """Bookies that are being decommissioned."""
+        self.ledgers_left = math.nan
+        """Ledgers that still name them, as far as they have been listed."""
+        self.bytes_left = math.nan
+        """Bytes to be copied of these; an estimate."""
+        self.blocked = math.nan
+        """Ledgers that cannot be drained at present."""
+        self.updated_ms = math.nan
+        """When the record was stored last that nobody has stored for longest, in ms since the epoch."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """One look."""
+        if not self._is_auditor():
+            self._forget()
+            return
+        try:
+            names = await self._store.bookies()
+            records = [record for name in sorted(names) if (record := await self._read(name)) is not None]
+        except MetadataError:
+            self._forget()
+            return
+        self._damaged &= names
+        progress = [record.progress for record in records]
+        self.under_way = float(len(records) + len(self._damaged))
+        self.ledgers_left = float(sum(each.ledgers_left for each in progress))
+        self.bytes_left = float(sum(each.bytes_left for each in progress))
+        self.blocked = float(sum(each.blocked for each in progress))
+        self.updated_ms = min((float(record.updated_ms) for record in records), default=math.nan)
+
+    async def _read(self, name: str) -> DecommissionRecord | None:
+        try:
+            found = await self._store.active(name)
+        except MetadataDamaged as error:
+            if name not in self._damaged:
+                _log.warning("decommission record", reason=str(error))
+            self._damaged |= {name}
+            return None
+        self._damaged -= {name}
+        return found.value if found is not None else None

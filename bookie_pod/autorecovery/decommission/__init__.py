@@ -12,7 +12,6 @@ claims                       who is about to name it: locks that were held and l
 ledger_drain, drain, moving  one ledger under its lock; many at once with a meter; through `FragmentReplicator` and
                              `recover_ledger`
 proof, undo                  who may delete the cookie; they meet at the cookie's version
-levels                       what the auditor's metrics tell of all that are under way
 
 The next step depends on the stored record alone, so any process may go on. A record is written before the first side
 effect; a proof belongs to the coordinator that made it, and one that takes over proves again; a record that is DONE

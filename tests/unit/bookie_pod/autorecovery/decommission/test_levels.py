@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.levels import DecommissionLevels
+from bookie_pod.autorecovery.auditor.auditor import DecommissionLevels
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, encode_record
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from tests.support.decommission_rig import Rig
