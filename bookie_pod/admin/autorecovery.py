@@ -33,8 +33,7 @@ from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfCluster
-    from bookie_pod.autorecovery.auditor.control import Recorded
-    from bookie_pod.autorecovery.auditor.runs import Finished, Running
+    from bookie_pod.autorecovery.auditor.runs import Finished, Recorded, Running
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.autorecovery.worker.progress import WorkerStatus
 
@@ -51,7 +50,7 @@ class AutoRecoveryView:
         return await self._marks.is_enabled()
 
     async def set_enabled(self, enabled: bool) -> None:
-        from bookie_pod.autorecovery.auditor.control import set_enabled
+        from bookie_pod.autorecovery.auditor.runs import set_enabled
 
         await set_enabled(self._metadata, enabled)
 
@@ -74,18 +73,17 @@ class AutoRecoveryView:
         await self._marks.set_lost_bookie_recovery_delay(seconds)
 
     async def trigger_audit(self) -> None:
-        from bookie_pod.autorecovery.auditor.control import trigger_audit
+        from bookie_pod.autorecovery.auditor.runs import trigger_audit
 
         await trigger_audit(self._metadata)
 
     async def checks(self) -> Sequence[CheckSummary]:
-        from bookie_pod.autorecovery.auditor.control import recorded_checks
+        from bookie_pod.autorecovery.auditor.runs import recorded_checks
 
         return [_summary(recorded) for recorded in await recorded_checks(self._metadata)]
 
     async def force_checks(self, checks: Sequence[CheckName]) -> None:
-        from bookie_pod.autorecovery.auditor.control import force_checks
-        from bookie_pod.autorecovery.auditor.runs import Check
+        from bookie_pod.autorecovery.auditor.runs import Check, force_checks
 
         await force_checks(self._metadata, [Check(name) for name in checks])
 

@@ -13,8 +13,7 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_pod.autorecovery.auditor.auditor import Auditor
-from bookie_pod.autorecovery.auditor.control import force_checks
-from bookie_pod.autorecovery.auditor.runs import Check, Finished
+from bookie_pod.autorecovery.auditor.runs import Check, Finished, force_checks
 from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments

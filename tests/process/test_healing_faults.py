@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client import Client, ClientOptions
-from bookie_pod.autorecovery.auditor.control import recorded_checks
-from bookie_pod.autorecovery.auditor.runs import Check, Finished
+from bookie_pod.autorecovery.auditor.runs import Check, Finished, recorded_checks
 from tests.support.auto_recovery import AutoRecoveryProcess, healed
 from tests.support.client_workload import Workload
 from tests.support.cluster_fixtures import all_writable

@@ -10,7 +10,7 @@ withdrawals                     takes marks back when the bookies they name are 
 periodic, sweep                 when a check is due; a pass with second looks and a cursor that another auditor takes
                                 up
 ledgers_check, replicas_check, placement_check  what is looked at; counting copies against striping
-runs, control                   records of kind `auditor`, what operators ask for
+runs                            records of kind `auditor`, and what operators ask for
 
 - A copy is marked missing when its bookie has been registered nowhere for longer than the delay, or when the bookie
   itself said so twice. A bookie that does not answer is counted, and never marked. While nobody at all is registered,

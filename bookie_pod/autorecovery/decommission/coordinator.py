@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.logs import get_logger
-from bookie_pod.autorecovery.auditor.control import trigger_audit
+from bookie_pod.autorecovery.auditor.runs import trigger_audit
 from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.cookies import refuse_renamed
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all

@@ -39,7 +39,7 @@ def disable(connection: Connection) -> None:
 
 def _set(connection: Connection, enabled: bool) -> None:
     async def work(found: Cluster) -> None:
-        from bookie_pod.autorecovery.auditor.control import set_enabled
+        from bookie_pod.autorecovery.auditor.runs import set_enabled
 
         await set_enabled(found.service, enabled)
 
@@ -81,7 +81,7 @@ def trigger_audit(connection: Connection) -> None:
     """Have the auditor mark, now, the ledgers of bookies that are absent, whatever the delay."""
 
     async def work(found: Cluster) -> str:
-        from bookie_pod.autorecovery.auditor.control import trigger_audit
+        from bookie_pod.autorecovery.auditor.runs import trigger_audit
 
         return await trigger_audit(found.service)
 
@@ -155,8 +155,7 @@ def force_auditor_checks(connection: Connection, ledgers: bool, placement: bool,
     names = [name for name, chosen in wanted.items() if chosen]
 
     async def work(found: Cluster) -> None:
-        from bookie_pod.autorecovery.auditor.control import force_checks
-        from bookie_pod.autorecovery.auditor.runs import Check
+        from bookie_pod.autorecovery.auditor.runs import Check, force_checks
 
         await force_checks(found.service, [Check(name) for name in names])
 

@@ -11,8 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bookie_pod.autorecovery.auditor.control import Recorded, recorded_checks
-from bookie_pod.autorecovery.auditor.runs import AuditRecords
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, Recorded, recorded_checks
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table

@@ -36,8 +36,7 @@ from bookie_client import (
     PlacementOptions,
 )
 from bookie_client.reading.maintenance import replicas
-from bookie_pod.autorecovery.auditor.control import force_checks
-from bookie_pod.autorecovery.auditor.runs import Check
+from bookie_pod.autorecovery.auditor.runs import Check, force_checks
 from bookie_protocol.errors import DigestMismatch, LedgerFenced, NotThere, PodkeeperError
 
 PASSWORD = b"workload"

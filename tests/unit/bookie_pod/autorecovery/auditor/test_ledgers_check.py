@@ -8,8 +8,16 @@ import pytest
 
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.auditor.auditor import Auditor
-from bookie_pod.autorecovery.auditor.control import force_checks, recorded_checks, set_enabled
-from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Running, Runs
+from bookie_pod.autorecovery.auditor.runs import (
+    AuditRecords,
+    Check,
+    Finished,
+    Running,
+    Runs,
+    force_checks,
+    recorded_checks,
+    set_enabled,
+)
 from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import AuditorCheck

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bookie_pod.autorecovery.auditor import membership
-from bookie_pod.autorecovery.auditor.control import set_enabled, trigger_audit
 from bookie_pod.autorecovery.auditor.lost_bookies import Registrations
+from bookie_pod.autorecovery.auditor.runs import set_enabled, trigger_audit
 from bookie_protocol.errors import Refused
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
