@@ -35,7 +35,7 @@ from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
 if TYPE_CHECKING:
     from bookie_client.replication.replica_listing import BookieReplicas, EntryRuns, LedgerReplicas
     from bookie_client.replication.safety import SafetyReport
-    from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+    from bookie_pod.autorecovery.decommission.drain import DrainOptions
     from bookie_pod.autorecovery.decommission.moving import ClientMover
     from bookie_pod.autorecovery.decommission.plan import DecommissionPlan
     from bookie_pod.autorecovery.decommission.presence import BookieAdmin
@@ -227,7 +227,7 @@ class Decommissions:
         return ClientMover(client, replication_options(self._config.auto_recovery))
 
     def _drain_options(self) -> DrainOptions:
-        from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+        from bookie_pod.autorecovery.decommission.drain import DrainOptions
 
         config = self._config.auto_recovery
         return DrainOptions(config.ledgers_at_once, config.open_ledger_grace_period_ms / 1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.autorecovery import locks
-from bookie_pod.autorecovery.decommission import ledger_drain
+from bookie_pod.autorecovery.decommission import drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
@@ -61,7 +61,7 @@ async def check_cookie(rig: Rig) -> None:
 def nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies gives no locks back, and none of its tasks goes on."""
     monkeypatch.setattr(locks, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(ledger_drain, "STOP_SECONDS", 0.001)
+    monkeypatch.setattr(drain, "STOP_SECONDS", 0.001)
 
 
 async def requests_of_a_whole_run(folder: Path) -> int:

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from bookie_pod.admin.routes import CLUSTER
-from bookie_pod.autorecovery.decommission import ledger_drain
+from bookie_pod.autorecovery.decommission import drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.cli.main import cli
 from tests.support.command_lines import resolve
@@ -53,7 +53,7 @@ def test_calls_are_served(line: str) -> None:
 
 
 def test_reasons_are_given_in_these_words() -> None:
-    source = " ".join(inspect.getsource(ledger_drain).split())
+    source = " ".join(inspect.getsource(drain).split())
     rows = [row for row in PAGE.splitlines() if row.startswith("| `")]
     quoted = [text for row in rows for text in re.findall(r"^\| `([^`]+)`", row)]
     reasons = [text for text in quoted if text not in {phase.value for phase in Phase}]

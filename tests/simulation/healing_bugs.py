@@ -18,9 +18,9 @@ from bookie_client.replication.exchange import NewCopies
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
-from bookie_pod.autorecovery.decommission import coordinator, ledger_drain, recover, store, survey, undo
+from bookie_pod.autorecovery.decommission import coordinator, drain, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.claims import Claims
-from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
+from bookie_pod.autorecovery.decommission.drain import LedgerDrain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
@@ -276,7 +276,7 @@ def _go_on_after_the_session_of_the_lock(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setattr(RetryingTree, "set", write)
-    patch.setattr(ledger_drain, "while_session", whatever_becomes_of_it)
+    patch.setattr(drain, "while_session", whatever_becomes_of_it)
     patch.setattr(NewCopies, "check", is_there)
 
 

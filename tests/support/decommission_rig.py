@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
 from bookie_pod.node.identity.leaving import is_under_way

@@ -9,7 +9,7 @@ presence                     registration now and in between (`Vigil`), read-onl
 survey                       what names a bookie: full listing, uncached, complete or an error
 claims                       who is about to name it: locks that were held and ledgers IN_RECOVERY when it stopped
                              being a target
-ledger_drain, drain, moving  one ledger under its lock; many at once with a meter; through `FragmentReplicator` and
+drain, moving                ledgers, each under its lock, many at once with a meter; through `FragmentReplicator` and
                              `recover_ledger`
 proof, undo                  who may delete the cookie; they meet at the cookie's version
 

@@ -28,8 +28,15 @@ from bookie_client.logs import get_logger
 from bookie_pod.autorecovery.auditor.runs import trigger_audit
 from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.cookies import refuse_renamed
-from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, Passing, one_line
+from bookie_pod.autorecovery.decommission.drain import (
+    DrainMeter,
+    DrainOptions,
+    LedgerDrain,
+    LedgerMover,
+    Passing,
+    drain_all,
+    one_line,
+)
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
 from bookie_pod.autorecovery.decommission.proof import Proving, prove, remove_cookie
 from bookie_pod.autorecovery.decommission.state import (

@@ -1,19 +1,230 @@
-"""Drains many ledgers, several at once, and tells how far that is.
+"""Moves ledgers off a bookie, several at once: copies what each holds, then exchanges it in the metadata; and tells how
+far that is.
 
 Invariants
+- All work on a ledger is done under its lock of the under-replication tree, so replication workers, bookies' garbage
+  collection and other coordinators (Java's too) keep off it. The lock ends with its session, and so does the work; the
+  metadata are exchanged in that session or not at all.
+- Data first, metadata last. A ledger counts as drained only when metadata that were read afterwards do not name the
+  bookie.
+- A ledger that is still being written is recovered, which fences its writer, only after the grace period and only if
+  the bookie is still in its last ensemble then: a writer that appends leaves a read-only bookie by itself.
+- Whatever goes wrong with one ledger is told as that ledger's reason, and nothing is lost. Reasons that may be gone at
+  the next try are told apart (`Passing`): nobody gives a ledger up for them.
 - At most `ledgers_at_once` ledgers are in work; a ledger that is blocked does not hold up the others.
 - The meter holds numbers for the whole, and a reason for each blocked ledger, of which `SHOWN_BLOCKERS` are shown.
 
 Threads: event loop.
+
+Sources: reference auto-recovery, sections 6.3, 7 and 8; reference metadata layout, section 10.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker, DrainProgress
+from bookie_pod.autorecovery.locks import LockKeeper, while_session
+from bookie_protocol.errors import (
+    EntriesUnreadable,
+    MetadataExists,
+    MetadataNotFound,
+    NotEnoughBookies,
+    PodkeeperError,
+    RecoveryFailed,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+
+STOP_SECONDS: Final = 5.0
+LONGEST_REASON: Final = 400
+
+
+class Passing(str):
+    """A reason that another try may not meet any more."""
+
+
+class Locked(Passing):
+    """A reason: somebody else has the ledger's lock, so it is tried again."""
+
+
+_LASTING: Final = (EntriesUnreadable, NotEnoughBookies, RecoveryFailed)
+"""No copy, no place for one, no end that can be found."""
+
+
+class LedgerMover(Protocol):
+    """What draining needs of a client; `moving.ClientMover` is it."""
+
+    async def recover(self, ledger_id: int) -> None:
+        """Fence the writer and close the ledger. Raises what `bookie_client.replication.closing` raises."""
+        ...
+
+    async def move(
+        self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
+    ) -> str:
+        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata, in the
+        session that holds the ledger's lock.
+
+        Returns why something was left out; empty: nothing was. `progress` is told of bytes as they are copied. Raises
+        `PodkeeperError`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOptions:
+    """How to drain. Times in seconds."""
+
+    ledgers_at_once: int = 4
+    open_grace: float = 30.0
+    """`openLedgerRereplicationGracePeriod`: how long a writer may take to leave by itself."""
+    recover_open: bool = True
+    """False: wait for writers, however long that takes."""
+    retry_interval: float = 5.0
+    """Between two tries of a ledger that could not be drained."""
+    settle: float = 15.0
+    """From the moment when the bookie takes no new data to the proof: how long clients may take to hear of it, and then
+    to end a request that names it still (`zkTimeout`, 10 s unless somebody changed it)."""
+
+
+class LedgerDrain:
+    """Drains ledgers of some bookies; any number at once, but one ledger once. `close` in the end."""
+
+    def __init__(
+        self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: DrainOptions
+    ) -> None:
+        self._service = service
+        self._mover = mover
+        self._bookies = frozenset(bookies)
+        self._options = options
+        self._locks = LockKeeper(service.under_replication)
+        self._open_since: dict[int, float] = {}  # ledgers that are waited for: no more than name the bookies
+
+    async def close(self) -> None:
+        """Locks that could not be given back yet have `STOP_SECONDS`; then they end with the session."""
+        await self._locks.close(STOP_SECONDS)
+
+    async def drain(self, ledger_id: int, progress: Callable[[int], None]) -> str | None:
+        """One try: why the ledger, or its mark, still names a bookie; None: neither does. `progress` is told of bytes
+        as they are copied."""
+        marks = self._service.under_replication
+        try:
+            lock = await marks.lock(ledger_id)
+        except MetadataExists:
+            return await self._locked(ledger_id)
+        except PodkeeperError as error:
+            return reason_of(error)
+        try:
+            reason = await while_session(self._service.session, self._under_lock(lock, progress))
+            if reason is None:
+                self._open_since.pop(ledger_id, None)
+                if await self._mark_is_settled(lock):
+                    await self._locks.finish(lock)
+            return reason
+        except PodkeeperError as error:
+            return reason_of(error)
+        finally:
+            await self._locks.give_back(lock)
+
+    async def end_recovery(self, ledger_id: int) -> str | None:
+        """See that a ledger IN_RECOVERY comes to its end: by whoever recovers it, or after the grace period by us.
+
+        Why it has not yet; None: it is closed, or gone.
+        """
+        metadata = await self._read(ledger_id)
+        if metadata is None or metadata.is_closed:
+            return None
+        try:
+            lock = await self._service.under_replication.lock(ledger_id)
+        except MetadataExists:
+            return await self._locked(ledger_id)
+        except PodkeeperError as error:
+            return reason_of(error)
+        try:
+            found, reason = await while_session(self._service.session, self._see_to_the_writer(metadata))
+            return reason or (None if found.is_closed else Passing("it is recovered by somebody else"))
+        except PodkeeperError as error:
+            return reason_of(error)
+        finally:
+            await self._locks.give_back(lock)
+
+    async def _locked(self, ledger_id: int) -> Locked:
+        try:
+            holder = await self._service.under_replication.locked_by(ledger_id)
+        except PodkeeperError:
+            holder = None
+        return Locked(f"a replication worker on {holder or 'another machine'} works on it: it has the ledger's lock")
+
+    async def _under_lock(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
+        metadata = await self._read(lock.ledger_id)
+        if metadata is None or not self._names(metadata):
+            return await self._mark_of_others(lock, metadata)
+        reason = Passing("")
+        if self._is_being_written(metadata):
+            metadata, reason = await self._see_to_the_writer(metadata)
+        left_out = await self._mover.move(metadata, self._bookies, lock.session_id, progress)
+        found = await self._read(lock.ledger_id)
+        if found is not None and self._names(found):
+            return reason or left_out or Passing("its metadata changed meanwhile; it is tried again")
+        return await self._mark_of_others(lock, found)
+
+    async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Passing]:
+        """The metadata to go on with, and why the last segment has to wait."""
+        ledger_id, state = metadata.ledger_id, metadata.state.value
+        now = asyncio.get_running_loop().time()
+        left = self._open_since.setdefault(ledger_id, now) + self._options.open_grace - now
+        if not self._options.recover_open:
+            return metadata, Passing(f"{state}: waits for its writer to leave the bookie or to close the ledger")
+        if left > 0:
+            said = f"{state}: its writer has {left:.0f} s left to leave the bookie, then it is recovered"
+            return metadata, Passing(said)
+        await self._mover.recover(ledger_id)
+        return await self._read(ledger_id) or metadata, Passing("")
+
+    async def _mark_of_others(self, lock: LedgerLock, metadata: LedgerMetadata | None) -> str | None:
+        """Why the mark of a ledger that names no bookie of ours any more still has to name one."""
+        mark = await self._service.under_replication.read(lock.ledger_id) if lock.mark_version is not None else None
+        if metadata is None or mark is None or self._bookies.isdisjoint(mark.replicas):
+            return None
+        others = sorted(set(mark.replicas) - self._bookies)
+        said = f"its mark names {', '.join(others)} too: a replication worker has to restore it"
+        return Passing(said) if others else None
+
+    async def _mark_is_settled(self, lock: LedgerLock) -> bool:
+        """Whether the mark tells of nothing that is still to be done: of our bookies only, or of a deleted ledger."""
+        if lock.mark_version is None:
+            return False
+        mark = await self._service.under_replication.read(lock.ledger_id)
+        if mark is not None and mark.replicas and self._bookies.issuperset(mark.replicas):
+            return True
+        return await self._read(lock.ledger_id) is None
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._service.ledgers.read(ledger_id)).value
+        except MetadataNotFound:
+            return None
+
+    def _names(self, metadata: LedgerMetadata) -> bool:
+        return not self._bookies.isdisjoint(metadata.all_bookies())
+
+    def _is_being_written(self, metadata: LedgerMetadata) -> bool:
+        return not metadata.is_closed and not self._bookies.isdisjoint(metadata.last_ensemble)
+
+
+def reason_of(error: PodkeeperError) -> str:
+    """Why a ledger is left, by the error that its drain met."""
+    said = one_line(error)
+    return said if isinstance(error, _LASTING) else Passing(said)
+
+
+def one_line(error: PodkeeperError) -> str:
+    """What went wrong, for a person."""
+    return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
 
 
 class DrainMeter:

@@ -18,7 +18,7 @@ _LEAVES = "it is being drained"
 
 
 class ClientMover:
-    """Implements `ledger_drain.LedgerMover`."""
+    """Implements `drain.LedgerMover`."""
 
     def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
         self._client = client

@@ -12,7 +12,7 @@ import click
 from bookie_pod.admin.peers import bookie_admin
 from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
 from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin

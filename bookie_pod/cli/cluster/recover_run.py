@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from bookie_pod.autorecovery.copy_options import replication_options
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_pod.cli.cluster.drain_view import while_restoring

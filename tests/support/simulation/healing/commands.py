@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bookie_client.replication.replicator import ReplicationOptions
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_pod.autorecovery.decommission.state import Phase

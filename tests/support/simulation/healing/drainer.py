@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bookie_client.replication.replicator import ReplicationOptions
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, TakenOver
 from bookie_protocol.errors import PodkeeperError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from tests.support.simulation import scenario as plain
 from tests.support.simulation.healing.plan import HealingPlan

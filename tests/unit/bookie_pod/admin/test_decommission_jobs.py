@@ -12,7 +12,7 @@ import pytest
 
 from bookie_client.client import Client
 from bookie_pod.admin.decommission_jobs import Decommissions
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.config.load import load_config
 from bookie_protocol.admin_api.decommission import DecommissionState
