@@ -1,8 +1,11 @@
-"""Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration.
+"""Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration: how they
+reach bookies, and where they put ledgers and copies.
 
 A bookie's clients go by the bookie's own keys: frames of its size, and TLS with its certificate where bookies serve
-TLS; and by the keys that the reference has for clients, where they are set. For processes with a configuration; any
-thread.
+TLS; and by the keys that the reference has for clients, where they are set. Keys of placement that nobody set are left
+to the client's own defaults. For processes with a configuration; any thread.
+
+Source: reference client protocol, section 16.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from bookie_client.options import ClientOptions, TlsOptions
-from bookie_pod.config.model import BookieConfig
+from bookie_client.placement.java_keys import PLACEMENT_KEYS, placement_options
+from bookie_client.placement.options import PlacementOptions
+from bookie_pod.config.model import BookieConfig, effective
 from bookie_pod.config.sections.security import ENTRY_POINT, SASL_CLIENT, SHARED_TOKEN, AuthConfig, TlsConfig
 from bookie_protocol.auth.entry_points import CLIENT, make_provider
 from bookie_protocol.auth.sasl import AUDITOR_SECTION, JaasAuth
 from bookie_protocol.auth.shared_token import TokenAuth
+from bookie_protocol.errors import BadRequest, InvalidConfiguration
 from bookie_protocol.tls_stores import PEM
 from bookie_protocol.wire.auth import ClientAuthProvider
 
@@ -76,3 +82,20 @@ def tls_options(config: TlsConfig) -> TlsOptions | None:
         protocols=config.protocols,
         cipher_suites=config.cipher_suites,
     )
+
+
+def client_placement(config: BookieConfig, *, local_bookie: str | None = None) -> PlacementOptions:
+    """The options that the configuration's keys of placement describe.
+
+    `local_bookie`: the bookie of this process, for the policy that uses no other. `InvalidConfiguration`: an unknown
+    class, or keys that make no sense together.
+    """
+    texts = {
+        declared.name: text
+        for declared, text in effective(config)
+        if declared.name in PLACEMENT_KEYS and declared.name in config.set_keys
+    }
+    try:
+        return placement_options(texts, local_bookie=local_bookie)
+    except BadRequest as error:
+        raise InvalidConfiguration(str(error)) from error

@@ -28,8 +28,7 @@ from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions
-from bookie_pod.client_options import client_options
-from bookie_pod.client_placement import client_placement
+from bookie_pod.client_options import client_options, client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments

@@ -136,7 +136,7 @@ class Connection:
 
     def _placement(self) -> PlacementOptions:
         """What gateway and auto-recovery of this configuration go by. Raises `InvalidConfiguration`."""
-        from bookie_pod.client_placement import client_placement
+        from bookie_pod.client_options import client_placement
 
         config = self.configuration
         placement = client_placement(config)

@@ -20,8 +20,7 @@ from bookie_client import Client
 from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.writing.window import Window
 from bookie_pod.client_memory import MemoryGovernor
-from bookie_pod.client_options import client_options
-from bookie_pod.client_placement import client_placement
+from bookie_pod.client_options import client_options, client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.reading import LARGEST_WINDOW_BYTES
 from bookie_pod.gateway.service import GatewayParts, LedgerService

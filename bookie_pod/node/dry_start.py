@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bookie_pod.client_options import client_options
-from bookie_pod.client_placement import client_placement
+from bookie_pod.client_options import client_options, client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_bookie_id

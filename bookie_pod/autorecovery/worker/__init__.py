@@ -23,7 +23,7 @@ progress.py         what people are shown
 - A mark that stands already is renewed where its ledger is locked, so that it outlives the round of a worker that
   looked too early. A bookie counts as audited only if no ledger was skipped for it.
 - Copying has one throttle and one budget of bytes for all ledgers of a process. Placement keys of the configuration
-  count here, in the gateway and in commands (`bookie_pod.client_placement`).
+  count here, in the gateway and in commands (`bookie_pod.client_options`).
 - In a bookie nothing of this ends the bookie, and a complaint leaves `/healthz` at 200; in a process of its own it is
   503. A session that does not come back although new ones can be had ends that process with the exit code of an
   expired one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie_client.placement.options import PlacementOptions
-from bookie_pod.client_placement import client_placement
+from bookie_pod.client_options import client_placement
 from bookie_pod.config.load import load_config
 from bookie_protocol.errors import InvalidConfiguration
 

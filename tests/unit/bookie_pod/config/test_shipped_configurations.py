@@ -9,7 +9,7 @@ import pytest
 
 from bookie_client.placement.options import make_source
 from bookie_client.placement.sources import PulsarRacks
-from bookie_pod.client_placement import client_placement
+from bookie_pod.client_options import client_placement
 from bookie_pod.config.ignored import is_ignored
 from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig, all_keys
