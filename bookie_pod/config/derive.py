@@ -1,10 +1,14 @@
 """Defaults that depend on other keys, on the memory or on the processors.
 
+The reference implementation sizes its caches from the JVM's direct-memory limit. Here `memoryBudgetMb` takes that
+place; its default is half of what the container (or else the machine) has, and never more than 1024 MiB, so that an
+unconfigured bookie on a large machine does not grow caches that nobody asked for.
+
 Invariant: a key that somebody set is never changed, except `ledgerStorageClass` by the older switch that
 exists to change it, and `metadataServiceUri`, which older keys of a source with higher priority replace.
 
 Source: reference bookie behaviour, section 1; metadata layout page, section 2 (legacy service
-address). Pure functions but for the number of processors; any thread may call them.
+address). Pure functions but for the number of processors and a few small files of the kernel; any thread may call them.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from bookie_pod.config.memory import default_memory_budget_mb
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 
@@ -29,6 +32,13 @@ _FACTORY_LAYOUTS: Final = {
 ROOM_BESIDE_AN_ENTRY: Final = 64 * 1024
 """Bytes that a message of the gateway may have besides one entry of the largest size."""
 KNOWN_FACTORIES: Final = tuple(_FACTORY_LAYOUTS)
+LARGEST_DEFAULT_MB: Final = 1024
+SMALLEST_DEFAULT_MB: Final = 64
+_MIB: Final = 1024 * 1024
+_CGROUP_LIMITS: Final = (
+    "sys/fs/cgroup/memory.max",  # cgroup v2
+    "sys/fs/cgroup/memory/memory.limit_in_bytes",  # cgroup v1
+)
 
 
 def derive(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
@@ -147,3 +157,27 @@ def _compaction(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     if "useTransactionalCompaction" in ranks or not config.ledger_storage.entry_log_per_ledger:
         return config
     return replace(config, gc=replace(config.gc, transactional_compaction=False))
+
+
+def default_memory_budget_mb(root: str = "/") -> int:
+    """Half of the memory that this process may use in MiB, between 64 and 1024.
+
+    `root` is where the kernel's files are looked for.
+    """
+    half = _available_bytes(root) // 2 // _MIB
+    return max(SMALLEST_DEFAULT_MB, min(LARGEST_DEFAULT_MB, half))
+
+
+def _available_bytes(root: str) -> int:
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [limit for name in _CGROUP_LIMITS if (limit := _limit(os.path.join(root, name))) is not None]
+    return min([physical, *limits])
+
+
+def _limit(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read(64).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and int(text) > 0 else None  # "max" means no limit

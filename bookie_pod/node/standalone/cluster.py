@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from bookie_pod.config.memory import SMALLEST_DEFAULT_MB, default_memory_budget_mb
+from bookie_pod.config.derive import SMALLEST_DEFAULT_MB, default_memory_budget_mb
 from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
 from bookie_pod.node.identity.leaving import has_left
 from bookie_pod.node.standalone.bookie_process import BookieProcess, log_of, start_child

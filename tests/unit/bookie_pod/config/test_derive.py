@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.config.derive import default_memory_budget_mb
 from bookie_pod.config.load import load_config
-from bookie_pod.config.memory import default_memory_budget_mb
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 
