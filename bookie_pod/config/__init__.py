@@ -2,9 +2,9 @@
 
     properties.py   the file format                     keys.py      how a key is declared and its text read
     sections/       every key, by topic                 model.py     all sections together
-    ignored.py      Apache's keys without meaning here  derive.py    defaults computed from other keys
+    ignored.py      Apache's keys without meaning here  derive.py    defaults from other keys and the machine
     validate.py     rules between keys                  load.py      sources and their priority
-    memory.py       the memory budget                   document.py  docs/configuration.md
+    document.py     docs/configuration.md
 
 Everything is frozen once loaded; any thread may read.
 """

@@ -4,8 +4,7 @@
     appending.py  one Append call: batches in, acknowledgements out; bytes of appends under way, all calls together
     reading.py    Read and Tail: entries as responses of a bounded size
     writers.py    the writers that are kept between calls, and their end
-    messages.py   requests and metadata between protobuf and the client
-    status.py     errors as gRPC statuses
+    messages.py   requests, metadata and errors between gRPC and the client
     gateway.py    the whole, as the node starts and stops it
 
 It is a client of the cluster like any other: it knows nothing of the bookie whose process it shares, and reaches it
@@ -26,7 +25,7 @@ once the bookie serves and passes it to the gRPC server as a `GrpcService` (name
   auto-recovery shares).
 - Every writer ends with its ledger closed: by its client, with its call, when idle, or with the gateway
   (`writers.OpenWriters`). Only a metadata service that does not answer leaves one open, for a recovery.
-- Errors keep their names: `google.rpc.ErrorInfo.reason` in the status details; codes in `gateway.status`.
+- Errors keep their names: `google.rpc.ErrorInfo.reason` in the status details; codes in `gateway.messages`.
 - The port may have TLS, client certificates and tokens (`server.grpc.tls`). `server.access` decides for HTTP and gRPC
   who a caller is and which roles it has (`roles`); each route (`server.http.api.table`) and each call
   (`gateway.gateway.ROLES`) names the one that it needs, and `audit` has a line for each change and each refusal. The

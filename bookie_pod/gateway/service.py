@@ -31,9 +31,8 @@ from bookie_pod.callers import Call, current_call
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
-from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
+from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message, status_of
 from bookie_pod.gateway.reading import RESPONSES, BatchLimits, CountedResponse, responses, small_window, window
-from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
 from bookie_pod.roles import Role

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
 
-from bookie_pod.gateway.status import _CODES
+from bookie_pod.gateway.messages import _CODES
 from bookie_protocol.generate import ROOT
 
 PROTO = "bookie_protocol/ledger_service/ledger_service.proto"
