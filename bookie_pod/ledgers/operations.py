@@ -1,5 +1,9 @@
 """What a request does to a ledger: add, fence, explicit LAC, force. Wire-neutral.
 
+What the requests of one socket read hand to the journals gathers in lanes, one for each journal: journal records and
+answers of all adds of the read that belong to it, so that the journal acknowledges them as one batch and the connection
+writes their answers at once.
+
 Invariants
 - An entry is put into the write cache before its record is queued for the journal, and answered after the journal
   said so (with `journalWriteData` off: at once).
@@ -20,7 +24,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.index.ledger_data import check_storable
@@ -32,6 +35,28 @@ from bookie_protocol.keys import is_unknown_key
 
 Done = Callable[[BaseException | None], None]
 _LENGTH = struct.Struct(">I")
+
+
+class WriteLane:
+    """Records for one journal, and the answers to send when they are durable."""
+
+    __slots__ = ("answers", "counted", "data", "journal", "specials")
+
+    def __init__(self, journal: int) -> None:
+        self.journal = journal
+        self.specials: list[bytes] = []
+        """Ledger-key records: length prefix, body, ... They go into the journal before `data`, always."""
+        self.data: list[bytes] = []
+        """Data records: length prefix, entry, ... They stay out of the journal if `journalWriteData` is off."""
+        self.answers: list[bytes] = []
+        """Pieces of the answers, in the order of the adds."""
+        self.counted = 0
+        """Adds of this batch that count as in progress already, because they were admitted one by one."""
+
+    def clear(self) -> None:
+        """Start the next batch; the lists handed over before are never touched again."""
+        self.specials, self.data, self.answers = [], [], []
+        self.counted = 0
 
 
 class JournalAppender(Protocol):

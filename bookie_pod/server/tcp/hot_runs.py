@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bookie_pod.ledgers.lanes import WriteLane
+from bookie_pod.ledgers.operations import WriteLane
 from bookie_pod.ledgers.state import LAC_UNKNOWN, LedgerState
 from bookie_protocol.wire.add_frames import added_answers
 from bookie_protocol.wire.add_runs import AddRun

@@ -25,7 +25,7 @@ from bookie_protocol.wire.add_runs import SHORTEST_RUN, Echo, RunShape, take_add
 from bookie_protocol.wire.v2_layout import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
 
 if TYPE_CHECKING:
-    from bookie_pod.ledgers.lanes import WriteLane
+    from bookie_pod.ledgers.operations import WriteLane
     from bookie_pod.server.tcp.connection import Connection
 
 _HOT_ADD = struct.Struct(">II20sqQq")

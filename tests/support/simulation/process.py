@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_pod.ledgers.lanes import WriteLane
-from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.operations import LedgerOperations, WriteLane
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.node.recovery import ReplayIntoStorage
