@@ -19,8 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.ledgers.state import LAC_NONE, LedgerState
-from bookie_pod.ledgers.waiters import LacWaiter
+from bookie_pod.ledgers.state import LAC_NONE, LacWaiter, LedgerState
 from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN
-from bookie_pod.ledgers.waiters import LacWaiters
+from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN, LacWaiters
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.gc.fenced_deleted import REMEMBERED_S, FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord

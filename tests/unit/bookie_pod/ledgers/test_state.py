@@ -7,8 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.ledgers.state import LAC_UNKNOWN, LedgerState
-from bookie_pod.ledgers.waiters import LacWaiter
+from bookie_pod.ledgers.state import LAC_UNKNOWN, LacWaiter, LedgerState
 from tests.support.frames import KEY
 
 
