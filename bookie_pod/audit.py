@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bookie_pod.few_lines import FewLines
+from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized

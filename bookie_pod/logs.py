@@ -8,12 +8,15 @@ Invariants
 - An event is a short phrase that does not change, what varies is in fields.
 - Logging never raises: a reader that is gone, a full disk or a value that cannot be shown costs a line, not the thread
   that had something to say.
+- Lines that strangers can cause are few (`FewLines`): `MOST` in full in `PER_S` seconds, of all others their number.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
@@ -25,6 +28,8 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+MOST: Final = 20
+PER_S: Final = 60.0
 
 
 def configure(log_format: str = "json", level: str = "info", stream: TextIO | None = None) -> None:
@@ -97,3 +102,41 @@ class _ToStructlog(logging.Handler):
             method(record.getMessage(), **({"exc_info": record.exc_info} if record.exc_info else {}))
         except Exception:
             self.handleError(record)
+
+
+class FewLines:
+    """Lines of one kind that strangers can cause. Event loop only."""
+
+    def __init__(self, log: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._until = clock() + PER_S
+        self._written = 0
+        self._left_out = 0
+
+    def warning(self, event: str, **fields: object) -> None:
+        """A client did what it must not."""
+        if self._may_write():
+            self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """A request showed a fault of ours."""
+        if self._may_write():
+            self._log.error(event, **fields)
+
+    def look(self) -> None:
+        """To be called every now and then: say what was left out, once its time is over."""
+        if self._clock() >= self._until:
+            left_out, self._left_out = self._left_out, 0
+            self._written = 0
+            self._until = self._clock() + PER_S
+            if left_out:
+                self._log.warning("more lines of this kind were left out", lines=left_out, seconds=PER_S)
+
+    def _may_write(self) -> bool:
+        self.look()
+        if self._written >= MOST:
+            self._left_out += 1
+            return False
+        self._written += 1
+        return True

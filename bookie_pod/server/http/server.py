@@ -36,7 +36,7 @@ from bookie_pod.audit import Audit
 from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.descriptors import side_connections
-from bookie_pod.few_lines import FewLines
+from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
 from bookie_pod.server.http.api.context import Context, Workers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod import few_lines
+from bookie_pod import logs
 from bookie_pod.audit import MOST_KNOWN, Audit, append
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.roles import Caller, Role
@@ -38,27 +38,27 @@ def test_a_line_that_the_disk_took_in_part_ends_before_the_next(trail: Path) -> 
 def test_refusals_of_each_who_is_known_are_a_few_lines_a_minute(trail: Path) -> None:
     registry = Registry()
     audit = Audit("http", registry, str(trail))
-    for number in range(few_lines.MOST + 50):
+    for number in range(logs.MOST + 50):
         audit.refused(Caller("loud", "10.0.0.1", VIEWER), Role.ADMIN, "DELETE /x", "r")
         with pytest.raises(Unauthorized), audit.act(Caller("loud", "10.0.0.1", VIEWER), Role.WRITER, "PUT /x", "r"):
             raise Unauthorized("no")
-        assert number < few_lines.MOST // 2 or len(lines(trail)) == few_lines.MOST
+        assert number < logs.MOST // 2 or len(lines(trail)) == logs.MOST
     audit.refused(Caller("quiet", "10.0.0.2", VIEWER), Role.ADMIN, "DELETE /x", "r")
-    assert [each["who"] for each in lines(trail)] == ["loud"] * few_lines.MOST + ["quiet"]
-    assert f'outcome="refused"}} {2 * (few_lines.MOST + 50) + 1}' in registry.render()
+    assert [each["who"] for each in lines(trail)] == ["loud"] * logs.MOST + ["quiet"]
+    assert f'outcome="refused"}} {2 * (logs.MOST + 50) + 1}' in registry.render()
 
 
 def test_names_are_no_way_round_the_limit(trail: Path) -> None:
     audit = Audit("http", Registry(), str(trail))
     for number in range(5 * MOST_KNOWN):
         audit.refused(Caller(f"name {number}", "10.0.0.1", VIEWER), Role.ADMIN, "DELETE /x", "r")
-    assert len(lines(trail)) == MOST_KNOWN + few_lines.MOST
+    assert len(lines(trail)) == MOST_KNOWN + logs.MOST
 
 
 def test_what_was_left_out_is_told_with_whose_it_was(trail: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     audit = Audit("http", Registry(), str(trail))
     caller = Caller("loud", "10.0.0.1", VIEWER)
-    for _ in range(few_lines.MOST + 3):
+    for _ in range(logs.MOST + 3):
         audit.refused(caller, Role.ADMIN, "DELETE /x", "r")
     audit._refusals["loud"]._until = 0.0
     audit.refused(caller, Role.ADMIN, "DELETE /x", "r")

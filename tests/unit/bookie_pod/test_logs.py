@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from bookie_pod import logs
+from bookie_pod.logs import MOST, PER_S, FewLines
+from tests.support.clock import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +111,29 @@ def test_a_value_that_cannot_be_shown_costs_its_line_alone() -> None:
     first, second = stream.getvalue().splitlines()
     assert first == "error: something happened (its fields cannot be shown: RuntimeError)"
     assert json.loads(second)["event"] == "another thing"
+
+
+def test_a_few_lines_and_how_many_were_left_out() -> None:
+    clock = Clock()
+    lines = FewLines(structlog.get_logger(), clock=clock)
+    with capture_logs() as logs:
+        for number in range(1000):
+            (lines.warning if number % 2 else lines.error)("no frame", number=number)
+            lines.look()
+        assert [line["number"] for line in logs] == list(range(MOST))
+        clock.now += PER_S
+        lines.look()
+        lines.look()
+        lines.warning("no frame", number=1000)
+    assert logs[MOST]["lines"] == 1000 - MOST
+    assert logs[MOST + 1 :] == [{"event": "no frame", "number": 1000, "log_level": "warning"}]
+
+
+def test_nothing_is_said_where_nothing_was_left_out() -> None:
+    clock = Clock()
+    lines = FewLines(structlog.get_logger(), clock=clock)
+    with capture_logs() as logs:
+        lines.warning("no frame")
+        clock.now += PER_S
+        lines.look()
+    assert len(logs) == 1

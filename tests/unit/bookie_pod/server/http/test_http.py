@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
-from bookie_pod.few_lines import MOST
+from bookie_pod.logs import MOST
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
 from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http.api.context import Context, Workers
