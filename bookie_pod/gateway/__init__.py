@@ -21,7 +21,7 @@ once the bookie serves and passes it to the gRPC server as a `GrpcService` (name
   holds a client back is the writer's window, then `gatewayMaxPendingBytes` over all calls; then the stream is not
   read.
 - `node.processes.gateway` is the same without a bookie (`bookie gateway`): an interpreter of its own, probes and
-  metrics over HTTP, and an end when its session cannot be renewed (`node.processes.session_renewal`, which
+  metrics over HTTP, and an end when its session cannot be renewed (`node.processes.service`, which
   auto-recovery shares).
 - Every writer ends with its ledger closed: by its client, with its call, when idle, or with the gateway
   (`writers.OpenWriters`). Only a metadata service that does not answer leaves one open, for a recovery.

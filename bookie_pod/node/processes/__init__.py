@@ -4,5 +4,4 @@ bookie         from start to exit code                    service       what the
 gateway, auto_recovery, metadata_service
 until_signal   until it is told to stop                   watch         threads and tasks that others wait for
 background     tasks beside the process's work            memory        memory that is given back, and guarded
-session_renewal, descriptors, termination_log
 """

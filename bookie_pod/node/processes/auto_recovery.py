@@ -2,7 +2,7 @@
 
 Invariants
 - A session that expires is followed by another one, which the driver opens, and the work begins again in it. If none
-  can be had although others get one, the process ends (`session_renewal`): it is never alive and idle.
+  can be had although others get one, the process ends (`service`): it is never alive and idle.
 - The admin API serves what is about the cluster, and nothing that is about a bookie.
 - At its end locks and the vote are given back.
 
@@ -27,9 +27,8 @@ from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_host
-from bookie_pod.node.processes import session_renewal
-from bookie_pod.node.processes.service import ClusterProcess
-from bookie_pod.node.processes.session_renewal import SessionNotRenewed, others_get_sessions
+from bookie_pod.node.processes import service
+from bookie_pod.node.processes.service import ClusterProcess, SessionNotRenewed, others_get_sessions
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.node.processes.watch import PartEnded
 from bookie_pod.server.http.start import start_http
@@ -85,7 +84,7 @@ class AutoRecoveryProcess(ClusterProcess):
                 raise PartEnded(reason)
             if await others_get_sessions(self._config, self._metadata):
                 raise SessionNotRenewed(reason)
-            await asyncio.sleep(session_renewal.PROBE_PAUSE_S)
+            await asyncio.sleep(service.PROBE_PAUSE_S)
 
     def unhealthy_reason(self) -> str | None:
         return None if self._running is None else self._running.complaint()

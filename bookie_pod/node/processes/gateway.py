@@ -5,7 +5,7 @@ Beside a bookie it has an interpreter, and so a processor, to itself: both do mo
 Invariants
 - It is a client of the cluster like any other, and reaches every bookie over its port.
 - Its readiness is its own: whether the metadata service is there. No bookie's state is part of it.
-- If its session cannot be renewed, it ends, so that whatever supervises it starts it anew (`session_renewal`).
+- If its session cannot be renewed, it ends, so that whatever supervises it starts it anew (`service`).
 - HTTP serves probes and metrics only. At its end it takes no new calls, and closes ledgers that are being written.
 
 Threads: the main thread runs the event loop.
@@ -25,8 +25,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.node.processes.background import collect_cycles
 from bookie_pod.node.processes.memory import guard_memory
-from bookie_pod.node.processes.service import ClusterProcess
-from bookie_pod.node.processes.session_renewal import watch_session
+from bookie_pod.node.processes.service import ClusterProcess, watch_session
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.server.grpc.server import GrpcServer
 from bookie_pod.server.grpc.start import start_grpc

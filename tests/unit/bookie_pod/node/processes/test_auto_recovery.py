@@ -13,9 +13,9 @@ import pytest
 from bookie_pod.config.load import load_config
 from bookie_pod.node.identity.cookies import Cookie, format_cookie
 from bookie_pod.node.metadata import open_metadata
-from bookie_pod.node.processes import session_renewal
+from bookie_pod.node.processes import service as service_module
 from bookie_pod.node.processes.auto_recovery import AutoRecoveryProcess, name_of_process
-from bookie_pod.node.processes.session_renewal import SessionNotRenewed
+from bookie_pod.node.processes.service import SessionNotRenewed
 from bookie_pod.node.processes.watch import PartEnded
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -83,8 +83,8 @@ def process_with(monkeypatch: pytest.MonkeyPatch, service: Service, opened: Serv
             raise MetadataUnavailable("nobody answers")
         return opened
 
-    monkeypatch.setattr(session_renewal, "open_metadata", open_metadata)
-    monkeypatch.setattr(session_renewal, "PROBE_PAUSE_S", 0.01)
+    monkeypatch.setattr(service_module, "open_metadata", open_metadata)
+    monkeypatch.setattr(service_module, "PROBE_PAUSE_S", 0.01)
     process = AutoRecoveryProcess(load_config(environ={}, overrides={**QUIET, "metadataServiceUri": "zk://nowhere/l"}))
     process._metadata, process._running = service, Watched()  # type: ignore[assignment]
     return process

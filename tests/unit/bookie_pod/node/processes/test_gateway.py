@@ -18,7 +18,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.processes import gateway as gateway_process
 from bookie_pod.node.processes.gateway import GatewayProcess
-from bookie_pod.node.processes.session_renewal import SessionNotRenewed
+from bookie_pod.node.processes.service import SessionNotRenewed
 from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub

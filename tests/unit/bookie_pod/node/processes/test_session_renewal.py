@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from bookie_pod.config.load import load_config
-from bookie_pod.node.processes import session_renewal
-from bookie_pod.node.processes.session_renewal import PATIENCE_S, PROBE_PAUSE_S, SessionNotRenewed, watch_session
+from bookie_pod.node.processes import service
+from bookie_pod.node.processes.service import PATIENCE_S, PROBE_PAUSE_S, SessionNotRenewed, watch_session
 from bookie_protocol.errors import ExitCode, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from tests.support.virtual_loop import VirtualLoop
@@ -50,7 +50,7 @@ class Watch:
         self.takes_connections = True
         self.opened = 0
         self.told: SessionNotRenewed | None = None
-        monkeypatch.setattr(session_renewal, "open_metadata", self._open)
+        monkeypatch.setattr(service, "open_metadata", self._open)
 
     async def _open(self, config: object, uri: str) -> Service:
         if not self.takes_connections:
@@ -132,6 +132,6 @@ def test_a_session_that_came_back_meanwhile_stands(watch: Watch) -> None:
         return watch.another
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session_renewal, "open_metadata", open_metadata)
+        patched.setattr(service, "open_metadata", open_metadata)
         assert watch.ends_at() is None
     assert watch.another.closed == 1
