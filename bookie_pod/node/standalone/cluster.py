@@ -1,7 +1,7 @@
 """A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its own.
 
 Invariants
-- "Ready" is what clients see (`bookie_ready`); a cluster of which a part does not get there leaves nothing running.
+- "Ready" is what clients see (`wait_ready`); a cluster of which a part does not get there leaves nothing running.
 - Only processes started here are ever signalled (`bookie_process`).
 - Ports that this cluster chooses are nobody else's until it is stopped (`ReservedPorts`).
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
@@ -32,8 +32,7 @@ from typing import Final
 from bookie_pod.config.derive import SMALLEST_DEFAULT_MB, default_memory_budget_mb
 from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
 from bookie_pod.node.identity.leaving import has_left
-from bookie_pod.node.standalone.bookie_process import BookieProcess, log_of, start_child
-from bookie_pod.node.standalone.bookie_ready import LOOPBACK, wait_ready
+from bookie_pod.node.standalone.bookie_process import LOOPBACK, BookieProcess, log_of, start_child, wait_ready
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
