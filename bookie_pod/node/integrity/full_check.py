@@ -11,6 +11,8 @@ Invariants
 - The flag is cleared only after one whole walk over the metadata without a failure, and after a flush.
 - A ledger that the metadata service no longer has is done: garbage collection removes it.
 - A ledger that failed stays in limbo and is tried again.
+- A copy goes through the write cache and the journal like any add, so it is durable when it has been stored. At most
+  `BATCH_BYTES` are under way, and clients come first: where a cache is full or the journal is behind, copies wait.
 
 Threads: event loop; look-ups on threads.
 
@@ -27,18 +29,21 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bookie_pod.ledgers.operations import LedgerOperations, resolve
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.preboot import key_of, ledgers_of
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
-from bookie_protocol.errors import CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
+from bookie_protocol.entry import read_prefix
+from bookie_protocol.errors import BookieReadOnly, CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 if TYPE_CHECKING:
     from bookie_pod.node.integrity.replicas import Replicas
 
+BATCH_BYTES: Final = 1024 * 1024
+WAIT_S: Final = 0.02
 _log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 3.0
@@ -48,6 +53,57 @@ more fails for good."""
 RECOVERIES_AT_ONCE: Final = 20
 COPIES_AT_ONCE: Final = 3000
 """Missing entries that are looked up before they are copied."""
+
+
+class LocalCopies:
+    """Stores copies of entries here, as the adds of a recovery would be. `busy()`: clients wait for the disks.
+    `writable()`: the disks have room for adds of recovery."""
+
+    def __init__(self, operations: LedgerOperations, *, busy: Callable[[], bool], writable: Callable[[], bool]) -> None:
+        self._operations = operations
+        self._busy = busy
+        self._writable = writable
+        self._lanes = operations.lanes()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._nbytes = 0
+
+    async def store(self, ledger_id: int, key: bytes, entry_id: int, entry: bytes) -> None:
+        """Take one copy; it is durable after the next `settle`.
+
+        Raises BookieReadOnly, BadRequest, LedgerFenced (deleted meanwhile), Unauthorized, StorageFault.
+        """
+        while True:
+            if not self._writable():
+                raise BookieReadOnly("this bookie takes no copies: its disks are full")
+            full = self._operations.storage.is_full(ledger_id)
+            if full:
+                self._operations.storage.request_flush(ledger_id)
+            elif not self._busy():
+                break
+            await asyncio.sleep(WAIT_S)
+        try:
+            known = self._operations.ledgers.for_read(ledger_id).key
+        except NoSuchLedger:
+            known = b""
+        lac = read_prefix(entry)[2]
+        lane = self._operations.add(self._lanes, ledger_id, entry_id, lac, known or key, entry, recovery=True)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def stored(error: BaseException | None) -> None:
+            resolve(done, error)
+            self._operations.on_acknowledged()
+
+        self._operations.submit(lane, 1, stored)
+        self._waiting.append(done)
+        self._nbytes += len(entry)
+        if self._nbytes >= BATCH_BYTES:
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until everything that was stored is durable. Raises StorageFault."""
+        waiting, self._waiting, self._nbytes = self._waiting, [], 0
+        if waiting:
+            await asyncio.gather(*waiting)
 
 
 @dataclass(slots=True)

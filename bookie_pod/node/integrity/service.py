@@ -23,8 +23,7 @@ from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.node.identity.published import check_cookies
-from bookie_pod.node.integrity.full_check import DataIntegrityCheck
-from bookie_pod.node.integrity.local_copies import LocalCopies
+from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
 from bookie_pod.node.integrity.preboot import forget_marks, key_of, newest_ledger, run_preboot_check
 from bookie_pod.node.integrity.rebuilding import make_rebuilder

@@ -10,8 +10,7 @@ import pytest
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.node.integrity.full_check import DataIntegrityCheck, expected_entries
-from bookie_pod.node.integrity.local_copies import LocalCopies
+from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies, expected_entries
 from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
 from bookie_pod.node.integrity.replicas import FetchedEntry
 from bookie_pod.storage.engines.db import DbLedgerStorage
