@@ -49,11 +49,10 @@ from bookie_pod.node.integrity.service import check_cookies_and_find_losses, che
 from bookie_pod.node.joining import join_cluster
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus
-from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode, open_mode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
-from bookie_pod.node.processes.background import BackgroundTasks, collect_cycles
+from bookie_pod.node.processes.background import BackgroundTasks, LoopBridge, collect_cycles
 from bookie_pod.node.processes.memory import give_back_memory, trimmer
 from bookie_pod.node.processes.watch import Step, Watch
 from bookie_pod.node.recovery import ReplayedJournals

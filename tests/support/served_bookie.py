@@ -16,8 +16,8 @@ from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
+from bookie_pod.node.processes.background import LoopBridge
 from bookie_pod.node.recovery import replay_journals
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread

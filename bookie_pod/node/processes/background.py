@@ -5,20 +5,22 @@ Invariants
   (`assist`) is logged instead and begins anew, because a bookie is worth more than what such a task does for it.
 - `cancel` ends every task; none is started afterwards.
 
-Threads: event loop, but for what `on_loop` returns, which any thread may call.
+Threads: event loop, but for what `on_loop` returns and `LoopBridge.run`, which any thread may call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Final
 
 import structlog
 
-_log = structlog.get_logger(__name__)
+from bookie_protocol.errors import StorageFault
 
 COLLECT_INTERVAL_S: Final = 30.0
 """Between two runs of the cycle collector, in seconds."""
@@ -30,6 +32,10 @@ FULL_SHARE: Final = 1000
 """So many times as long as a collection of everything took passes until the next one."""
 ASSIST_RETRY_S: Final = 30.0
 """Until a task that assists begins anew after a failure, in seconds."""
+CHECK_S: Final = 1.0
+"""Between two looks at whether the loop is closed, in seconds: a call that it took before that never runs."""
+
+_log = structlog.get_logger(__name__)
 
 
 class BackgroundTasks:
@@ -113,3 +119,36 @@ async def collect_cycles() -> None:
         due = clock() + FULL_SHARE * took
         if took > LONG_PAUSE_S:
             gc.freeze()
+
+
+class LoopBridge:
+    """The storage's `OnLoop`: runs a function on the event loop. `run` from any thread but the loop's own blocks until the
+    function ran; on the loop's own thread it runs it at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Run on the loop and wait; raises what the function raised, StorageFault if the loop is closed."""
+        if threading.get_ident() == self._thread:
+            function()
+            return
+        result: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                function()
+            except BaseException as error:
+                result.set_exception(error)
+            else:
+                result.set_result(None)
+
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError as error:
+            raise StorageFault("the event loop is closed: the bookie has stopped") from error
+        while not wait((result,), CHECK_S).done:
+            if self._loop.is_closed() and not result.done():
+                raise StorageFault("the event loop is closed: the bookie has stopped")
+        result.result()
