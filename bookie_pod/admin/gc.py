@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from bookie_pod.node.gc.collection import GarbageCollection
+from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource

@@ -23,7 +23,7 @@ from bookie_pod.admin.ledgers import ClusterLedgers
 from bookie_pod.admin.sanity import SanityTest
 from bookie_pod.admin.settings import Settings
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.gc.collection import GarbageCollection
+from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.gc.collection import make_collection
+from bookie_pod.node.garbage_collection import make_collection
 from bookie_pod.storage.gc.fenced_deleted import NAME
 from bookie_protocol.wire.v2_layout import Flag
 from tests.support.frames import (

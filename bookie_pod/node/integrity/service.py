@@ -19,7 +19,7 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node import options
-from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.node.gc_metadata import LoopGcMetadata
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.node.identity.published import check_cookies

@@ -122,8 +122,8 @@ async def collect_cycles() -> None:
 
 
 class LoopBridge:
-    """The storage's `OnLoop`: runs a function on the event loop. `run` from any thread but the loop's own blocks until the
-    function ran; on the loop's own thread it runs it at once."""
+    """The storage's `OnLoop`. `run` blocks until the function has run on the event loop; on the loop's own thread it
+    runs it at once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

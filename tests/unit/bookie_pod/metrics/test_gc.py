@@ -8,7 +8,7 @@ import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.gc.collection import make_collection
+from bookie_pod.node.garbage_collection import make_collection
 from bookie_pod.storage.engines.detection import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_protocol.errors import StorageFault

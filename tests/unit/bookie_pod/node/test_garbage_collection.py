@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.gc.collection import GarbageCollection, gc_options
+from bookie_pod.node.garbage_collection import GarbageCollection, gc_options
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force

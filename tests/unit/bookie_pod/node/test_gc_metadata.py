@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.node.gc.metadata import READS_AT_ONCE, LoopGcMetadata
+from bookie_pod.node.gc_metadata import READS_AT_ONCE, LoopGcMetadata
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
