@@ -28,14 +28,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.client_memory import SMALL, Waiter
-from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, Stall
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, SlowReceiver, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.hot_runs import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
-from bookie_pod.server.tcp.slow_receiver import SlowReceiver
 from bookie_pod.server.tcp.strangers import check_frame
 from bookie_protocol.errors import ProtocolViolation
 
