@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bookie_pod.server.tcp import lane_work
+from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.older_ledgers import refused_as
@@ -270,7 +270,7 @@ class RequestHandlers:
         self, ledger_id: int, work: Callable[[], Any], answer: Callable[[Any, BaseException | None], None], reply: Reply
     ) -> None:
         try:
-            lane_work.run(self._lanes, ledger_id, work, answer, reply)
+            lane_reads.run(self._lanes, ledger_id, work, answer, reply)
         except TooManyRequests as error:
             answer(None, error)
 

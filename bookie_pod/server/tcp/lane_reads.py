@@ -1,12 +1,16 @@
-"""Plain reads of one ledger that run on its lane together and are answered together.
+"""Work on a read lane whose result is sent to a client; and plain reads of one ledger that run on its lane together and
+are answered together.
 
 Invariants
-- At most `TOGETHER` of them are one piece of work, so that a lane goes on with others, and hands its results over.
-- Each is begun only while there is room for what it brings; those that are left are put aside together, and given to
-  their lane again when there is room. What was read counts until it has been handed to the connection.
+- A read whose client has no room, because it does not take its answers or holds its share of the memory already, is not
+  begun: it is put aside, and given to its lane again when there is room. Reads that go together are put aside together.
+- What is being read counts from before it is read until its answer has been handed to the connection. If it turns out
+  to be larger than was known, and there is no room for that, it is let go, and read again when there is.
+- A read that waited until its connection was closed is not made.
+- At most `TOGETHER` plain reads are one piece of work, so that a lane goes on with others, and hands its results over.
 - What is wrong with one concerns that one, and where each takes long those before it are answered meanwhile.
 
-Threads: event loop only, but for `_on_lane`.
+Threads: event loop only, but for the work, and `_on_lane`, which belong to the lane.
 
 Source: reference wire protocol, sections 3.6, 8.2 and 10.1.
 """
@@ -19,9 +23,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bookie_pod.ledgers.state import LedgerState
-from bookie_pod.server.tcp.lane_work import WORTH_BYTES
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.replies import code_of, status_of
+from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
 from bookie_protocol.wire.v2_layout import RESPONSE_SIZE, OpCode, response_prefix
 from bookie_protocol.wire.v3_encode import read_error, read_response
@@ -30,6 +34,14 @@ from bookie_protocol.wire.v3_hot import ReadFields
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
 
+WORTH_BYTES: Final = 4096
+"""Smaller answers are not worth counting: a connection has a bounded number of reads under way."""
+
+HEADER_BYTES: Final = 128
+"""Of an answer, about."""
+LENGTH_BYTES: Final = 8
+"""Before each of several entries, about."""
+_LATER: Final = object()
 TOGETHER: Final = 32
 LONG_S: Final = 0.005
 """After so long what was read is handed over, though there is more to read."""
@@ -39,6 +51,98 @@ PIECE_BYTES: Final = 64 * 1024
 PlainRead = tuple[int, Any, int]
 """Entry id, what the answer repeats of the request, bytes that are reserved for it."""
 ReadEach = Callable[[int, Sequence[int]], Iterator[bytes | Exception]]
+
+
+def run(
+    lanes: ReadLanes,
+    ledger_id: int,
+    work: Callable[[], Any],
+    done: Callable[[Any, BaseException | None], None],
+    reply: Reply,
+    most: int = 0,
+) -> None:
+    """Run `work` on the ledger's lane, then `done(result, error)` on the event loop. `most`: bytes that the result may
+    have, if that is known before. Raises TooManyRequests."""
+    _LaneWork(lanes, ledger_id, work, done, reply, most if most >= WORTH_BYTES else 0).give()
+
+
+class _LaneWork:
+    """Holds nothing that holds it: what is done is gone at once, without the collector of cycles."""
+
+    __slots__ = ("_counted", "_done", "_lanes", "_ledger_id", "_reply", "_wanted", "_work")
+
+    def __init__(
+        self,
+        lanes: ReadLanes,
+        ledger_id: int,
+        work: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+        reply: Reply,
+        wanted: int,
+    ) -> None:
+        self._lanes = lanes
+        self._ledger_id = ledger_id
+        self._work = work
+        self._done = done
+        self._reply = reply
+        self._wanted = wanted
+        self._counted = 0
+
+    def give(self) -> None:
+        """Give it to its lane. Raises TooManyRequests."""
+        self._lanes.run(self._ledger_id, self._on_lane, self._on_loop)
+
+    def _on_lane(self) -> Any:
+        """If the work raises, what was taken for it goes back on the loop."""
+        reply = self._reply
+        if reply.gone:
+            raise BookieUnavailable("the connection that asked is closed")
+        if not self._counted:
+            if reply.must_wait or not reply.take(self._wanted):
+                return _LATER
+            self._counted = self._wanted
+        result = self._work()
+        nbytes = _size(result)
+        if nbytes < WORTH_BYTES:
+            nbytes = 0
+        if nbytes > self._counted and not reply.take(nbytes - self._counted):
+            self._wanted = nbytes
+            return _LATER
+        if nbytes < self._counted:
+            reply.making(nbytes - self._counted)
+        self._counted = nbytes
+        return result
+
+    def _on_loop(self, result: Any, error: BaseException | None) -> None:
+        if result is _LATER:
+            self._give_back()
+            self._reply.postpone(self._again, self._wanted)
+            return
+        try:
+            self._done(result, error)
+        finally:
+            self._give_back()
+
+    def _again(self) -> None:
+        self._counted = self._wanted
+        try:
+            self.give()
+        except TooManyRequests as refused:
+            self._on_loop(None, refused)
+
+    def _give_back(self) -> None:
+        if self._counted:
+            counted, self._counted = self._counted, 0
+            self._reply.made(counted)
+
+
+def _size(result: Any) -> int:
+    """Bytes of the answer with what it holds: one entry with what else is told of it, several, or one."""
+    if isinstance(result, tuple):
+        result = result[0]
+    if isinstance(result, bytes):
+        return HEADER_BYTES + len(result)
+    return HEADER_BYTES + sum(map(len, result)) + LENGTH_BYTES * len(result) if isinstance(result, list) else 0
 
 
 class ReadDialect(NamedTuple):

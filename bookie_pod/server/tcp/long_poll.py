@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LacWaiter, LedgerState
-from bookie_pod.server.tcp import lane_work
+from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
@@ -134,7 +134,7 @@ class LongPolls:
                 reply.error(error)
 
         try:
-            lane_work.run(self._lanes, ledger_id, lambda: self._reads.on_lane_read(ledger_id, entry_id), answer, reply)
+            lane_reads.run(self._lanes, ledger_id, lambda: self._reads.on_lane_read(ledger_id, entry_id), answer, reply)
         except PodkeeperError as error:
             reply.error(error)
 

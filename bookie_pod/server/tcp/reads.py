@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
-from bookie_pod.server.tcp import lane_work
+from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.lane_reads import TOGETHER, LaneReads, PlainRead, ReadDialect
 from bookie_pod.server.tcp.read_lanes import ReadLanes
@@ -86,7 +86,7 @@ class Reads:
                     return
             answer = self._entry_answer(reply, state if request.wants_lac else None)
             work = self._read_work(request, state, apart=apart)
-            lane_work.run(self._lanes_for(request), request.ledger_id, work, answer, reply)
+            lane_reads.run(self._lanes_for(request), request.ledger_id, work, answer, reply)
         except PodkeeperError as error:
             reply.error(error)
 
@@ -128,7 +128,7 @@ class Reads:
             return
         try:
             self._ledgers.for_read(request.ledger_id)
-            lane_work.run(self._lanes_for(request), request.ledger_id, work, answer, reply, most)
+            lane_reads.run(self._lanes_for(request), request.ledger_id, work, answer, reply, most)
         except PodkeeperError as error:
             reply.error(error)
 
@@ -202,7 +202,7 @@ class Reads:
             durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer, reply))
 
         try:
-            lane_work.run(self._high_priority_lanes, ledger_id, work, read_done, reply, most)
+            lane_reads.run(self._high_priority_lanes, ledger_id, work, read_done, reply, most)
         except PodkeeperError as error:
             read_done(None, error)
 
