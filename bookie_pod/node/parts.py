@@ -26,11 +26,10 @@ from bookie_pod.node import options
 from bookie_pod.node.upkeep import under_pressure
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.authentication import server_authentication
-from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import POLL_BYTES, WAITING_MAX, LongPolls
-from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.read_lanes import BatchPace, ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.strangers import MOST as STRANGERS_MAX
 from bookie_pod.server.tcp.tls import server_tls

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.server.tcp import lane_reads
-from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.lane_reads import TOGETHER, LaneReads, PlainRead, ReadDialect
-from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.read_lanes import BatchPace, ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from bookie_pod.server.tcp.batch_class import BURST_S, LOOK_S, PATIENCE_S, REST_FACTOR, REST_MAX_S, BatchPace
-from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.read_lanes import BURST_S, LOOK_S, PATIENCE_S, REST_FACTOR, REST_MAX_S, BatchPace, ReadLanes
 from bookie_protocol.traffic_class import BATCH_CONTEXT, is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3_encode

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.server.tcp.batch_class import BatchPace
-from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.read_lanes import BatchPace, ReadLanes
 from bookie_protocol.errors import NoSuchEntry, TooManyRequests
 from tests.support.until import until
 
