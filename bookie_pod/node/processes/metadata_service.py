@@ -33,9 +33,8 @@ from bookie_pod.node.processes.service import ServiceProcess
 from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
-from bookie_pod.server.grpc.access import DemandRole
+from bookie_pod.server.grpc.access import DemandRole, Strangers
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
-from bookie_pod.server.grpc.strangers import Strangers
 from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens

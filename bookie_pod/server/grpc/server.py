@@ -34,9 +34,8 @@ from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.descriptors import side_connections
 from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
-from bookie_pod.server.grpc.access import DemandRole
+from bookie_pod.server.grpc.access import DemandRole, Strangers
 from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
-from bookie_pod.server.grpc.strangers import Strangers
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import host_and_port

@@ -17,7 +17,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.processes.metadata_service import MetadataProcessOptions, guarded, serving_bounds
 from bookie_pod.server import tokens as tokens_module
 from bookie_pod.server.grpc import tls as tls_module
-from bookie_pod.server.grpc.strangers import Strangers
+from bookie_pod.server.grpc.access import Strangers
 from bookie_protocol.auth import watched_file
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages

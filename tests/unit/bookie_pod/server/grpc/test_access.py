@@ -198,7 +198,7 @@ async def test_who_is_never_let_in_holds_no_connection_that_others_need(
     """Neither by asking for what everybody may know, nor by being refused, nor by silence."""
     monkeypatch.setattr("bookie_pod.server.grpc.server.MAX_CONNECTIONS", bound)
     monkeypatch.setattr("bookie_pod.server.grpc.server.STRANGER_S", seconds)
-    monkeypatch.setattr("bookie_pod.server.grpc.strangers.LOOK_S", 0.02)
+    monkeypatch.setattr("bookie_pod.server.grpc.access.LOOK_S", 0.02)
     config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
     own_connection = (("grpc.use_local_subchannel_pool", 1),)
     async with served(config) as port, AsyncExitStack() as held:
