@@ -18,8 +18,7 @@ from pathlib import Path
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.options import DbStorageOptions
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
 
 

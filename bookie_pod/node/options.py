@@ -14,10 +14,9 @@ from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
-from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
-from bookie_pod.storage.engines.registry import StorageSettings
+from bookie_pod.storage.engines.registry import DbStorageOptions, MemTableOptions, StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions, default_page_limit
+from bookie_pod.storage.index.ledger_cache.cache import LedgerCacheOptions, default_page_limit
 from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 

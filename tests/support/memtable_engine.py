@@ -11,8 +11,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.detection import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.options import MemTableOptions
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import MemTableOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions

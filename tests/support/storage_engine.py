@@ -12,8 +12,7 @@ from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLeve
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.options import DbStorageOptions
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreFactory

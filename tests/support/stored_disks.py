@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.options import MemTableOptions
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import MemTableOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions

@@ -31,7 +31,7 @@ from bookie_pod.storage.index.index_file import (
     slot_offset,
 )
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
-from bookie_pod.storage.index.ledger_cache.page import entries_of
+from bookie_pod.storage.index.ledger_cache.page_table import entries_of
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY
 from bookie_pod.storage.index.locations import LocationIndex

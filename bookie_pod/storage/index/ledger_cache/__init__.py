@@ -1,6 +1,5 @@
 """The index of InterleavedLedgerStorage and SortedLedgerStorage: one file of slots per ledger, cached in pages."""
 
-from bookie_pod.storage.index.ledger_cache.cache import LedgerCache
-from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
+from bookie_pod.storage.index.ledger_cache.cache import LedgerCache, LedgerCacheOptions
 
 __all__ = ["LedgerCache", "LedgerCacheOptions"]

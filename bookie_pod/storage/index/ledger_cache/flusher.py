@@ -29,8 +29,7 @@ from bookie_pod.storage.files import File, Files, directory_fault, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, encode_header, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.page import locations_in
-from bookie_pod.storage.index.ledger_cache.page_table import DirtyPage, PageTable
+from bookie_pod.storage.index.ledger_cache.page_table import DirtyPage, PageTable, locations_in
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 

@@ -16,8 +16,7 @@ from bookie_pod.storage.engines.detection import (
     find_log_with_entries,
 )
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.options import DbStorageOptions
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_protocol.errors import InvalidConfiguration, WrongStorageEngine

@@ -15,7 +15,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines import background
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, MemTableStorage
-from bookie_pod.storage.engines.options import MemTableOptions
+from bookie_pod.storage.engines.registry import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.registry import DbStorageOptions
 from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_protocol.errors import EntryDamaged, StorageFault

@@ -17,7 +17,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
-from bookie_pod.storage.index.ledger_cache.options import default_page_limit
+from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.support.memory_files import MemoryFiles
 
