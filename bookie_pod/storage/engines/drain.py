@@ -21,11 +21,11 @@ from concurrent.futures import Executor
 
 import structlog
 
-from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import SLICE_BYTES, SLICE_ENTRIES
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.locations import YIELD_SECONDS
+from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.errors import NoLedgerIndex, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)

@@ -21,9 +21,9 @@ from heapq import merge
 from itertools import groupby
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
-from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
+from bookie_pod.storage.write_cache import EntryMemTable
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NoSuchEntry, StorageFault
 

@@ -34,7 +34,6 @@ from itertools import takewhile
 from typing import ClassVar, Final
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
-from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
 from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop, each_alone
@@ -45,6 +44,7 @@ from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark
+from bookie_pod.storage.write_cache import EntryMemTable
 from bookie_protocol.errors import DirectoryFault, StorageFault
 
 Stamp = tuple[LogMark, ...]

@@ -29,18 +29,17 @@ from heapq import merge
 from itertools import groupby, takewhile
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
-from bookie_pod.storage.cache.read_cache import ReadCache
-from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.listened import ListenedStorage
-from bookie_pod.storage.engines.log_reads import LogReads
+from bookie_pod.storage.engines.log_reads import LogReads, ReadCache
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 

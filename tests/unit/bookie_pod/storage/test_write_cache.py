@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.cache.write_cache import ENTRY_OVERHEAD, LEDGER_OVERHEAD, WriteCacheHalf
+from bookie_pod.storage.write_cache import ENTRY_OVERHEAD, LEDGER_OVERHEAD, WriteCacheHalf
 
 
 def test_fullness_counts_overhead_and_is_never_true_of_an_empty_half() -> None:

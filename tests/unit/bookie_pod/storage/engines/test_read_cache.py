@@ -7,8 +7,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.cache.read_cache import ENTRY_OVERHEAD, ReadCache
-from bookie_pod.storage.engines.log_reads import FIRST_WINDOW, GROWTH, MAX_STREAMS, NEAR, ReadAheadWindows
+from bookie_pod.storage.engines.log_reads import (
+    ENTRY_OVERHEAD,
+    FIRST_WINDOW,
+    GROWTH,
+    MAX_STREAMS,
+    NEAR,
+    ReadAheadWindows,
+    ReadCache,
+)
 
 
 def _fill(cache: ReadCache, ledger_id: int, entries: dict[int, bytes]) -> None:
