@@ -67,7 +67,7 @@ def readlog(
     A position is the offset of an entry's first byte, as in an index. The place of damage is told on standard error;
     the exit code is 13 then.
     """
-    from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+    from bookie_pod.storage.entry_log.scan import ScanEnd, ScanOutcome
     from bookie_pod.storage.inspect.logs import read_header, read_log
 
     path, log_id = find_log(place, log)

@@ -12,7 +12,7 @@ from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_pod.storage.entry_log.interface import EntryLogStats
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.entry_log.scanned import LedgersMap, ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LedgersMap, ScanEnd, ScanOutcome
 
 __all__ = [
     "DiskState",

@@ -39,8 +39,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
-from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.entry_log.scanned import LedgersMap
+from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault

@@ -1,4 +1,4 @@
-"""One pass over the records of a log, and how it ended (reference disk formats, 4.6 and 6.1).
+"""One pass over the records of a log, what it found, and how far it can be trusted (reference disk formats, 4.6, 6.1).
 
 The reference's scan steps over what it does not understand and calls a short read the end. This one stops
 at the first byte that is no record and says so (`ScanEnd`), because logs are unlinked on the result.
@@ -8,12 +8,20 @@ the file (preallocated space, or a size that grew before a crash without its dat
 
 Memory is bounded: one chunk, plus one entry of at most `max_entry_bytes`.
 
-Threads: one thread per scan; any number of scans beside readers and the appender.
+Invariants
+- A scan says how it ended. Only a clean end vouches that the log holds nothing else; on the word of any other nothing
+  is deleted.
+- The ledgers map of a log is its own, read from its tail, or counted by a scan; `LedgersMap.end` tells which.
+
+Threads: one thread per scan; any number of scans beside readers and the appender. `ScanEnd` and `LedgersMap` are
+values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar, cast
 
 from bookie_pod.storage.entry_log.format import (
@@ -28,15 +36,85 @@ from bookie_pod.storage.entry_log.format import (
     make_location,
     next_block,
 )
-from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.files import File, Files, storage_fault
 
+T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T", bytes, int)
 
 CHUNK_BYTES = 1 << 20
 
 SANE_ENTRY_BYTES = 64 << 20
 """No scan believes in an entry larger than this, or than the configured maximum if that is larger."""
+
+
+class ScanOutcome(Enum):
+    """How the scan of a log ended."""
+
+    CLEAN = "clean"
+    """The last record ends where the file ends (or only padding follows)."""
+    TORN = "torn"
+    """The last record reaches beyond the end: normal for a log that was active at a crash, damage
+    otherwise.
+    """
+    DAMAGED = "damaged"
+    """Bytes that are no record; what follows them was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Where and how a scan ended. Nothing may be deleted on the word of a scan that is not `clean`."""
+
+    outcome: ScanOutcome
+    position: int
+    """Offset in the file of the first byte that was not understood; the end of the records if clean."""
+    detail: str
+    """What was found there, for a message."""
+
+    @property
+    def clean(self) -> bool:
+        return self.outcome is ScanOutcome.CLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersMap:
+    """Bytes per ledger in one log, including the 4-byte size of each entry."""
+
+    ledgers: LedgerSizes
+    end: ScanEnd | None
+    """None: read from the log's own map. Otherwise counted by a scan, which ended thus."""
+    map_offset: int | None = None
+    """Where the entries of a log end that was once complete, by its header; None: it names no map."""
+    checked: bool = False
+    """The log's own map, and a check sum proves it."""
+
+    @property
+    def closed(self) -> bool:
+        """The log's header names a map, so the log was once complete."""
+        return self.map_offset is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was found is what a log in good order has: all of it, or a torn end of one that was active at a
+        crash. See `missing_from` for how far that can be trusted."""
+        if self.missing_from is None:
+            return True
+        return self.end is not None and self.end.outcome is ScanOutcome.TORN and not self.closed
+
+    @property
+    def missing_from(self) -> int | None:
+        """Where entries may begin that were not seen; None: every entry of the log is accounted for.
+
+        A log that was active at a crash may end in the middle of an entry that nobody points to, and one that was not
+        synced may have lost parts of it. Whether that is so, or the log is damaged, only the index can tell.
+        """
+        if self.end is None:
+            return None
+        if not self.end.clean:
+            return self.end.position
+        if self.map_offset is not None and self.end.position < self.map_offset:
+            return self.end.position  # cut between two entries
+        return None
 
 
 class LogScan(Generic[T]):

@@ -27,7 +27,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
-from bookie_pod.storage.entry_log.scanned import LedgersMap
+from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.packed_ids import PackedIds

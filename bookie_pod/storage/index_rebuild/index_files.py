@@ -21,8 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.index_file import (

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
-from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import LocationIndex

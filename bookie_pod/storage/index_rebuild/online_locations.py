@@ -25,7 +25,7 @@ from typing import Final
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledgers_map import map_offset
-from bookie_pod.storage.entry_log.scanned import ScanEnd
+from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import YIELD_SECONDS, Twin

@@ -28,8 +28,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
-from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LogScan
-from bookie_pod.storage.entry_log.scanned import LedgersMap, ScanEnd
+from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd
 from bookie_pod.storage.files import File, Files
 from bookie_protocol.errors import StorageFault
 

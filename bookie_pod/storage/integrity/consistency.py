@@ -19,8 +19,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.entry_log.scanned import ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan, ScanOutcome
 from bookie_protocol.errors import EntryDamaged, NotThere, ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 256

@@ -21,7 +21,7 @@ import structlog
 
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.scanned import ScanEnd
+from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import find_row_behind

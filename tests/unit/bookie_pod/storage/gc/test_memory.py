@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
-from bookie_pod.storage.entry_log.scanned import LedgersMap
+from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
-from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scan import ScanEnd, ScanOutcome
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.gc import deleted_ledgers, fenced_deleted, state_file
 from bookie_pod.storage.index.index_file import encode_header
