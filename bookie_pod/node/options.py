@@ -17,7 +17,7 @@ from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.registry import DbStorageOptions, MemTableOptions, StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.index.ledger_cache.cache import LedgerCacheOptions, default_page_limit
-from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, Compression, RocksOptions
+from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 
 _MIB = 1024 * 1024

@@ -15,7 +15,7 @@ import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.location_rows import KEY, VALUE
+from bookie_pod.storage.index.locations import KEY, VALUE
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_protocol.errors import V3Status

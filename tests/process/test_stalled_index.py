@@ -15,7 +15,7 @@ STALL = 0.5
 """Seconds that each call takes."""
 _PROGRAM = """
 import sys, threading, time
-from bookie_pod.storage.index.rocksdb_options import RocksOptions
+from bookie_pod.storage.index.rocksdb_store import RocksOptions
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 
 store = RocksStore(sys.argv[1], RocksOptions(write_buffer_size=2 << 20, block_cache_size=0))

@@ -19,8 +19,7 @@ from bookie_pod.storage.gc.reports import PassResult
 from bookie_pod.storage.gc.schedule import CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage, collected
-from bookie_pod.storage.index.location_rows import KEY, VALUE
-from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerRange

@@ -8,7 +8,7 @@ from typing import Any
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
-from bookie_pod.storage.index.location_rows import KEY, VALUE
+from bookie_pod.storage.index.locations import KEY, VALUE
 from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
 from bookie_pod.storage.index_rebuild.placing import finish_online_rebuilds
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState

@@ -13,8 +13,7 @@ import tempfile
 
 from rocksdict import AccessType, Rdict
 
-from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions, build_options
-from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore
+from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, LEDGERS_DB, RocksOptions, RocksStore, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 

@@ -29,7 +29,7 @@ import structlog
 from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
+from bookie_pod.storage.index.locations import MAX_ENTRY_ID
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import NoWritableDirectory, ResourcesShort, StorageFault
 

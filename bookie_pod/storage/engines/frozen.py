@@ -24,8 +24,7 @@ from typing import Final, NamedTuple
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
-from bookie_pod.storage.index.location_rows import LocationRun
-from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationIndex
+from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationIndex, LocationRun
 from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.errors import StorageFault
 

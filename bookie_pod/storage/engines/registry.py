@@ -42,8 +42,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
-from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions
-from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, RocksOptions, RocksStores
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault

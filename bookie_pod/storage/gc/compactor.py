@@ -31,7 +31,7 @@ from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.index.location_rows import EntryMove
+from bookie_pod.storage.index.locations import EntryMove
 from bookie_protocol.errors import StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)

@@ -33,7 +33,7 @@ from bookie_pod.storage.entry_log.scan import LogScan
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import IndexedEntry, IndexedRows, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
+from bookie_pod.storage.index.locations import MAX_ENTRY_ID
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)

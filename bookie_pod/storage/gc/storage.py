@@ -15,7 +15,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.index.location_rows import EntryMove
+from bookie_pod.storage.index.locations import EntryMove
 from bookie_protocol.errors import NoLedgerIndex, StorageFault
 
 

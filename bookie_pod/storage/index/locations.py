@@ -1,4 +1,8 @@
-"""The `locations` database: (ledger, entry) to the place of the entry in the entry logs (`location_rows`).
+"""The `locations` database: (ledger, entry) to the place of the entry in the entry logs.
+
+Format of a row
+    key    16 bytes  ledger id i64, entry id i64, big-endian
+    value   8 bytes  location i64, big-endian: (log id << 32) | offset of the entry's first byte
 
 Invariants
 - A missing row means "not here", as location 0 does; every fault raises `StorageFault`.
@@ -16,17 +20,63 @@ Sources: reference on-disk formats, section 8.2; reference bookie behaviour, sec
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID, VALUE, EntryMove, LocationRun, encode_rows
+import numpy as np
+
 from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore, StoreBatch
+from bookie_protocol.columns import byte_column
 from bookie_protocol.errors import StorageFault
+
+KEY: Final = struct.Struct(">qq")
+VALUE: Final = struct.Struct(">q")
+assert KEY.size == 16
+assert VALUE.size == 8
+
+MAX_ENTRY_ID: Final = (1 << 63) - 1
+SHORT_RUN: Final = 12
+"""Rows below which packing one by one is faster than an array."""
+
+
+class LocationRun(NamedTuple):
+    """Entries of one ledger, ascending, and where each one lies."""
+
+    ledger_id: int
+    entry_ids: Sequence[int]
+    locations: Sequence[int]
+
+
+class EntryMove(NamedTuple):
+    """One entry that compaction copied."""
+
+    ledger_id: int
+    entry_id: int
+    old: int
+    """Location that compaction read it from."""
+    new: int
+    """Location of the synced copy."""
+
+
+def encode_rows(ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
+    """Keys and values of a run. One array each: a tenth of the time of packing row by row."""
+    count = len(entry_ids)
+    if count < SHORT_RUN:
+        return [KEY.pack(ledger_id, entry_id) for entry_id in entry_ids], list(map(VALUE.pack, locations))
+    rows = np.empty((count, 2), dtype=">i8")
+    rows[:, 0] = ledger_id
+    rows[:, 1] = np.fromiter(entry_ids, np.int64, count)
+    values = np.fromiter(locations, np.int64, count).astype(">i8")
+    return (
+        byte_column(rows.tobytes(), 0, KEY.size, KEY.size, count),
+        byte_column(values.tobytes(), 0, VALUE.size, VALUE.size, count),
+    )
 
 
 @dataclass(slots=True)

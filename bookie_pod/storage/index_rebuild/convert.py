@@ -37,7 +37,7 @@ from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
-from bookie_pod.storage.index.location_rows import KEY, LocationRun
+from bookie_pod.storage.index.locations import KEY, LocationRun
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap

@@ -23,8 +23,7 @@ from typing import Final, Protocol
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
 from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.index.location_rows import LocationRun
-from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.locations import LocationIndex, LocationRun
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 1024

@@ -14,8 +14,7 @@ from contextlib import ExitStack
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
-from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID
-from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.locations import KEY, MAX_ENTRY_ID, LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuild, LedgerRebuildReport

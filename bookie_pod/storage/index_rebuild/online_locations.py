@@ -27,8 +27,7 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledgers_map import map_offset
 from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.location_rows import LocationRun
-from bookie_pod.storage.index.locations import YIELD_SECONDS, Twin
+from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationRun, Twin
 from bookie_pod.storage.index_rebuild.locations import LocationRebuild
 from bookie_pod.storage.index_rebuild.placing import NewDatabase
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildState

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.metrics.db_storage import ReadLevel
 from bookie_pod.storage.entry_log.interface import Row
-from bookie_pod.storage.index.location_rows import KEY, VALUE, LocationRun
+from bookie_pod.storage.index.locations import KEY, VALUE, LocationRun
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options

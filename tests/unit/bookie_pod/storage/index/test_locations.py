@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.index import locations as module
-from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID, SHORT_RUN, EntryMove, LocationRun, encode_rows
-from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.locations import (
+    MAX_ENTRY_ID,
+    SHORT_RUN,
+    EntryMove,
+    LocationIndex,
+    LocationRun,
+    encode_rows,
+)
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault

@@ -17,8 +17,14 @@ from rocksdict import Rdict
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index import rocksdb_store
 from bookie_pod.storage.index.locations import NEGATIVE
-from bookie_pod.storage.index.rocksdb_options import CHECKSUMS, Compression, RocksOptions
-from bookie_pod.storage.index.rocksdb_store import SCAN_CHUNK, RocksStore, RocksStores
+from bookie_pod.storage.index.rocksdb_store import (
+    CHECKSUMS,
+    SCAN_CHUNK,
+    Compression,
+    RocksOptions,
+    RocksStore,
+    RocksStores,
+)
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.memory_store import MemoryStores

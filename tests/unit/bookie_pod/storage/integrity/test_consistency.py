@@ -13,8 +13,7 @@ from bookie_pod.node.storage_start import check_consistency
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.gc.storage import collected
-from bookie_pod.storage.index.location_rows import LocationRun
-from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.locations import LocationIndex, LocationRun
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.layout import DiskLayout

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bookie_pod.storage.index.index_file import slot_offset
-from bookie_pod.storage.index.location_rows import KEY as ROW_KEY
-from bookie_pod.storage.index.location_rows import VALUE
+from bookie_pod.storage.index.locations import KEY as ROW_KEY
+from bookie_pod.storage.index.locations import VALUE
 from bookie_pod.storage.integrity import read_check, scrub
 from bookie_pod.storage.integrity.entry_check import EntryCheck, ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind

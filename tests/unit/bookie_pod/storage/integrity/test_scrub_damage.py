@@ -12,8 +12,8 @@ import pytest
 from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import slot_offset
-from bookie_pod.storage.index.location_rows import KEY as ROW_KEY
-from bookie_pod.storage.index.location_rows import VALUE
+from bookie_pod.storage.index.locations import KEY as ROW_KEY
+from bookie_pod.storage.index.locations import VALUE
 from bookie_pod.storage.integrity.journal_scrub import check_journal
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.journal.format import HEADER_LENGTH
