@@ -19,9 +19,8 @@ from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
-from bookie_pod.storage.index_rebuild.placing import finish_online_rebuilds
 from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
-from bookie_pod.storage.index_rebuild.swap import DiskStores
+from bookie_pod.storage.index_rebuild.swap import DiskStores, finish_online_rebuilds
 
 
 def make_rebuilder(

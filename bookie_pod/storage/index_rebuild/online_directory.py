@@ -24,9 +24,8 @@ from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.online_ledgers import LedgersRebuild
 from bookie_pod.storage.index_rebuild.online_locations import LocationsRebuild
-from bookie_pod.storage.index_rebuild.placing import NewDatabase
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
-from bookie_pod.storage.index_rebuild.swap import ToolStores
+from bookie_pod.storage.index_rebuild.swap import NewDatabase, ToolStores
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.errors import StorageFault
 
