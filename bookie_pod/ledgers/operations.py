@@ -27,7 +27,7 @@ from typing import Protocol
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.index.ledger_data import check_storable
-from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, fence_record, key_record
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized

@@ -42,7 +42,7 @@ from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
-from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 
 _log = structlog.get_logger(__name__)

@@ -7,10 +7,10 @@ import threading
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.gc.storage import CollectedStorage, collected
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.integrity.entry_check import DigestTypes
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.integrity.quarantine import Damage
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.digest import DigestType, digest_manager
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie

@@ -18,7 +18,7 @@ from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_pod.storage.journal.format import RecordKind, kind_of
 from bookie_protocol.errors import StorageFault
 from tests.support.frames import cut

@@ -35,12 +35,11 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.storage import collected
-from bookie_pod.storage.gc.throttle import Throttle
+from bookie_pod.storage.gc.throttle import ScrubPace, Throttle
 from bookie_pod.storage.integrity.journal_scrub import JournalScrub
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import Scrubber
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.digest import DigestType

@@ -36,8 +36,7 @@ from typing import ClassVar, Final
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
-from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop, each_alone
-from bookie_pod.storage.engines.listened import ListenedStorage
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, ListenedStorage, OnLoop, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.logger import EntryLogger

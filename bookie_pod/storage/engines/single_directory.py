@@ -30,8 +30,7 @@ from itertools import groupby, takewhile
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.storage.engines.frozen import FrozenWork
-from bookie_pod.storage.engines.interface import OnLoop
-from bookie_pod.storage.engines.listened import ListenedStorage
+from bookie_pod.storage.engines.interface import ListenedStorage, OnLoop
 from bookie_pod.storage.engines.log_reads import LogReads, ReadCache
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord

@@ -21,12 +21,12 @@ from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.online_ledgers import LedgersRebuild
 from bookie_pod.storage.index_rebuild.online_locations import LocationsRebuild
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
 from bookie_pod.storage.index_rebuild.swap import NewDatabase, ToolStores
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.errors import StorageFault
 
 DOUBT: Final = "its index is being rebuilt"

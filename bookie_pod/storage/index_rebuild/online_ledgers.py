@@ -31,10 +31,10 @@ import structlog
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildState
 from bookie_pod.storage.index_rebuild.swap import NewDatabase
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders

@@ -27,11 +27,11 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledgers_map import map_offset
 from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationRun, Twin
 from bookie_pod.storage.index_rebuild.locations import LocationRebuild
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildState
 from bookie_pod.storage.index_rebuild.swap import NewDatabase
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OFFER_ROWS: Final = 256

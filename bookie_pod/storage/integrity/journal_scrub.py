@@ -11,9 +11,9 @@ from typing import cast
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.files import File, Files, storage_fault
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.integrity.entry_check import Pay, Report
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_pod.storage.journal.directory import journal_path, list_journals

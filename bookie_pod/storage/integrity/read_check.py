@@ -29,9 +29,9 @@ from typing import Final
 import google_crc32c
 
 from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.gc.throttle import ScrubStopped
 from bookie_pod.storage.integrity.entry_check import DigestTypes, digest_problem, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage
-from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
 from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import ENTRY_HEADER_SIZE
 

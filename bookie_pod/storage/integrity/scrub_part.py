@@ -27,9 +27,9 @@ import structlog
 
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.scrub_state import ScrubMemory, ScrubPhase, ScrubPosition, ScrubStateFile
 from bookie_protocol.errors import StorageFault
 

@@ -24,7 +24,7 @@ the event loop once. Special records are built by `journal.format`: `key_record`
 `explicit_lac_record`, each returning `[length prefix, body]`.
 """
 
-from bookie_pod.storage.journal.batch import Deliver, JournalBatch
+from bookie_pod.storage.journal.batch_queue import Deliver, JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.journal.options import JournalOptions

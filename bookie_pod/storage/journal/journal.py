@@ -27,8 +27,7 @@ import structlog
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.journal.batch import Deliver, JournalBatch
-from bookie_pod.storage.journal.batch_queue import BatchQueue
+from bookie_pod.storage.journal.batch_queue import BatchQueue, Deliver, JournalBatch
 from bookie_pod.storage.journal.directory import journal_path, list_journals, remove_journals_below
 from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, NO_FILE, without_explicit_lacs
 from bookie_pod.storage.journal.journal_file import JournalFile

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from bookie_pod.metrics.journal import JournalMetrics
-from bookie_pod.storage.journal.batch import Deliver, JournalBatch
+from bookie_pod.storage.journal.batch_queue import Deliver, JournalBatch
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.options import JournalOptions

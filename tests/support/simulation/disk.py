@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bookie_pod.node.recovery import ReplayIntoStorage
-from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_pod.storage.journal.format import IDS, RecordKind, kind_of, tail_of_special_record
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX
-from bookie_pod.storage.gc.throttle import CollectionStopped
+from bookie_pod.storage.gc.throttle import CollectionStopped, ScrubPace
 from bookie_pod.storage.integrity.scrub import Scrubber
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.until import until_true
 

@@ -15,7 +15,7 @@ from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
 from bookie_pod.node.integrity.replicas import FetchedEntry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
-from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieReadOnly,

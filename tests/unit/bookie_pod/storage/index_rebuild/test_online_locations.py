@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.gc.throttle import ScrubStopped
 from bookie_pod.storage.index_rebuild.online_locations import LogsDamaged
-from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
 from bookie_protocol.errors import (
     CouldNotTell,
     LedgerStateUnknown,

@@ -8,6 +8,7 @@ import pytest
 
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.storage import collected
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
@@ -15,7 +16,6 @@ from bookie_pod.storage.index_rebuild.locations import LocationRebuild, put_all
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
-from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from tests.support.gc_rig import GcRig
 from tests.support.memory_store import MemoryStores
 from tests.support.scrub_rig import FixedDigests, signed

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.journal import batch_queue
-from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.batch_queue import (
     LONGEST_WAIT_MS,
     MANY_ENTRIES,
     BatchQueue,
     GroupPace,
+    JournalBatch,
     flush_reason,
     slices,
 )
