@@ -13,5 +13,5 @@ answer within a second. Damage goes the same way as the scrubber's, without wait
 fetched anew; that of deleted ledgers is forgotten, and what stays damaged is tried again every ten minutes.
 
 `/api/v1/bookie/scrub` and `bookie scrub` show and start passes, and list damages. `LedgerScrub` and `JournalScrub`
-are the parts; `log_check`, `ledger_scrub.IndexCheck` and `entry_check` what they check.
+are the parts; `LogCheck`, `IndexCheck` and `entry_check` what they check.
 """
