@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.server.tcp.replies import ConnectionReply, ReadBudget, code_of
-from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
+from bookie_pod.server.tcp.requests import (
+    AddRequest,
+    BatchReadRequest,
+    ConnectionReply,
+    ReadBudget,
+    ReadRequest,
+    Reply,
+    code_of,
+)
 from bookie_protocol.entry import LAST_ENTRY, read_prefix
 from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
 from bookie_protocol.wire import v2

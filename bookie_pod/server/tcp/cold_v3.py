@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from bookie_pod.server.tcp.replies import ConnectionReply, ReadBudget, status_of
-from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
+from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, ReadBudget, ReadRequest, Reply, status_of
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
 from bookie_protocol.keys import NO_KEY
