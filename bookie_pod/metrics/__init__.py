@@ -1,6 +1,6 @@
 """Metrics with Apache BookKeeper's names, as Prometheus text.
 
-    instruments.py  counters, gauges, summaries         registry.py    names, labels, the text
+    registry.py     counters, gauges, summaries; names, labels, the text
     requests.py     bookkeeper_server_*                 bookie.py      bookie_*
     journal.py      bookie_journal_*                    db_storage.py  bookie_* per ledger directory
     process.py      process_*

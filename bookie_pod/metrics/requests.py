@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bookie_pod.metrics.bookie import BookieMetrics
-from bookie_pod.metrics.instruments import OpStats
-from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.registry import OpStats, Registry
 
 _PREFIX: Final = "bookkeeper_server"
 _KINDS: Final = {

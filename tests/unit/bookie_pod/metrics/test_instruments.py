@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.metrics.instruments import QUANTILES, Counter, Gauge, Histogram, OpStats
+from bookie_pod.metrics.registry import QUANTILES, Counter, Gauge, Histogram, OpStats
 from tests.support.clock import Clock
 
 
