@@ -37,8 +37,7 @@ from bookie_pod.admin.rooms import BookieRooms, RunningBookie
 from bookie_pod.admin.sanity import SanityWatch
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.bookie import BookieMetrics
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.registry import ProcessCollector, Registry
 from bookie_pod.node import options
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import DirtyMarker, Durability

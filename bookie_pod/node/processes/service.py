@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.registry import ProcessCollector, Registry
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.server.status import NodeState

@@ -12,8 +12,7 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel, export_limits
 from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.journal import JournalMetrics
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.registry import ProcessCollector, Registry
 from bookie_pod.metrics.requests import RequestMetrics
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "metrics-db-ledger-storage.json"

@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_pod.metrics.process import ProcessCollector
-from bookie_pod.metrics.registry import QUANTILES, Counter, Gauge, Histogram, OpStats, Registry, sanitise
+from bookie_pod.metrics.registry import (
+    QUANTILES,
+    Counter,
+    Gauge,
+    Histogram,
+    OpStats,
+    ProcessCollector,
+    Registry,
+    sanitise,
+)
 from tests.support.clock import Clock
 
 
