@@ -23,6 +23,7 @@ Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk forma
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from abc import abstractmethod
@@ -33,22 +34,70 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import ClassVar, Final
 
+import google_crc32c
+import structlog
+
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.engines.background import BackgroundFlush
 from bookie_pod.storage.engines.drain import Drain, checked
 from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, ListenedStorage, OnLoop, each_alone
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
-from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log.logger import EntryLogger
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK, checked_flags
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.write_cache import EntryMemTable
 from bookie_protocol.errors import DirectoryFault, StorageFault
 
+STORAGE_FLAGS: Final = "storage-flags"
+_FLAGS: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
 Stamp = tuple[LogMark, ...]
 
 GATHER_SECONDS: Final = 0.05
+
+_log = structlog.get_logger(__name__)
+
+
+class StorageFlags:
+    """The storage flags of these engines: `storage-flags` in the `current` folder of the first index directory.
+
+        8 bytes  the flags, i64, big-endian, as DbLedgerStorage has them in its `ledgers` database
+        4 bytes  CRC32C of these
+
+    The reference keeps flags with DbLedgerStorage only, and looks at no file of this name. A file that is missing
+    stands for no flag; one that is damaged for `NEEDS_INTEGRITY_CHECK`: a check too many harms nothing.
+
+    Threads: any one at a time.
+    """
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._path = f"{folder}/{STORAGE_FLAGS}"
+
+    def read(self) -> int:
+        """`StorageFault`: the file cannot be read, or holds a flag of a newer release."""
+        try:
+            data = self._files.read_bytes(self._path)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise storage_fault(f"cannot read {self._path}", error) from error
+        flags, crc = data[: _FLAGS.size], data[_FLAGS.size :]
+        if len(flags) < _FLAGS.size or crc != _CRC.pack(google_crc32c.value(flags)):
+            _log.warning("the storage flags are damaged: what the bookie holds will be checked", path=self._path)
+            return NEEDS_INTEGRITY_CHECK
+        return checked_flags(flags, self._path)
+
+    def write(self, flags: int) -> None:
+        """Durable on return. `StorageFault`."""
+        data = _FLAGS.pack(flags)
+        try:
+            self._files.write_bytes_atomic(self._path, data + _CRC.pack(google_crc32c.value(data)))
+        except OSError as error:
+            raise storage_fault(f"cannot write {self._path}", error) from error
 
 
 class MemTableStorage(ListenedStorage):

@@ -32,9 +32,8 @@ from bookie_pod.storage.engines.detection import (
 )
 from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage
+from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage, StorageFlags
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
-from bookie_pod.storage.engines.storage_flags import StorageFlags
 from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_pod.storage.entry_log.options import EntryLogOptions

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from bookie_pod.storage.engines.storage_flags import StorageFlags
+from bookie_pod.storage.engines.memtable_storage import StorageFlags
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.index.index_file import (
     CURRENT_VERSION,

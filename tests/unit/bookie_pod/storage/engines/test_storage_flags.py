@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bookie_pod.storage.engines.storage_flags import NAME, StorageFlags
+from bookie_pod.storage.engines.memtable_storage import STORAGE_FLAGS, StorageFlags
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_protocol.errors import StorageFault
 from tests.support.memory_files import MemoryFiles
@@ -32,11 +32,11 @@ def test_what_was_set_is_there_after_a_crash(files: MemoryFiles) -> None:
 def test_damaged_flags_ask_for_a_check(files: MemoryFiles, at: int) -> None:
     flags = StorageFlags(files, "/index")
     flags.write(0)
-    data = bytearray(files.read_bytes(f"/index/{NAME}"))
+    data = bytearray(files.read_bytes(f"/index/{STORAGE_FLAGS}"))
     data[at] ^= 0x10
-    files.write_bytes(f"/index/{NAME}", bytes(data))
+    files.write_bytes(f"/index/{STORAGE_FLAGS}", bytes(data))
     assert flags.read() == NEEDS_INTEGRITY_CHECK
-    files.write_bytes(f"/index/{NAME}", bytes(data[:at]))
+    files.write_bytes(f"/index/{STORAGE_FLAGS}", bytes(data[:at]))
     assert flags.read() == NEEDS_INTEGRITY_CHECK
 
 
