@@ -14,9 +14,8 @@ from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.metadata import StillHeld
-from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reports import PassResult
-from bookie_pod.storage.gc.schedule import CompactionRule, Force
+from bookie_pod.storage.gc.schedule import CompactionRule, Force, GcOptions
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage, collected
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex

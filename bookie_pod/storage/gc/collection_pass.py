@@ -31,10 +31,9 @@ from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.ledger_collector import LedgerCollection, LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
-from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import PassResult
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcTimes
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions, GcTimes
 from bookie_pod.storage.gc.state_file import GcMemory, GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault

@@ -34,10 +34,9 @@ from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.live_entries import Pay
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
-from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle

@@ -18,7 +18,6 @@ from typing import Final
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
-from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reports import (
     BUCKETS,
     CompactionForecast,
@@ -29,7 +28,7 @@ from bookie_pod.storage.gc.reports import (
     due_in_s,
     explain,
 )
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, GcTimes
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, GcOptions, GcTimes
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import StorageFault
 
