@@ -63,7 +63,7 @@ class StoredCookies:
             raise NoCookie(f"bookie {bookie_id} has no cookie") from error
 
     async def delete(self, bookie_id: str, accepted_losses: frozenset[int] = frozenset()) -> None:
-        from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+        from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 
         await delete_unneeded_cookie(self._service, bookie_id, accepted_losses)
 

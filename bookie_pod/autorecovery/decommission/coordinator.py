@@ -27,7 +27,6 @@ from typing import Final
 from bookie_client.logs import get_logger
 from bookie_pod.autorecovery.auditor.runs import trigger_audit
 from bookie_pod.autorecovery.decommission.claims import Claims
-from bookie_pod.autorecovery.decommission.cookies import refuse_renamed
 from bookie_pod.autorecovery.decommission.drain import (
     DrainMeter,
     DrainOptions,
@@ -38,7 +37,7 @@ from bookie_pod.autorecovery.decommission.drain import (
     one_line,
 )
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
-from bookie_pod.autorecovery.decommission.proof import Proving, prove, remove_cookie
+from bookie_pod.autorecovery.decommission.proof import Proving, prove, refuse_renamed, remove_cookie
 from bookie_pod.autorecovery.decommission.state import (
     DecommissionRecord,
     Drained,

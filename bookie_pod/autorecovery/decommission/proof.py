@@ -8,6 +8,9 @@ begun: one that has not may still create a ledger on it, a moment after the list
 and only that cookie is deleted, in the session in which it was read: a coordinator that sleeps meanwhile finds that its
 session has ended, or that there is another cookie, of the next bookie of the id.
 
+`delete_unneeded_cookie` proves as much of a bookie that is gone, for whoever deletes its cookie without a decommission;
+`fence_cookie` keeps others from deleting one on an old proof.
+
 Invariants
 - An error is no proof: whatever cannot be read is raised.
 - A proof is used by the coordinator that made it, and by no other.
@@ -21,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Final
 
-from bookie_pod.autorecovery.decommission.claims import Claims, EndRecovery, Wait
-from bookie_pod.autorecovery.decommission.presence import Vigil
+from bookie_pod.autorecovery.decommission.claims import Claims, EndRecovery, Wait, survey_unclaimed
+from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.state import (
     CookieChanged,
     CookieGone,
@@ -36,8 +40,20 @@ from bookie_pod.autorecovery.decommission.state import (
     SeenWritable,
 )
 from bookie_pod.autorecovery.decommission.survey import survey
-from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, SessionEnded
-from bookie_protocol.metadata_service.interface import Identity, MetadataService
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataNotFound,
+    MetadataVersionConflict,
+    NoCookie,
+    Refused,
+    SessionEnded,
+)
+from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
+from bookie_protocol.ledger_metadata.protobuf import parse_text
+from bookie_protocol.metadata_service.interface import CookieStore, Identity, MetadataService
+
+LOCKS_SECONDS: Final = 30.0
+"""For so long the locks of others are waited for; they may name the bookie when they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +117,83 @@ async def stored_cookie(service: MetadataService, bookie_id: str) -> Identity | 
         return (await service.cookies.read(bookie_id)).identity
     except MetadataNotFound:
         return None
+
+
+async def delete_unneeded_cookie(
+    service: MetadataService, bookie_id: str, accepted_losses: Collection[int] = ()
+) -> None:
+    """`accepted_losses`: ledgers that may go on naming it, because somebody gave their data up.
+
+    `NoCookie`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, somebody
+    is about to name it, or changed the cookie meanwhile. `MetadataError`: nobody can tell, nothing was deleted."""
+    try:
+        cookie = (await service.cookies.read(bookie_id)).identity
+    except MetadataNotFound as error:
+        raise NoCookie(f"bookie {bookie_id} has no cookie") from error
+    async with Vigil(service, bookie_id) as vigil:
+        await _check_absent(vigil, bookie_id)
+        await _check_unneeded(service, bookie_id, accepted_losses)
+        await _check_absent(vigil, bookie_id)
+        try:
+            await service.cookies.delete_this(bookie_id, cookie)
+        except (MetadataVersionConflict, SessionEnded) as error:
+            raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
+        except MetadataNotFound as error:
+            raise NoCookie(f"bookie {bookie_id} has no cookie any more") from error
+
+
+async def refuse_renamed(service: MetadataService, bookie_id: str) -> None:
+    """`Refused`: it is getting another id, or is the other id of one. Then ledgers that name the one need what is in
+    the directories of the other, and a proof that none names it would say nothing of these."""
+    try:
+        data = (await service.cookies.read(bookie_id)).value
+        said = parse_text(data.partition(b"\n")[2], CookieFormat(), f"the cookie of {bookie_id}").bookieHost
+    except (MetadataNotFound, MetadataDamaged, UnicodeDecodeError):
+        return  # it is not by its cookie that it would be known
+    if said and said != bookie_id:
+        raise Refused(
+            f"bookie {bookie_id} is being renamed, its cookie says {said}: go on with `bookie cluster rename-bookie`,"
+            " or take it back by the same command with the ids the other way round"
+        )
+
+
+async def _check_unneeded(service: MetadataService, bookie_id: str, accepted_losses: Collection[int]) -> None:
+    stays = f"the cookie of {bookie_id} stays"
+    found, locked = await survey_unclaimed(service, bookie_id, LOCKS_SECONDS)
+    left = found.left(accepted_losses)
+    if left:
+        raise Refused(f"{stays}: {len(left)} ledgers need it, such as {min(left)}")
+    locked -= frozenset(accepted_losses)
+    if locked:
+        raise Refused(
+            f"{stays}: {len(locked)} ledgers are being re-replicated, such as {min(locked)}, and may come to name it:"
+            " repeat it when that is done"
+        )
+    under_way = found.in_recovery - set(accepted_losses)
+    if under_way:
+        raise Refused(
+            f"{stays}: {len(under_way)} ledgers are being recovered, such as {min(under_way)}, and may come to name it:"
+            " recover them, and repeat"
+        )
+
+
+async def _check_absent(vigil: Vigil, bookie_id: str) -> None:
+    presence = await vigil.check()
+    if presence is not Presence.ABSENT:
+        raise Refused(f"the cookie of {bookie_id} stays: the bookie is {presence.value}; stop it first")
+    if vigil.seen_registered:
+        raise Refused(f"the cookie of {bookie_id} stays: the bookie was registered a moment ago; stop it, and repeat")
+
+
+async def fence_cookie(cookies: CookieStore, bookie_id: str, proven: int | None) -> bool:
+    """Make the deletion of the version that was `proven` (None: of no cookie) fail from now on, whoever is about to ask
+    for it, by giving the cookie a new version; False: it is gone already. May be repeated. Raises `MetadataError`."""
+    try:
+        cookie = await cookies.read(bookie_id)
+        if cookie.version == proven:
+            await cookies.update(bookie_id, cookie.value, cookie.version)
+    except MetadataVersionConflict:
+        return True  # somebody else changed it, which does as well
+    except MetadataNotFound:
+        return False
+    return True

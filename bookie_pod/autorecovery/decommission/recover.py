@@ -21,8 +21,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions, LedgerDrain, LedgerMover, Locked
+from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held
 from bookie_protocol.errors import CouldNotTell, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie_pod.autorecovery.decommission.cookies import fence_cookie
+from bookie_pod.autorecovery.decommission.proof import fence_cookie
 from bookie_pod.autorecovery.decommission.state import (
     CookieGone,
     DecommissionRecord,

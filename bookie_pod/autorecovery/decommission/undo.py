@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie_pod.autorecovery.decommission.cookies import fence_cookie
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, make_writable
-from bookie_pod.autorecovery.decommission.proof import stored_cookie
+from bookie_pod.autorecovery.decommission.proof import fence_cookie, stored_cookie
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, UndoRequested
 from bookie_pod.autorecovery.decommission.store import DecommissionStore, HeldRecord, TakenOver
 from bookie_protocol.errors import BookieUnavailable, NotDecommissioned, Refused

@@ -96,7 +96,7 @@ def delete(connection: Connection, bookie_id: str, force: bool) -> None:
 
     async def work(found: Cluster) -> None:
         if not force:
-            from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+            from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 
             await delete_unneeded_cookie(found.service, bookie_id)
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
 from bookie_protocol.errors import Refused
@@ -148,7 +148,7 @@ class TestCookiesWithoutADecommission:
     async def test_who_is_about_to_name_it_is_waited_for_or_told(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bookie_pod.autorecovery.decommission.cookies.LOCKS_SECONDS", 0.0)
+        monkeypatch.setattr("bookie_pod.autorecovery.decommission.proof.LOCKS_SECONDS", 0.0)
         await rig.stop(GOING)
         await rig.change(2, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", "b3:1")}))
         worker, _ = await rig.connect()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_protocol.errors import CouldNotTell, MetadataNotFound, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerState
