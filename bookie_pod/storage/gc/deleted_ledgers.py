@@ -26,8 +26,7 @@ from typing import Final
 import numpy as np
 
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.gc.packed_ids import CHUNK, Array, Mask, are_in, empty, place_of
-from bookie_pod.storage.gc.rows_file import RowsFile
+from bookie_pod.storage.gc.packed_ids import CHUNK, Array, Mask, RowsFile, are_in, empty, place_of
 
 NAME: Final = "gc-deleted-ledgers"
 MAGIC: Final = b"PKGCDEL1"

@@ -5,7 +5,7 @@ acknowledged again. For seven days since it was deleted, or since somebody asked
 fenced, also over restarts.
 
 The file has a copy in each ledger directory, rows of ledger id and the time at which it is forgotten, in ms since the
-epoch. (`rows_file` says what is around them.)
+epoch. (`RowsFile` says what is around them.)
 
 Invariants
 - Garbage collection makes it durable that a ledger was fenced *before* it deletes the ledger. One that is remembered
@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.gc.rows_file import RowsFile
+from bookie_pod.storage.gc.packed_ids import RowsFile
 from bookie_protocol.errors import StorageFault
 
 NAME: Final = "gc-fenced-ledgers"
