@@ -29,11 +29,11 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node import options
-from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.schedule import steady_now_ms
 from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.gc.throttle import ScrubPace, Throttle
 from bookie_pod.storage.integrity.journal_scrub import JournalScrub

@@ -5,11 +5,11 @@ metadata.py          what it needs of the metadata service, blocking
 ledger_collector.py  ledgers that no longer exist are deleted here
 deleted_ledgers.py   which were, and may still lie in logs
 fenced_deleted.py    which were fenced when they were
-rows_file.py         the form of both files
+packed_ids.py        the form of both files
 log_usage.py         how much of each entry log still lives
 compactor.py         live entries of mostly dead logs are copied, the log goes
-schedule.py          which compaction is due          state_file.py    what survives a restart
-throttle.py          how fast it may go               collector.py     the thread that does all this
+schedule.py          which compaction is due, settings  state_file.py  what survives a restart
+throttle.py          how fast it may go                 collector.py   the thread that does all this
 
 A ledger goes only on the word of the metadata service, asked again before the deletion (`verifyMetadataOnGC`); a log
 only when the index and its map agree that nothing in it lives. Compaction copies what the index points to, in the

@@ -23,7 +23,6 @@ import structlog
 
 from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass, IndexCompaction
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
@@ -36,7 +35,7 @@ from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions, steady_now_ms
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle

@@ -6,7 +6,7 @@ ledger was deleted here. And: does an entry without a row belong to the ledger, 
 never get a row. Whoever gives rows to what an entry log holds asks `may_be_earlier_life` first: compaction, the
 scrubber, every rebuild of an index.
 
-Rows of the file (`rows_file` says what is around them): ledger id, and `upto`: logs up to this id may hold entries from
+Rows of the file (`RowsFile` says what is around them): ledger id, and `upto`: logs up to this id may hold entries from
 before the deletion; bit 62 of `upto`: the ledger has come back since.
 
 Invariants

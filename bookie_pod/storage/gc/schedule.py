@@ -1,4 +1,4 @@
-"""Which compaction is due, and the settings of one collector.
+"""Which compaction is due, by which clock, and the settings of one collector.
 
 Invariants
 - At most one compaction in a pass; a major one counts as a minor one too.
@@ -8,15 +8,19 @@ Invariants
 - The times survive restarts (`GcTimes` is stored by the caller): a bookie that restarts more often than an interval
   does what is due all the same.
 
-Pure; time is an argument, in milliseconds since 1970.
+Pure but for the clock; time is an argument, in milliseconds since 1970.
 
 Source: reference bookie behaviour, sections 6.2 and 6.6.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
+
+_OFFSET_NS: Final = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Compaction(Enum):
@@ -190,3 +194,15 @@ class GcOptions:
             metadata_rate=wanted.metadata_rate,
             use_target_log_size=wanted.use_target_log_size,
         )
+
+
+def steady_now_ms() -> int:
+    """The time by which the rare work of a storage becomes due (collection, scrubbing), in ms since the epoch. Any
+    thread.
+
+    It is the time of day when the process began, moved on by a clock that nobody sets and that does not stand still
+    while the machine sleeps. So a time of day that is set back puts nothing off, and one that is set forward for a
+    moment leaves nothing behind that lies in the future. Whoever reads what was stored at the next start takes nothing
+    for later than now.
+    """
+    return (_OFFSET_NS + time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1_000_000

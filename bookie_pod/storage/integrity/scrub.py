@@ -28,7 +28,7 @@ import structlog
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
-from bookie_pod.storage.clock import steady_now_ms
+from bookie_pod.storage.gc.schedule import steady_now_ms
 from bookie_pod.storage.gc.throttle import ScrubStopped
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState, ScrubPart

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from bookie_pod.storage.clock import steady_now_ms
 from bookie_pod.storage.gc.collector import GarbageCollector
+from bookie_pod.storage.gc.schedule import steady_now_ms
 from bookie_pod.storage.gc.state_file import NAME
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_protocol.errors import MetadataUnavailable
