@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bookie_pod.server.tcp.requests import (
     AddRequest,
     BatchReadRequest,
-    ConnectionReply,
-    ReadBudget,
+    CountedRead,
     ReadRequest,
     Reply,
     code_of,
@@ -151,13 +150,12 @@ class _AddReply(Reply):
         return v2.encode_response(request.version, OpCode.ADDENTRY, code, request.ledger_id, request.entry_id)
 
 
-class _ReadReply(ConnectionReply):
+class _ReadReply(CountedRead):
     """Answers one READENTRY or BATCH_READ_ENTRY."""
 
-    __slots__ = ("_budget", "_request")
+    __slots__ = ("_request",)
 
     def __init__(self, conn: Connection, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
-        self._conn = conn
         self._request = request
         most = 0
         kind = "read"
@@ -165,13 +163,7 @@ class _ReadReply(ConnectionReply):
             kind, most = "batch", min(request.max_size, conn.context.options.max_batch_read_bytes)
         if request.flags & _SERVED_AS == _BATCH_CLASS:
             kind = "batch_class"
-        self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY, most=most)
-
-    def entry_read(self, *, success: bool) -> None:
-        self._budget.entry_read(success=success)
-
-    def fenced(self, *, success: bool) -> None:
-        self._budget.fenced(success=success)
+        super().__init__(conn, kind, last_entry=request.entry_id == LAST_ENTRY, most=most)
 
     def entry(
         self,
@@ -203,7 +195,7 @@ class _ReadReply(ConnectionReply):
 
     def error(self, error: BaseException) -> None:
         request, code = self._request, code_of(error, self._conn)
-        self._budget.done(0, success=False, error=error)
+        self._done(0, success=False, error=error)
         if isinstance(request, v2.BatchReadRequest):
             self._conn.send(_batch_error(request, code))
         else:
@@ -212,5 +204,5 @@ class _ReadReply(ConnectionReply):
 
     def _send(self, pieces: list[bytes], entries: Sequence[bytes]) -> None:
         answer = b"".join(pieces)
-        self._budget.done(len(answer), success=True, entries=entries)
+        self._done(len(answer), success=True, entries=entries)
         self._conn.send(answer)

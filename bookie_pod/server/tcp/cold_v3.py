@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, ReadBudget, ReadRequest, Reply, status_of
+from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, CountedRead, ReadRequest, Reply, status_of
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
 from bookie_protocol.keys import NO_KEY
@@ -200,26 +200,14 @@ class _AddReply(_Reply):
         return encode_frame(response)
 
 
-class _ReadReply(_Reply):
+class _ReadReply(CountedRead):
     """READ_ENTRY: ordinary, fencing and long-poll reads."""
 
-    __slots__ = ("_budget",)
+    __slots__ = ("_request",)
 
     def __init__(self, conn: Connection, request: pb.Request) -> None:
-        super().__init__(conn, request)
-        self._budget = ReadBudget(conn, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
-
-    def wait(self) -> None:
-        self._budget.pause()
-
-    def go_on(self, *, newer: bool) -> None:
-        self._budget.go_on(newer=newer)
-
-    def entry_read(self, *, success: bool) -> None:
-        self._budget.entry_read(success=success)
-
-    def fenced(self, *, success: bool) -> None:
-        self._budget.fenced(success=success)
+        self._request = request
+        super().__init__(conn, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
 
     def entry(
         self,
@@ -240,12 +228,12 @@ class _ReadReply(_Reply):
         if lac_time_ms is not None:
             read.lacUpdateTimestamp = lac_time_ms
         frame = encode_frame(response)
-        self._budget.done(len(frame), success=True, entries=() if body is None else (body,))
+        self._done(len(frame), success=True, entries=() if body is None else (body,))
         self._conn.send(frame)
 
     def error(self, error: BaseException) -> None:
-        self._budget.done(0, success=False, error=error)
-        self._send(self._response(status_of(error, self._conn)))
+        self._done(0, success=False, error=error)
+        self._conn.send(encode_frame(self._response(status_of(error, self._conn))))
 
     def _response(self, status: V3Status) -> pb.Response:
         read, response = self._request.readRequest, new_response(self._request, status)

@@ -1,5 +1,5 @@
 """Requests as the handlers see them, whatever wire version they came in, and how they are answered; and what the
-replies of both wire versions share: their connection, error codes, and the budget of reads in flight.
+replies of both wire versions share: their connection, error codes, and how reads are counted.
 
 Threads: event loop only.
 
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bookie_protocol.errors import NoSuchEntry, PodkeeperError, TooManyRequests, Unauthorized, V2Code, V3Status
+from bookie_protocol.errors import (
+    NoSuchEntry,
+    PodkeeperError,
+    StorageFault,
+    TooManyRequests,
+    Unauthorized,
+    V2Code,
+    V3Status,
+)
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -161,28 +169,28 @@ class BatchReadRequest:
 
 
 def code_of(error: BaseException, conn: Connection | None = None) -> V2Code:
-    """The v2 code of any error; one that is not of the taxonomy is a fault of ours: logged, EIO. `conn`: whose request
-    it was, if that may have had a wrong password.
+    """The v2 code of any error. `conn`: whose request it was, if that may have had a wrong password.
 
     A ledger in limbo is EIO too: clients of the reference implementation have no name for 107 in version 2, and would
     leave the request to its time-out.
     """
-    if conn is not None and isinstance(error, Unauthorized):
-        conn.security.wrong_key(error)
-    if isinstance(error, PodkeeperError):
-        return V2Code.EIO if error.v2 == V2Code.EUNKNOWNLEDGERSTATE else error.v2
-    _log.error("unexpected error in a request", error=repr(error), exc_info=error)
-    return V2Code.EIO
+    code = _known(error, conn).v2
+    return V2Code.EIO if code == V2Code.EUNKNOWNLEDGERSTATE else code
 
 
 def status_of(error: BaseException, conn: Connection | None = None) -> V3Status:
     """The v3 status of any error, likewise."""
+    return _known(error, conn).v3
+
+
+def _known(error: BaseException, conn: Connection | None) -> PodkeeperError:
+    """The error; one that is not of the taxonomy is a fault of ours, and logged."""
     if conn is not None and isinstance(error, Unauthorized):
         conn.security.wrong_key(error)
     if isinstance(error, PodkeeperError):
-        return error.v3
+        return error
     _log.error("unexpected error in a request", error=repr(error), exc_info=error)
-    return V3Status.EIO
+    return StorageFault("unexpected error")
 
 
 class ConnectionReply(Reply):
@@ -212,13 +220,13 @@ class ConnectionReply(Reply):
         self._conn.postpone(again, nbytes)
 
 
-class ReadBudget:
-    """Counts one read against its connection until it is answered. A long poll that waits counts nothing: it holds no
-    answer, and a connection may have any number of them."""
+class CountedRead(ConnectionReply):
+    """Of a read, which counts against its connection until it is answered. A long poll that waits counts nothing: it
+    holds no answer, and a connection may have any number of them."""
 
-    __slots__ = ("_conn", "_kind", "_last_entry", "_phase_since", "_reserved", "_since")
+    __slots__ = ("_kind", "_last_entry", "_phase_since", "_reserved", "_since")
 
-    def __init__(self, conn: Connection, kind: str, *, last_entry: bool = False, most: int = 0) -> None:
+    def __init__(self, conn: Connection, kind: str, *, last_entry: bool, most: int = 0) -> None:
         """`last_entry`: it is the last entry that is asked for, whichever that is. `most`: bytes that the request
         itself allows for its answer; 0: it does not say."""
         self._conn = conn
@@ -228,7 +236,7 @@ class ReadBudget:
         self._reserved = conn.read_started(most)
         conn.request_began()
 
-    def pause(self) -> None:
+    def wait(self) -> None:
         self._phase("long_poll_pre_wait")
         self._conn.request_ended()
         self._conn.read_paused(self._reserved)
@@ -249,7 +257,7 @@ class ReadBudget:
         self._conn.context.metrics.read_phase(name, (now - self._phase_since) * 1000, success)
         self._phase_since = now
 
-    def done(
+    def _done(
         self, nbytes: int, *, success: bool, error: BaseException | None = None, entries: Sequence[bytes] = ()
     ) -> None:
         """Answered with `nbytes`, headers included, and with these entries."""

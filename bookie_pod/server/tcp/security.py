@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.connection_stalls import Stall
@@ -29,7 +30,7 @@ from bookie_pod.server.tcp.strangers import FRAMES, check_frame
 from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.auth import Peer, ServerAuthentication, from_protobuf, to_protobuf
+from bookie_protocol.wire.auth import AuthMessage, Peer, ServerAuthentication, from_protobuf, to_protobuf
 from bookie_protocol.wire.v2_layout import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
@@ -107,45 +108,39 @@ class ConnectionSecurity:
             raise ProtocolViolation(f"authentication plug-in {frame.message.shown_name} is not served here")
         # A bookie without authentication answers in its own version, whatever the request's was.
         version = CURRENT_VERSION if self.authenticated else frame.version
-        self._start(self._auth_v2(frame, version))
-
-    async def _auth_v2(self, frame: v2.AuthFrame, version: int) -> None:
-        try:
-            answer = await self._authentication.answer(frame.message)
-        except Unauthorized as error:
-            self._keep_out("a login", str(error))
-            self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
-            return
-        except InvalidConfiguration as error:
-            self._conn.close(ProtocolViolation(f"nobody is let in: {error}"))
-            return
-        if answer is not None:
-            self._conn.send(v2.encode_auth(answer, version))
+        self._start(self._log_in(frame.message, lambda answer: v2.encode_auth(answer, version), b""))
 
     def auth_v3(self, request: pb.Request) -> None:
         """Serve a v3 AUTH request."""
+        refusal = encode_frame(header_copied(request, V3Status.EUA))
         if not self.authenticated:
             message = from_protobuf(request.authRequest) if request.HasField("authRequest") else None
             if message is None or self._shut_out or not self._authentication.accepts(message):
-                self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
+                self._conn.send(refusal)
                 return
-        self._start(self._auth_v3(request))
 
-    async def _auth_v3(self, request: pb.Request) -> None:
+        def encode(answer: AuthMessage) -> bytes:
+            response = header_copied(request, V3Status.EOK)
+            response.authResponse.CopyFrom(to_protobuf(answer))
+            return encode_frame(response)
+
+        self._start(self._log_in(from_protobuf(request.authRequest), encode, refusal))
+
+    async def _log_in(self, message: AuthMessage, encode: Callable[[AuthMessage], bytes], refusal: bytes) -> None:
+        """`refusal`: what is sent to who is refused; empty: nothing, as version 2 has no such answer."""
         try:
-            answer = await self._authentication.answer(from_protobuf(request.authRequest))
+            answer = await self._authentication.answer(message)
         except Unauthorized as error:
             self._keep_out("a login", str(error))
-            self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
+            if refusal:
+                self._conn.send(refusal)
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
             return
         except InvalidConfiguration as error:  # no word against this client, which may try again or elsewhere
             self._conn.close(ProtocolViolation(f"nobody is let in: {error}"))
             return
         if answer is not None:
-            response = header_copied(request, V3Status.EOK)
-            response.authResponse.CopyFrom(to_protobuf(answer))
-            self._conn.send(encode_frame(response))
+            self._conn.send(encode(answer))
 
     # --- TLS ------------------------------------------------------------------------------------------------
 
