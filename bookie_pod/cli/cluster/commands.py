@@ -213,7 +213,7 @@ def whoami(file: str | None, assignments: tuple[str, ...], as_json: bool) -> int
     from dataclasses import asdict
 
     from bookie_pod.config.load import load_config
-    from bookie_pod.node.identity.whoami import who_am_i
+    from bookie_pod.node.identity.published import who_am_i
     from bookie_pod.storage.files_posix import PosixFiles
 
     config = load_config(file, overrides=overrides(assignments, {}))

@@ -3,7 +3,7 @@
 bookie_id      what its id is made of                     cookies       who may use these directories
 cookie_check   cookies on disks and in the metadata service, held against each other
 ownership      directories are locked, and none is named twice
-published      what it tells clients with its registration
+published      what it tells clients with its registration, and people who ask before it starts
 earlier_life   ledgers of an earlier bookie of its id     leaving       a decommission of it that is under way
-rename         another id for the same disks              whoami        what all this says about a configuration
+rename         another id for the same disks
 """

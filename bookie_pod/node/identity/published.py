@@ -1,4 +1,5 @@
-"""Who the bookie is: its cookies checked against its cluster, and what it publishes about itself.
+"""Who the bookie is: its cookies checked against its cluster, and what it publishes about itself; and the same for
+people who ask before it is started, which changes nothing.
 
 Threads: event loop; name look-ups and files on threads.
 
@@ -8,6 +9,7 @@ Source: reference metadata layout, sections 4 and 5.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
@@ -16,16 +18,31 @@ from bookie_pod.node.identity.bookie_id import (
     BookieAddressOptions,
     bookie_service_info,
     candidate_bookie_ids,
+    derive_bookie_id,
     derive_host,
 )
-from bookie_pod.node.identity.cookie_check import NoStoredCookie, verify_cookies
+from bookie_pod.node.identity.cookie_check import (
+    CookieAction,
+    NoStoredCookie,
+    decide,
+    read_directory,
+    read_stored_cookies,
+    verify_cookies,
+)
 from bookie_pod.node.identity.cookies import Cookie
 from bookie_pod.node.identity.leaving import decommissioned_at
+from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_no_cluster
 from bookie_pod.storage.files import Files
-from bookie_protocol.errors import InvalidCookie
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.errors import InvalidConfiguration, InvalidCookie, MetadataNotFound
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+
+_VERDICTS = {
+    CookieAction.START: "matches",
+    CookieAction.STAMP_NEW: "none: a new bookie, which gets one with its first start",
+    CookieAction.EXPAND: "matches but for new directories, which get one with the next start",
+}
 
 
 async def check_cookies(
@@ -82,3 +99,93 @@ async def service_info(config: BookieConfig, address: BookieAddressOptions, http
         http_tls=config.http.tls_enable,
         network_location=config.network.network_location,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`instance_id` is the cluster's, `cookie_instance_ids` those that the stored and local cookies name.
+
+    `registered`: writable, read-only or None; `registered_address`: where the registration says that it serves.
+    `cookie` says how the cookies stand; `problem` why a bookie would refuse to start, None if it would not.
+    """
+
+    bookie_id: str
+    advertised_address: str
+    metadata_service: str
+    instance_id: str | None
+    cookie_instance_ids: tuple[str | None, ...]
+    registered: str | None
+    registered_address: str | None
+    cookie: str
+    problem: str | None
+
+    @property
+    def instance_id_matches(self) -> bool | None:
+        """Whether every cookie names the cluster's instance id; None: there is no cookie."""
+        if not self.cookie_instance_ids:
+            return None
+        return all(found == self.instance_id for found in self.cookie_instance_ids)
+
+
+async def who_am_i(config: BookieConfig, files: Files) -> Identity:
+    """Raises `InvalidConfiguration`, `MetadataNotFound` (no cluster), `MetadataUnavailable`."""
+    uri = config.metadata.service_uri
+    if uri is None:
+        raise InvalidConfiguration("metadataServiceUri=: set it, such as zk+hierarchical://zk1:2181/ledgers")
+    address = options.address_options(config, config.network.bookie_port)
+    bookie_id = await asyncio.to_thread(derive_bookie_id, address)
+    host = await asyncio.to_thread(derive_host, address)
+    service = await open_metadata(config.metadata, uri)
+    try:
+        instance_id = await service.cluster.instance_id()
+        registered, registered_address = await _registration(service, bookie_id)
+        candidates = await asyncio.to_thread(candidate_bookie_ids, address)
+        verdict, problem, named = await _cookies(config, files, service, bookie_id, candidates, instance_id)
+    finally:
+        await service.close()
+    return Identity(
+        bookie_id=bookie_id,
+        advertised_address=f"{host}:{address.port}",
+        metadata_service=uri,
+        instance_id=instance_id,
+        cookie_instance_ids=named,
+        registered=registered,
+        registered_address=registered_address,
+        cookie=verdict,
+        problem=problem,
+    )
+
+
+async def _registration(service: MetadataService, bookie_id: str) -> tuple[str | None, str | None]:
+    for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
+        if await service.bookies.is_registered(bookie_id, group):
+            try:
+                address = (await service.bookies.service_info(bookie_id)).bookie_address()
+            except MetadataNotFound:
+                return None, None  # it left just now
+            return group.value, None if address is None else f"{address[0]}:{address[1]}"
+    return None, None
+
+
+async def _cookies(
+    config: BookieConfig,
+    files: Files,
+    service: MetadataService,
+    bookie_id: str,
+    candidates: tuple[str, ...],
+    instance_id: str | None,
+) -> tuple[str, str | None, tuple[str | None, ...]]:
+    """How the cookies stand, what speaks against a start, and the instance ids that they name."""
+    directories = options.bookie_directories(config)
+    expected = Cookie.expected(bookie_id, directories, instance_id)
+    named: list[str | None] = []
+    try:
+        stored = await read_stored_cookies(service.cookies, candidates)
+        states = [await asyncio.to_thread(read_directory, files, path) for path in directories.current_folders()]
+        cookies = [item.cookie for item in stored] + [state.cookie for state in states if state.cookie is not None]
+        named = list(dict.fromkeys(cookie.instance_id for cookie in cookies))
+        expansion = may_expand_storage(config)
+        action = decide(expected, stored, states, allow_storage_expansion=expansion)
+    except InvalidCookie as error:
+        return "refused", str(error), tuple(named)
+    return _VERDICTS[action], None, tuple(named)

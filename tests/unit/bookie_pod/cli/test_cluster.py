@@ -212,7 +212,7 @@ def test_a_cookie_of_another_cluster_is_not_stored(command: str, uri: str, capsy
 def test_whoami_of_a_registered_bookie(
     uri: str, configured: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bookie_pod.node.identity import whoami as whoami_module
+    from bookie_pod.node.identity import published as whoami_module
     from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 
     init(uri, capsys)
