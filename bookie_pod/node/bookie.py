@@ -45,9 +45,8 @@ from bookie_pod.node.identity.bookie_id import BookieAddressOptions, derive_book
 from bookie_pod.node.identity.earlier_life import older_ledgers
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
-from bookie_pod.node.joining import join_cluster
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
-from bookie_pod.node.live_status import LiveStatus
+from bookie_pod.node.live_status import LiveStatus, join_cluster
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode, open_mode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server

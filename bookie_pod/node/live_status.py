@@ -1,4 +1,9 @@
-"""What a bookie says about itself to probes, to the admin API and to its metrics.
+"""What a bookie says about itself to probes, to the admin API and to its metrics, and to its cluster when it joins it.
+
+Invariants of joining
+- Whether the bookie is being decommissioned is asked before it is registered: one that is joins read-only, so that no
+  client ever sees it writable.
+- The mode speaks for the registration from then on, and no more once the bookie leaves.
 
 Threads: event loop; `server_status` may be read by any.
 """
@@ -7,14 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node.identity.bookie_id import BookieAddressOptions
+from bookie_pod.node.identity.leaving import Leaving
+from bookie_pod.node.identity.published import service_info
 from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import PodkeeperError, StorageFault
+from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery
@@ -86,3 +98,31 @@ class LiveStatus:
             return slow[0]
         registered = self.server_status is not ServerStatus.UNREGISTERED
         return None if registered else "not registered in the metadata service"
+
+
+async def join_cluster(
+    config: BookieConfig,
+    *,
+    metadata: MetadataService,
+    bookie_id: str,
+    instance_id: str | None,
+    address: BookieAddressOptions,
+    http_port: int | None,
+    mode: BookieMode,
+    status: LiveStatus,
+    tasks: BackgroundTasks,
+    undo: AsyncExitStack,
+) -> RegistrationManager:
+    """Register the bookie in the cluster of this instance id; `undo` takes it back. `http_port`: that of its HTTP
+    server, which has one by now also where any would do. Raises `RegistrationFailed`, `MetadataError`."""
+    info = await service_info(config, address, http_port)
+    leaving = Leaving(metadata, bookie_id, mode)
+    if await leaving.look() or not leaving.is_known:
+        tasks.run(leaving.follow())
+    registration = status.registration = RegistrationManager(metadata, bookie_id, info, status.fail)
+    read_only = mode.read_only
+    await registration.register(read_only=read_only, instance_id=instance_id)
+    undo.push_async_callback(registration.deregister)
+    mode.attach(registration, announced_read_only=read_only)
+    undo.callback(mode.detach)
+    return registration
