@@ -22,7 +22,7 @@ from typing import Final
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.integrity.read_check import ReadCheck
+from bookie_pod.storage.integrity.entry_check import ReadCheck
 from bookie_protocol.digest import DigestType, digest_manager
 
 LEDGER: Final = 1

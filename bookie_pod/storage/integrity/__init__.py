@@ -6,7 +6,7 @@ error, its log is kept from collection, and with `localScrubRepair` a sound copy
 damaged copy stays refused while its log exists, because read-ahead would meet it. An entry in a log without an index
 row gets its row back.
 
-What a reader gets out of an entry log, read-ahead included, has its CRC32C checked first (`read_check`; 0.7 to 1 us
+What a reader gets out of an entry log, read-ahead included, has its CRC32C checked first (`ReadCheck`; 0.7 to 1 us
 of CPU for 1 KB, nothing for what memory holds). Only if that is wrong the metadata service is asked which type the
 ledger has: CRC32 is checked too; MAC (needs the password) and DUMMY are not, nor anything while the service does not
 answer within a second. Damage goes the same way as the scrubber's, without waiting for a pass: registered, refused,

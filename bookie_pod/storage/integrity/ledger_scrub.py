@@ -25,9 +25,16 @@ from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import find_row_behind
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import ScrubPace
-from bookie_pod.storage.integrity.entry_check import DigestTypes, EntryCheck, Pay, Report, ScrubCounts, entry_damage
+from bookie_pod.storage.integrity.entry_check import (
+    DigestTypes,
+    EntryCheck,
+    Pay,
+    ReadCheck,
+    Report,
+    ScrubCounts,
+    entry_damage,
+)
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault

@@ -10,10 +10,9 @@ import pytest
 from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.locations import KEY as ROW_KEY
 from bookie_pod.storage.index.locations import VALUE
-from bookie_pod.storage.integrity import read_check, scrub
-from bookie_pod.storage.integrity.entry_check import EntryCheck, ScrubCounts
+from bookie_pod.storage.integrity import entry_check, scrub
+from bookie_pod.storage.integrity.entry_check import EntryCheck, ReadCheck, ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_protocol.digest import DigestType
@@ -179,7 +178,7 @@ def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
 
 
 def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_check, "WAIT_S", 0.05)
+    monkeypatch.setattr(entry_check, "WAIT_S", 0.05)
     digests = CountedDigests(DigestType.CRC32C)
     digests.silent = True
     check, found = make(digests)
@@ -197,13 +196,13 @@ def test_a_ledger_that_nobody_knows_is_served_and_asked_about_now_and_then() -> 
     for _ in range(3):
         assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
     assert digests.asked == [3]
-    now[0] = read_check.PAUSE_S
+    now[0] = entry_check.PAUSE_S
     assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
     assert digests.asked == [3, 3]
 
 
 def test_what_is_kept_of_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_check, "MAX_KNOWN", 10)
+    monkeypatch.setattr(entry_check, "MAX_KNOWN", 10)
     digests = CountedDigests(DigestType.MAC)
     check, _ = make(digests)
     for ledger_id in range(25):
