@@ -1,13 +1,12 @@
 """The journal: write-ahead log with group commit, its replay and its marks.
 
 format       bytes of headers, records, padding and group checks
-batch        `JournalBatch`, the unit of work
-journal      `Journal`: journal thread; with sync_thread, group_commit, journal_file, file_supply
+batch_queue  `JournalBatch`, the unit of work, and how batches become groups
+journal      `Journal`: journal thread; with sync_thread and journal_file
 marks        `LogMark` and the `lastMark` files
 reader       stepping through a file; survey: what of it is sound
 replay       `replay_journal` into a `ReplaySink`
 directory    names, listing, trimming
-options, metrics
 
 A directory is the `current` folder. After replay the storage must be flushed *and* the returned mark written, or the
 start fails: the next journal file may hold records only if the torn tail of the previous one is below the mark.
