@@ -10,7 +10,14 @@ from typing import Any
 
 import click
 
-from bookie_pod.cli.disk import disk, print_json
+from bookie_pod.cli.disk import (  # noqa: F401 - the modules add their commands to `disk`
+    disk,
+    index,
+    logs,
+    look,
+    print_json,
+    rebuild,
+)
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES, YES, confirmed
