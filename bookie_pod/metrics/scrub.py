@@ -7,7 +7,6 @@ the others are our own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from bookie_pod.metrics.registry import Registry
 
@@ -63,17 +62,6 @@ class ScrubMetrics:
         self._repaired.add(entries)
 
 
-class _State(Protocol):
-    """What is counted of a rebuild that has ended."""
-
-    @property
-    def entries(self) -> int: ...
-    @property
-    def rows_changed(self) -> int: ...
-    @property
-    def ledgers_restored(self) -> int: ...
-
-
 class IndexRebuildMetrics:
     """Instruments of one bookie. Any thread may call every method."""
 
@@ -93,10 +81,12 @@ class IndexRebuildMetrics:
         self._scope.gauge("BYTES_DONE", bytes_done)
         self._scope.gauge("BYTES_TOTAL", bytes_total)
 
-    def ran(self, milliseconds: float, success: bool, state: _State) -> None:
+    def ran(
+        self, milliseconds: float, success: bool, *, entries: int, changed_rows: int, restored_ledgers: int
+    ) -> None:
         """The rebuild of one directory has ended."""
         self._run_time.observe_ms(milliseconds, success=success)
-        self._entries.add(state.entries)
+        self._entries.add(entries)
         if success:
-            self._rows.add(state.rows_changed)
-        self._ledgers.add(state.ledgers_restored)
+            self._rows.add(changed_rows)
+        self._ledgers.add(restored_ledgers)

@@ -138,7 +138,13 @@ class IndexRebuilder:
 
     def _tell(self, state: RebuildState, milliseconds: float) -> None:
         if self._metrics is not None:
-            self._metrics.ran(milliseconds, state.outcome is RebuildOutcome.DONE, state)
+            self._metrics.ran(
+                milliseconds,
+                state.outcome is RebuildOutcome.DONE,
+                entries=state.entries,
+                changed_rows=state.rows_changed,
+                restored_ledgers=state.ledgers_restored,
+            )
         _log.log(
             20 if state.outcome in (RebuildOutcome.DONE, RebuildOutcome.STOPPED) else 40,
             "rebuild of indexes ended",
