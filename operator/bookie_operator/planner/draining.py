@@ -68,6 +68,15 @@ def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
             return _watch(run, facts, stall_s)
 
 
+def stays_drained(run: Run) -> str:
+    """What a person has to do where nobody takes the drain back, which is refused."""
+    why = f" ({run.operation.message})" if run.operation.message else ""
+    return (
+        f"But what was done to it could not be taken back{why}: see the operator's log, and take its drain back with"
+        f" `bookie cluster decommission {run.bookie_id} --undo`"
+    )
+
+
 def _unheard_of(run: Run) -> bool:
     """Neither ledgers nor a cookie tell of it, so nobody would drain it: it never served, or all was done already."""
     outlook, facts = run.world.outlooks.get(run.bookie_id), run.world.facts

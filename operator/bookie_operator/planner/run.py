@@ -98,6 +98,15 @@ class Run:
         stalled = obstacle.needs_person or operations.overdue(self.world, self.operation, deadline_s)
         return self.wait(obstacle.reason, obstacle.message, seconds=obstacle.seconds, stalled=stalled)
 
+    def in_time(self, wanted: Decision, why: str) -> Decision | None:
+        """What the step wants; None once its time is over: what is refused again and again must not keep others from
+        their work. But it may be that nobody could be asked until now: then it has its time once more, for `why`."""
+        if not operations.overdue(self.world, self.operation, self.world.cluster.spec.update.progress_deadline_seconds):
+            return wanted
+        if self.operation.attempts or self.saved(operations.BEGUN_AGAIN):
+            return None
+        return Record(self.progressed(**operations.AGAIN).operation, why)
+
     def progressed(self, message: str = "", **saved: str) -> Run:
         return replace(self, operation=operations.progressed(self.world, self.operation, message, saved=saved))
 

@@ -169,9 +169,9 @@ class _Work:
             against, _ = await _against(self._api, sight)
             if against:
                 raise RefusedFault("; ".join(against))
-            if (kept := kept_anew(sight)) is not None:
-                await self._change_record(sight, kept)
-                return False
+        if (kept := kept_anew(sight)) is not None:
+            await self._change_record(sight, kept)
+            return False
         step = next_there(sight)
         if step is None:
             await self._record(sight, Phase.TAKEN_OVER)

@@ -314,7 +314,7 @@ def _orphaned(sight: Sight, owner: KubernetesObject | None, then: str) -> Step |
     words = f"StatefulSet {sight.set_name} is deleted: {then}"
     if "deletionTimestamp" in owner["metadata"]:
         return Step(words)
-    return Step(words, lambda api: _delete(api, owner, "Orphan", owner["metadata"]["resourceVersion"]))
+    return Step(words, lambda api: _delete_as_seen(api, owner, "Orphan"))
 
 
 def _names_held(sight: Sight, *, theirs: bool) -> Step | None:
@@ -345,7 +345,7 @@ def _handed_over(sight: Sight) -> Step | None:
         if ownership.is_own(each, cluster):
             continue
         if each["kind"] in _MADE_ANEW:
-            return Step(f"{key} makes way for the operator's own", lambda api, each=each: _delete(api, each))  # type: ignore[misc]
+            return Step(f"{key} makes way for the operator's own", lambda api, each=each: _delete_as_seen(api, each))  # type: ignore[misc]
         patch = {"labels": labels(cluster, naming.BOOKIE), "annotations": {names.KEPT_BY_HELM: "keep"}}
         return _merging(f"{key} is handed over", each, patch)
     return None
@@ -406,7 +406,7 @@ def _objects_back(sight: Sight) -> Step | None:
         if not ownership.is_own(live, sight.seen.cluster) and _selector(live) == _selector(old):
             continue
         if old["kind"] in _MADE_ANEW:
-            return Step(f"{key} makes way for the old one", lambda api, live=live: _delete(api, live))  # type: ignore[misc]
+            return Step(f"{key} makes way for the old one", lambda api, live=live: _delete_as_seen(api, live))  # type: ignore[misc]
         return Step(f"{key} is as it was", lambda api, live=live, old=old: _restore(api, live, old))  # type: ignore[misc]
     return None
 
@@ -504,10 +504,18 @@ def new_record(sight: Sight) -> KubernetesObject:
 
 
 def kept_anew(sight: Sight) -> dict[str, str] | None:
-    """What the record is to keep instead, where somebody changed the StatefulSet since; None: it is as it was."""
-    assert sight.foreign is not None
-    key, live = key_of(sight.foreign), original(sight.foreign)
-    return None if sight.kept[key] == live else {"originals": json.dumps({**sight.kept, key: live}, sort_keys=True)}
+    """What the record is to keep instead, where somebody changed since what is still to be handed over; None: all is as
+    it was. Once the StatefulSet is gone those that pods depend on are changed here, and are kept as they were."""
+    cluster, owner = sight.seen.cluster, sight.foreign
+    live = {
+        key: original(each)
+        for key, each in sight.named.items()
+        if not ownership.is_own(each, cluster) and (owner is not None or each["kind"] in _MADE_ANEW)
+    }
+    if owner is not None:
+        live[key_of(owner)] = original(owner)
+    kept = {**sight.kept, **live}
+    return None if kept == sight.kept else {"originals": json.dumps(kept, sort_keys=True)}
 
 
 def original(obj: KubernetesObject) -> KubernetesObject:
@@ -545,6 +553,11 @@ def _merging(words: str, obj: KubernetesObject, metadata: Mapping[str, Any]) -> 
 async def _merge(api: Api, obj: KubernetesObject, patch: KubernetesObject) -> None:
     found, resource = obj["metadata"], CLUSTER if obj.get("kind") == CLUSTER.kind else resource_of(obj)
     await api.kubernetes.merge_exactly(resource, found["namespace"], found["name"], found["uid"], patch)
+
+
+async def _delete_as_seen(api: Api, obj: KubernetesObject, propagation: str = "Background") -> None:
+    """Not what somebody has changed since: that is to be kept first."""
+    await _delete(api, obj, propagation, obj["metadata"]["resourceVersion"])
 
 
 async def _delete(api: Api, obj: KubernetesObject, propagation: str = "Background", version: str = "") -> None:

@@ -18,11 +18,11 @@ from bookie_operator.planner.actions import (
     SetReadOnly,
     UndoDrain,
 )
-from bookie_operator.planner.decision import Decision, Event, Record
+from bookie_operator.planner.decision import Decision, Event, EventType, Record
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.planner.run import Run
-from bookie_operator.world.facts import Proof
+from bookie_operator.world.facts import DrainFacts, Proof
 
 MAKES_ROOM: Final = "makesRoom"
 """Set if it is stopped for another bookie that no node takes."""
@@ -311,6 +311,22 @@ def undo(run: Run) -> Decision:
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
         return run.wait_at_most(patience(run), gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
+    message = f"{run.bookie} stays: {run.saved(WHY_BACK)}"
+    wanted = _taken_back(run, facts)
+    if wanted is not None:
+        following = run.in_time(wanted, message)
+        if following is not None:
+            return following
+        message = f"{message}. {draining.stays_drained(run)}"
+        return run.finish(message, outcome="Failed", event=Event("DecommissionFailed", message, EventType.WARNING))
+    registered = gates.is_registered(run.world, run.desired, run.bookie)
+    if not registered and not gates.is_down(run.world, run.desired, run.bookie):
+        return run.wait_at_most(patience(run), "StartingBookie", f"waits until {run.bookie} is registered again")
+    return run.finish(message, outcome="Cancelled", event=Event("DecommissionCancelled", message))
+
+
+def _taken_back(run: Run, facts: DrainFacts) -> Decision | None:
+    """None: nothing is left of the decommission."""
     if facts.phase in draining.UNDER_WAY:
         return run.act(UndoDrain(run.bookie_id), f"{run.bookie} stays: its drain is taken back")
     ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
@@ -320,8 +336,4 @@ def undo(run: Run) -> Decision:
     assert run.world.facts is not None
     if run.bookie_id in run.world.facts.read_only and run.saved(WAS_READ_ONLY) != "true":
         return run.act(SetReadOnly(run.bookie, False), f"{run.bookie} stays: it takes new data again")
-    registered = gates.is_registered(run.world, run.desired, run.bookie)
-    if not registered and not gates.is_down(run.world, run.desired, run.bookie):
-        return run.wait_at_most(patience(run), "StartingBookie", f"waits until {run.bookie} is registered again")
-    message = f"{run.bookie} stays: {run.saved(WHY_BACK)}"
-    return run.finish(message, outcome="Cancelled", event=Event("DecommissionCancelled", message))
+    return None

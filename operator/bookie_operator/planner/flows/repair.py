@@ -39,7 +39,7 @@ from bookie_operator.planner.flows import repair_gates
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
-from bookie_operator.world.facts import Proof
+from bookie_operator.world.facts import DrainFacts, Proof
 from bookie_operator.world.model import PodFault, World
 
 _ASKED_ABOUT: Final = 4
@@ -255,11 +255,10 @@ def start(run: Run) -> Decision:
     found = run.pod
     late = operations.overdue(run.world, run.operation, run.world.cluster.spec.update.progress_deadline_seconds)
     helped = _helped(run)
-    if helped is not None and not late:
+    if helped is not None:
+        helped = run.in_time(helped, f"{run.bookie} is helped to take new data")
+    if helped is not None:
         return helped
-    if helped is not None and not run.operation.attempts and not run.saved(operations.BEGUN_AGAIN):
-        # What is refused again and again must not keep it here; but it may be that nobody could help until now.
-        return Record(run.progressed(**operations.AGAIN).operation, f"{run.bookie} is helped to take new data")
     if found is not None and found.ready and gates.is_writable(run.world, run.desired, run.bookie):
         message = f"{run.bookie} was started anew with empty disks; what it held has its copies elsewhere"
         return run.finish(message, event=Event("BookieReplaced", message))
@@ -305,14 +304,25 @@ def undo(run: Run) -> Decision:
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
         return run.wait_at_most(patience(run), gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
+    message = f"{run.bookie} is not replaced: {run.saved(WHY_NOT) or 'it is back, or nobody asks for it any more'}"
+    wanted = _taken_back(run, facts)
+    if wanted is None:
+        return run.finish(message, outcome="Cancelled", event=Event("ReplacementCancelled", message))
+    following = run.in_time(wanted, message)
+    if following is not None:
+        return following
+    message = f"{message}. {draining.stays_drained(run)}"
+    return run.finish(message, outcome="Failed", event=Event("ReplacementFailed", message, EventType.WARNING))
+
+
+def _taken_back(run: Run, facts: DrainFacts) -> Decision | None:
+    """None: nothing is left of the drain."""
     if facts.phase in draining.UNDER_WAY:
         return run.act(UndoDrain(run.bookie_id), f"{run.bookie} is not replaced: its drain is taken back")
     assert run.world.facts is not None
     if run.bookie_id in run.world.facts.read_only and run.saved(draining.SINCE):
         return run.forget(draining.SINCE).act(SetReadOnly(run.bookie, False), f"{run.bookie} is not replaced")
-    why = run.saved(WHY_NOT) or "it is back, or nobody asks for it any more"
-    message = f"{run.bookie} is not replaced: {why}"
-    return run.finish(message, outcome="Cancelled", event=Event("ReplacementCancelled", message))
+    return None
 
 
 _STEPS: Final = {

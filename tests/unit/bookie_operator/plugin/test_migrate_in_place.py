@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, CONFIG_MAP, POD, SERVICE, STATEFUL_SET
+from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, CONFIG_MAP, POD, SERVICE, STATEFUL_SET, Resource
 from bookie_operator.crds import names
 from bookie_operator.plugin import in_place
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
@@ -430,12 +430,13 @@ async def test_a_record_of_bookies_that_had_the_names_before_tells_nothing(
     assert as_before(rig)[f"StatefulSet/{SET}"] == before[f"StatefulSet/{SET}"]
 
 
-async def test_what_is_changed_right_before_it_is_deleted_is_kept_too(rig: KubectlRig) -> None:
+@pytest.mark.parametrize("kind", [STATEFUL_SET, BUDGET], ids=lambda kind: kind.kind)
+async def test_what_is_changed_right_before_it_is_deleted_is_kept_too(rig: KubectlRig, kind: Resource) -> None:
     store, upgrades = rig.fake.store, ["an upgrade of the chart"]
     delete = store.delete
 
     def late(resource: Any, namespace: str, name: str, *preconditions: str) -> Any:
-        if (resource, name) == (STATEFUL_SET, SET) and upgrades:
+        if (resource, name) == (kind, SET) and upgrades:
             store.patch(resource, namespace, name, {"metadata": {"annotations": {"by": upgrades.pop()}}})
         return delete(resource, namespace, name, *preconditions)
 
@@ -444,4 +445,4 @@ async def test_what_is_changed_right_before_it_is_deleted_is_kept_too(rig: Kubec
     assert await done(rig, watch, "run") == 0
     assert not upgrades
     assert await done(rig, watch, "undo") == 0
-    assert store.get(STATEFUL_SET, NAMESPACE, SET)["metadata"]["annotations"]["by"] == "an upgrade of the chart"
+    assert store.get(kind, NAMESPACE, SET)["metadata"]["annotations"]["by"] == "an upgrade of the chart"

@@ -6,7 +6,9 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet, UndoDrain
+from bookie_operator.world.facts import DrainPhase
 from tests.support.operator_sim import Simulation, killed_everywhere
+from tests.support.operator_sim.bookkeeper import Refused, SimDrain
 from tests.support.operator_sim.flows import acted, at_step
 from tests.support.operator_sim.going import GOING, fewer, settled, what_is_left
 
@@ -41,6 +43,30 @@ def test_a_drain_under_way_is_undone(five: Simulation) -> None:
     five.run_until_rest()
     assert sum(isinstance(one, UndoDrain) for one in acted(five)) == 1
     assert not five.bookkeeper.drains
+
+
+def test_a_way_back_that_is_refused_ends_some_time(five: Simulation) -> None:
+    fewer(five)
+    at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    undo, bookie_id = five.bookkeeper.undo_drain, five.desired().bookie_id(GOING)
+
+    def refused(bookie_id: str) -> None:
+        raise Refused(f"{bookie_id} cannot be asked")
+
+    def goes_on(sim: Simulation) -> None:
+        sim.bookkeeper.drains[bookie_id] = SimDrain(False, DrainPhase.RUNNING)
+
+    five.bookkeeper.undo_drain = refused  # type: ignore[method-assign]
+    five.change(replicas=5)
+    five.run(lambda sim, _: bool(sim.status.history), each=goes_on, most=900)
+    ended = five.status.history[0]
+    assert ended.outcome == "Failed"
+    assert f"`bookie cluster decommission {bookie_id} --undo`" in ended.message
+    undo(bookie_id)
+    five.run_until_rest()
+    assert len(five.bookkeeper.writable) == 5
+    assert len(five.status.history) == 1
 
 
 @pytest.mark.parametrize("step", ["Leave", "ProveGone", "Cookie", "Claims"])

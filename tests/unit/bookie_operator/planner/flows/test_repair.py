@@ -273,6 +273,33 @@ def test_an_undo_that_is_refused_ends_some_time(four: Simulation) -> None:
     assert four.status.history[0].outcome == "Failed"
 
 
+def test_a_way_back_that_is_refused_ends_some_time(four: Simulation) -> None:
+    """Nobody else's work waits for it for ever; whoever has to see to it is told, and what he is told helps."""
+    disk = next(one.data_id for one in four.kubernetes.claims_of(LOST))
+    lose(four)
+    at_step(four, "Drain")
+    four.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    for one in four.kubernetes.claims_of(LOST):
+        one.lost, one.data_id = False, disk
+    undo, bookie_id = four.bookkeeper.undo_drain, four.desired().bookie_id(LOST)
+
+    def refused(bookie_id: str) -> None:
+        raise Refused(f"{bookie_id} cannot be asked")
+
+    def goes_on(sim: Simulation) -> None:
+        sim.bookkeeper.drains[bookie_id] = SimDrain(True, DrainPhase.RUNNING)
+
+    four.bookkeeper.undo_drain = refused  # type: ignore[method-assign]
+    four.run(lambda sim, _: bool(sim.status.history), each=goes_on, most=900)
+    ended = four.status.history[0]
+    assert ended.outcome == "Failed"
+    assert f"`bookie cluster decommission {bookie_id} --undo`" in ended.message
+    undo(bookie_id)
+    four.run_until_rest()
+    assert bookie_id in four.bookkeeper.writable
+    assert len(four.status.history) == 1
+
+
 def test_an_operator_that_was_away_for_long_helps_it_first(four: Simulation) -> None:
     """Or the metadata service did not answer for so long: its time is over before anybody could help."""
     lose(four)
