@@ -2,7 +2,7 @@
 
 Invariants
 - At most `ledgers_at_once` ledgers are checked, copied or recovered at a time; ledgers that wait (for their writer, or
-  because they failed) take no such place. At most `MAX_LEDGERS` are in hand altogether.
+  because they failed) take no such place. Of those that are locked at most `MAX_LEDGERS` are in hand.
 - A lock is held from the first look at a ledger until its mark is gone or it has failed; however its round ends, the
   lock is given back (`locks`). Who holds one may be about to name any bookie, and is waited for.
 - A ledger that failed is left alone by all workers for as long as its back-off says, and is locked by nobody: whoever
@@ -15,6 +15,8 @@ Invariants
   locks of: were it forgotten before its ledger's turn comes again, no delay would ever grow. Why it failed, which is
   for people, of the last `EXPLAINED`.
 - No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
+- However many fail, they hold up no other ledger: at most `MAX_LEFT_ALONE` are left alone at a time, and of more the
+  one is tried again that has the least time left.
 
 Event loop only.
 
@@ -28,6 +30,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -46,6 +50,8 @@ SHORTEST_S: Final = 0.1
 _FIRST: Final = 32
 """What part of the full delay the first one is."""
 MAX_LEDGERS: Final = 10_000
+MAX_LEFT_ALONE: Final = 10_000
+"""Each takes some 3 KB."""
 STOP_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -156,6 +162,7 @@ class ReplicationWorker:
         self._keeper = LockKeeper(self._marks)
         self._at_work = asyncio.Semaphore(options.ledgers_at_once)
         self._in_hand = asyncio.Semaphore(MAX_LEDGERS)
+        self._left_alone = _Pauses(MAX_LEFT_ALONE)
         self._next_task_at = 0.0
 
     def status(self) -> WorkerStatus:
@@ -236,7 +243,7 @@ class ReplicationWorker:
         before = self._backoff.failures(ledger_id)
         note = self.progress.begin(ledger_id, before.count)
         note.reason, note.lost_entries = before.reason, before.lost_entries
-        place = _Place(self._at_work)
+        in_hand, place = _Place(self._in_hand, held=True), _Place(self._at_work)
         try:
             await place.enter()
             result: RoundResult | None = await self._round(lock, note, self._repair.repair)
@@ -247,11 +254,12 @@ class ReplicationWorker:
                 delay = self._back_off(note, result)
                 async with self._marks.leaving_alone(ledger_id):
                     await self._keeper.give_back(lock)
-                    await asyncio.sleep(delay)
+                    in_hand.leave()
+                    await self._left_alone.pause(delay)
         finally:
             place.leave()
             self.progress.end(ledger_id)
-            self._in_hand.release()
+            in_hand.leave()
             await self._keeper.give_back(lock)
 
     async def _after_the_grace(
@@ -325,11 +333,12 @@ class ReplicationWorker:
 
 
 class _Place:
-    """One of the places at work: left and entered again any number of times."""
+    """One of so many places: left and entered again any number of times."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
+    def __init__(self, places: asyncio.Semaphore, *, held: bool = False) -> None:
+        """`held`: it was taken already."""
         self._places = places
-        self._held = False
+        self._held = held
 
     def leave(self) -> None:
         if self._held:
@@ -339,3 +348,32 @@ class _Place:
     async def enter(self) -> None:
         await self._places.acquire()
         self._held = True
+
+
+class _Pauses:
+    """At most `most` pauses at a time: when there are more, the one ends that would end first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
+        """A heap. Those that are over stand in front, since they go in the order of their ends."""
+        self._number = count()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so long, or until there are too many."""
+        loop, ends = asyncio.get_running_loop(), self._ends
+        ended: asyncio.Future[None] = loop.create_future()
+        end = loop.time() + seconds
+        timer = loop.call_at(end, _end, ended)
+        heappush(ends, (end, next(self._number), ended))
+        while ends and (len(ends) > self._most or ends[0][2].done()):
+            _end(heappop(ends)[2])
+        try:
+            await ended
+        finally:
+            timer.cancel()
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)

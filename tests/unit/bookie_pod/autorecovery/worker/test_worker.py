@@ -15,6 +15,7 @@ import pytest
 
 from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
 from bookie_pod.autorecovery.locks import LockKeeper
+from bookie_pod.autorecovery.worker import worker as worker_module
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import (
     SHORTEST_S,
@@ -308,6 +309,43 @@ class TestFailing:
         await mark(service, 1)
         async with working(service, repairs):
             await until(lambda: len(repairs.begun) >= 4)
+
+    async def test_however_many_back_off_others_have_their_turn(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker_module, "MAX_LEDGERS", 3)
+        repairs = Repairs()
+
+        async def fail_some(ledger_id: int) -> RoundResult:
+            return await _fail(ledger_id) if ledger_id < 9 else REPAIRED
+
+        repairs.how = fail_some
+        await mark(service, *range(9))
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
+            await until(lambda: sorted(repairs.begun) == list(range(9)))
+            await mark(service, 9)
+            await until(lambda: worker.progress.ledgers_repaired == 1)
+            assert sorted(repairs.begun) == list(range(10)), "each backs off all the same"
+
+    async def test_of_very_many_that_back_off_the_one_with_the_least_time_left_is_tried_again(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker_module, "MAX_LEFT_ALONE", 3)
+        repairs = Repairs()
+        repairs.how = _fail
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
+            for ledger_id in range(3):
+                await mark(service, ledger_id)
+                await until(lambda ledger_id=ledger_id: ledger_id in repairs.begun)  # type: ignore[misc]
+            await until(lambda: {note.phase for note in worker.progress.notes.values()} == {Phase.BACKING_OFF})
+            repairs.how = repairs._fine
+            await mark(service, 3)
+            await until(lambda: worker.progress.ledgers_repaired == 1)
+            assert repairs.begun == [0, 1, 2, 3], "nobody makes way for one that does not back off"
+            repairs.how = _fail
+            await mark(service, 4)
+            await until(lambda: len(repairs.begun) >= 6)
+            assert repairs.begun[:6] == [0, 1, 2, 3, 4, 0]
 
     async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
         repairs, registry = Repairs(), Registry()
