@@ -173,7 +173,7 @@ async def _check_unneeded(service: MetadataService, bookie_id: str, accepted_los
     if under_way:
         raise Refused(
             f"{stays}: {len(under_way)} ledgers are being recovered, such as {min(under_way)}, and may come to name it:"
-            " recover them, and repeat"
+            f" recover them (`bookie ledger recover {min(under_way)}`), and repeat"
         )
 
 

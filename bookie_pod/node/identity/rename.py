@@ -223,8 +223,12 @@ class Rename:
         if found.ledgers:
             return False
         for ledger_id in sorted(locked | found.in_recovery):
-            how = "re-replicated" if ledger_id in locked else "recovered"
-            total.block(ledger_id, f"it is being {how}, and may come to name {self._old}")
+            may = f"and may come to name {self._old}"
+            if ledger_id in locked:
+                total.block(ledger_id, f"it is being re-replicated, {may}: repeat this when that is done")
+            else:
+                recover = f"`bookie ledger recover {ledger_id}`"
+                total.block(ledger_id, f"IN_RECOVERY, {may}: if nobody is at it any more, {recover} ends that")
         if total.blocked:
             return True
         await check()
@@ -271,7 +275,8 @@ class Rename:
 
     def _sort(self, metadata: LedgerMetadata, found: Found) -> None:
         if not metadata.is_closed:
-            found.block(metadata.ledger_id, f"{metadata.state.value}: close its writer, or recover it")
+            recover = f"`bookie ledger recover {metadata.ledger_id}`"
+            found.block(metadata.ledger_id, f"{metadata.state.value}: close its writer, or end it with {recover}")
         elif any({self._old, self._new} <= set(ensemble) for ensemble in metadata.ensembles.values()):
             found.block(metadata.ledger_id, f"it names {self._new} too")
         else:

@@ -124,8 +124,8 @@ async def test_ledgers_in_use_are_left_until_they_are_closed(rig: Rig) -> None:
     found = await _rename(rig).run()
     assert (found.renamed, found.blocked) == (3, 2)
     assert found.blockers == {
-        5: "OPEN: close its writer, or recover it",
-        6: "IN_RECOVERY: close its writer, or recover it",
+        5: "OPEN: close its writer, or end it with `bookie ledger recover 5`",
+        6: "IN_RECOVERY: close its writer, or end it with `bookie ledger recover 6`",
     }
     assert await rig.has_cookie(GOING)
     with pytest.raises(Refused, match="is being renamed to b9:1: repeat that first"):
@@ -145,7 +145,10 @@ async def test_the_old_id_stays_while_somebody_may_come_to_name_it(rig: Rig, mon
     lock = await rig.service.under_replication.lock(3)
     found = await _rename(rig).run()
     assert (found.renamed, found.ready, sorted(found.blockers)) == (3, 0, [3, 9])
-    assert "may come to name b0:1" in found.blockers[9]
+    assert found.blockers == {
+        3: "it is being re-replicated, and may come to name b0:1: repeat this when that is done",
+        9: "IN_RECOVERY, and may come to name b0:1: if nobody is at it any more, `bookie ledger recover 9` ends that",
+    }
     assert await rig.has_cookie(GOING)
     await rig.service.under_replication.release(lock)
     await rig.change(9, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", GOING)}).closed(9, 1000))
