@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -47,7 +47,7 @@ from bookie_pod.node.identity.ownership import check_distinct, check_partitions,
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus, join_cluster
-from bookie_pod.node.metadata import open_metadata
+from bookie_pod.node.metadata import open_metadata, with_patience
 from bookie_pod.node.mode import BookieMode, open_mode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.processes.background import BackgroundTasks, LoopBridge, collect_cycles
@@ -64,12 +64,13 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
-from bookie_protocol.errors import RegistrationFailed
+from bookie_protocol.errors import MetadataUnavailable, RegistrationFailed
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
     from bookie_protocol.metadata_service.interface import MetadataService
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 JOURNAL_STEP_S: Final = 180.0
@@ -166,7 +167,7 @@ class Bookie:
         http = self._services.start_http(self._admin)
         self.status.enter("connecting to the metadata service")
         with as_no_cluster(config):
-            self._metadata = await open_metadata(config.metadata, uri)
+            self._metadata = await self._patiently(lambda: open_metadata(config.metadata, uri))
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self.status.enter("checking cookies")
@@ -174,8 +175,8 @@ class Bookie:
         directories = options.bookie_directories(config)
         await asyncio.to_thread(check_distinct, directories)
         self._own(folder for folder in directories.current_folders() if self._files.is_dir(folder))
-        lost, instance_id = await check_cookies_and_find_losses(
-            config, self._metadata, self._files, self.bookie_id, self._address()
+        lost, instance_id = await self._patiently(
+            lambda: check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
         )
         self._own(folder for folder in directories.current_folders() if folder not in self._owned)
         self._undo.push_async_callback(self._note_clean_stop)
@@ -221,6 +222,10 @@ class Bookie:
         gc.collect()
         gc.freeze()
 
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """See `with_patience`."""
+        return await with_patience(self.config.metadata, ask, self.status.wait_for_metadata)
+
     async def _join(self, instance_id: str | None, http_port: int | None) -> None:
         try:
             self._registration = await join_cluster(
@@ -235,7 +240,7 @@ class Bookie:
                 tasks=self._tasks,
                 undo=self._undo,
             )
-        except RegistrationFailed:
+        except (RegistrationFailed, MetadataUnavailable):
             # Nothing is wrong with what is stored: it is left as any stop leaves it, so that the next start need not
             # doubt it.
             self._clean = True

@@ -21,6 +21,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.leaving import Leaving
 from bookie_pod.node.identity.published import service_info
+from bookie_pod.node.metadata import with_patience
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
@@ -40,6 +41,8 @@ class LiveStatus:
     def __init__(self, failed: asyncio.Future[PodkeeperError]) -> None:
         self.failed = failed
         self.phase = "starting"
+        self.waits_for: str | None = None
+        """What keeps it in this phase."""
         self.running = False
         self.opening: str | None = None
         """Which port for clients does not listen yet."""
@@ -52,8 +55,12 @@ class LiveStatus:
 
     def enter(self, phase: str) -> None:
         """What the bookie does from now on."""
-        self.phase = phase
+        self.phase, self.waits_for = phase, None
         _log.info("phase", phase=phase)
+
+    def wait_for_metadata(self, reason: str) -> None:
+        """The metadata service has not answered so far, for this reason."""
+        self.waits_for = f"no answer from the metadata service so far: {reason}"
 
     def fail(self, error: BaseException) -> None:
         """A part cannot go on: the bookie ends."""
@@ -91,7 +98,7 @@ class LiveStatus:
 
     def unready_reason(self) -> str | None:
         if not self.running:
-            return self.phase
+            return self.phase if self.waits_for is None else f"{self.phase}: {self.waits_for}"
         if self.opening is not None:
             return self.opening
         if slow := self.slow_parts():
@@ -121,7 +128,11 @@ async def join_cluster(
         tasks.run(leaving.follow())
     registration = status.registration = RegistrationManager(metadata, bookie_id, info, status.fail)
     read_only = mode.read_only
-    await registration.register(read_only=read_only, instance_id=instance_id)
+    await with_patience(
+        config.metadata,
+        lambda: registration.register(read_only=read_only, instance_id=instance_id),
+        status.wait_for_metadata,
+    )
     undo.push_async_callback(registration.deregister)
     mode.attach(registration, announced_read_only=read_only)
     undo.callback(mode.detach)

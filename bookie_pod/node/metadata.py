@@ -1,15 +1,54 @@
-"""The cluster's metadata service, as the configuration describes it.
+"""The cluster's metadata service, as the configuration describes it, and the patience that a start has with it.
+
+After a loss of power bookies and metadata service start together, and the bookies may be the faster ones. Ending would
+not bring an answer any sooner: it would make whoever supervises the process wait the longer with each try.
 
 Threads: event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
+
 from bookie_pod.config.sections.security import MetadataConfig
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.uri import open_metadata_service
+
+START_TIMEOUTS: Final = 12
+"""For so many times `zkTimeout` a start waits for an answer. Then the process ends all the same: it may be that the
+address is wrong, or that files of it are read anew only by another process."""
+PAUSE_S: Final = 1.0
+"""Between two tries where nobody answers at once."""
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
+    """What `ask` gives, which is tried again as long as the metadata service does not answer; `told` hears meanwhile
+    why, in one line. It has to be something that a new start could do again.
+
+    Raises what `ask` raises; `MetadataUnavailable` when the patience is over.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + START_TIMEOUTS * config.zk_timeout_ms / 1000
+    while True:
+        try:
+            return await ask()
+        except MetadataUnavailable as error:
+            left = until - loop.time()
+            if left <= 0:
+                raise
+            reason = " ".join(str(error).split())
+        _log.warning("the metadata service does not answer yet", reason=reason, patience_s=round(left))
+        told(reason)
+        await asyncio.sleep(min(PAUSE_S, left))
 
 
 async def open_metadata(config: MetadataConfig, uri: str, *, make_store: bool = False) -> MetadataService:

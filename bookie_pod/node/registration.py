@@ -93,7 +93,7 @@ class RegistrationManager:
 
     async def register(self, *, read_only: bool = False, instance_id: str | None = None) -> None:
         """Register for the first time and keep it so, in the cluster of this instance id (None: that of now). Raises
-        `RegistrationFailed`, and then keeps nothing."""
+        `RegistrationFailed`, or `MetadataUnavailable`, and then keeps nothing."""
         if self._keeper is not None:
             raise RuntimeError(f"bookie {self._bookie_id} is registered already")
         self._wanted = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
@@ -104,6 +104,8 @@ class RegistrationManager:
         except MetadataError as error:
             self._wanted = None
             self._remove_listener()
+            if isinstance(error, MetadataUnavailable):
+                raise
             raise self._failed(error) from error
         self._keeper = lasting_task(self._keep(), "registration")
 

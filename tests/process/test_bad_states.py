@@ -10,7 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from http import client as http_client
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_fence, v2_read
+from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_process import ServeProcess, SyncClient
+from tests.support.until import until_true
 
 INVALID_CONFIGURATION, SERVER, METADATA, REGISTRATION, BOOKIE = 1, 2, 3, 4, 5
 COOKIE = SERVER
@@ -333,7 +337,7 @@ def test_two_processes_on_one_disk(bookie: ServeProcess) -> None:
 def test_an_unreachable_zookeeper(bookie: ServeProcess) -> None:
     mine = bookie.settings["metadataServiceUri"]
     uri = f"zk+hierarchical://127.0.0.1:{free_port()}/ledgers"
-    bookie.settings.update({"metadataServiceUri": uri, "zkTimeout": "1000"})
+    bookie.settings.update({"metadataServiceUri": uri, "zkTimeout": "200"})
     code, line = bookie.refused()
     assert code == METADATA  # again, no word on its disks
     assert uri in line
@@ -372,6 +376,46 @@ def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
         code, line = bookie.refused()
         assert code == BOOKIE
         assert f"{tmp_path}/ledgers" in line
+
+
+def test_a_metadata_service_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+    """All of a cluster starts at once after a loss of power. Nobody has a reason to kill the bookie meanwhile."""
+    metadata, http = MetadataProcess(tmp_path / "metadata"), free_port()
+    settings = {
+        "metadataServiceUri": metadata.uri(),
+        "zkTimeout": "1000",
+        "httpServerEnabled": "true",
+        "httpServerHost": "127.0.0.1",
+        "httpServerPort": str(http),
+    }
+
+    def says(path: str) -> tuple[int, str]:
+        connection = http_client.HTTPConnection("127.0.0.1", http, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    try:
+        metadata.start()
+        ServeProcess.command("cluster", "init", metadata.uri())
+        metadata.kill()
+        with ServeProcess(tmp_path / "bookie", settings) as bookie:
+            bookie.launch()
+            until_true(lambda: "no answer from the metadata service so far" in says("/readyz")[1], 30)
+            assert says("/readyz")[0] == 503
+            assert says("/healthz")[0] == 200
+            time.sleep(2 * 1.0)  # longer than a request to the metadata service may take
+            metadata.start()
+            until_true(bookie.is_up, 30)
+            until_true(lambda: says("/readyz")[0] == 200, 10)
+            assert bookie.stop() == 0
+    finally:
+        metadata.kill()
 
 
 def test_no_metadata_service_is_an_invalid_configuration(tmp_path: Path) -> None:

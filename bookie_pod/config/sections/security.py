@@ -155,7 +155,7 @@ class MetadataConfig:
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
     """Time-out of the session with the metadata service, in ms, which ZooKeeper may change to one within its own
     bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer pause it
-    goes on and registers again, as soon as the metadata service answers."""
+    goes on and registers again, as soon as the metadata service answers. A start waits for it twelve times as long."""
     zk_retry_backoff_start_ms: int = key(
         "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )

@@ -26,7 +26,7 @@ import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import ProcessCollector, Registry
-from bookie_pod.node.metadata import open_metadata
+from bookie_pod.node.metadata import open_metadata, with_patience
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataError, ServerStartFailed, StartupError
@@ -122,11 +122,16 @@ class ClusterProcess(ServiceProcess):
             uri = required_metadata_uri(self._config)
             self._stops(await self._start_http())
             self._phase = "connecting to the metadata service"
-            self._metadata = metadata = await open_metadata(self._config.metadata, uri)
+            self._metadata = metadata = await with_patience(
+                self._config.metadata, lambda: open_metadata(self._config.metadata, uri), self._wait_for_metadata
+            )
             self._undo.push_async_callback(metadata.close)
             if not await metadata.cluster.exists():
                 raise ServerStartFailed(f"there is no cluster at {uri}: create it with `bookie cluster init`")
             await self._start_in(metadata)
+
+    def _wait_for_metadata(self, reason: str) -> None:
+        self._phase = f"connecting to the metadata service: no answer so far: {reason}"
 
     @abstractmethod
     async def _start_http(self) -> HttpServer | None:

@@ -8,8 +8,8 @@ import pytest
 
 from bookie_pod.config.sections.security import MetadataConfig
 from bookie_pod.node import metadata as metadata_module
-from bookie_pod.node.metadata import open_metadata, read_credentials
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_pod.node.metadata import open_metadata, read_credentials, with_patience
+from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.options import MetadataTls
 
 
@@ -26,6 +26,42 @@ def test_credentials(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe:x")
     with pytest.raises(InvalidConfiguration, match="it is not text"):
         read_credentials(str(file))
+
+
+class Silent:
+    """Answers nobody for the first so many times."""
+
+    def __init__(self, times: int, fault: Exception | None = None) -> None:
+        self.times = times
+        self.fault = fault or MetadataUnavailable("nobody\n answers")
+        self.asked = 0
+
+    async def __call__(self) -> str:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise self.fault
+        return "here"
+
+
+async def test_a_start_waits_for_an_answer_and_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "PAUSE_S", 0.001)
+    silent, told = Silent(3), list[str]()
+    assert await with_patience(MetadataConfig(), silent, told.append) == "here"
+    assert told == ["nobody answers"] * 3
+
+
+async def test_its_patience_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "PAUSE_S", 0.01)
+    silent, told = Silent(10**9), list[str]()
+    with pytest.raises(MetadataUnavailable):
+        await with_patience(replace(MetadataConfig(), zk_timeout_ms=10), silent, told.append)
+    assert len(told) == silent.asked - 1 >= 2
+
+
+async def test_what_is_no_silence_ends_a_start_at_once() -> None:
+    silent = Silent(1, MetadataNotFound("/ledgers"))
+    with pytest.raises(MetadataNotFound):
+        await with_patience(MetadataConfig(), silent, lambda reason: None)
 
 
 async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
