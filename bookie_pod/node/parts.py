@@ -209,6 +209,7 @@ def make_server(
         {
             "CONNECTIONS": (lambda: len(context.connections), tcp_options.max_connections),
             "UNAUTHENTICATED_CONNECTIONS": (lambda: len(context.strangers), STRANGERS_MAX),
+            "ENCRYPTED_CONNECTIONS": (lambda: len(context.encrypted), context.encrypted.most),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),

@@ -46,8 +46,11 @@ _NAMES: Final = {
 _CREDENTIALS: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
 LOOK_S: Final = 1.0
+CROWDED_LOOK_S: Final = 0.1
+"""After a look that had to send somebody away: strangers may fill the port until the next one."""
 _REST: Final = 100
 """Between two looks there is so many times what one took."""
+_CROWDED_REST: Final = 10
 
 
 class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -177,7 +180,9 @@ class Strangers:
     async def guard(self, port: int) -> None:
         """Until cancelled."""
         while True:
-            began = time.monotonic()
+            began, before = time.monotonic(), self.sent_away
             with suppress(OSError):  # no descriptor is left to look with
                 await self.look(port)
-            await asyncio.sleep(max(LOOK_S, _REST * (time.monotonic() - began)))
+            took, is_crowded = time.monotonic() - began, self.sent_away > before
+            least, rest = (CROWDED_LOOK_S, _CROWDED_REST) if is_crowded else (LOOK_S, _REST)
+            await asyncio.sleep(max(least, rest * took))

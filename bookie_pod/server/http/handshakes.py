@@ -1,7 +1,7 @@
 """Connections of the HTTPS port whose TLS handshake is not over: nothing is known of them, and each has buffers.
 
 Whoever can reach the port may open any number of them, so there are `most` at a time: beyond, the one goes that has
-been here for longest. It has `HANDSHAKE_S` at most.
+been here for longest. It has `HANDSHAKE_S` at most. They begin in turns (`HandshakeTurns`).
 
 Invariants
 - Nothing of a connection is read but by TLS. A client says its first word as soon as it is connected, and uvloop reads
@@ -20,6 +20,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from bookie_pod.server.handshake_turns import HandshakeTurns
 from bookie_protocol.lasting import heard
 
 HANDSHAKE_S: Final = 10.0
@@ -32,8 +33,9 @@ class Handshakes:
         self._context = context
         self._new_protocol = new_protocol
         self._most = most
+        self._turns = HandshakeTurns()
         self._under_way: dict[asyncio.Task[None], socket.socket] = {}
-        """In the order in which they came."""
+        """In the order in which they came; some wait for their turns."""
         self._stopped = False
 
     def __len__(self) -> int:
@@ -66,15 +68,23 @@ class Handshakes:
             del self._under_way[task]  # its descriptor is its transport's, whatever becomes of the task
             return self._new_protocol()
 
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: _Secured(secured), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
-        )
+        async with self._turns.one(_address(connection)):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Secured(secured), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            )
 
     def _over(self, task: asyncio.Task[None]) -> None:
         heard(task)
         connection = self._under_way.pop(task, None)
         if connection is not None:
             connection.close()
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        return ""  # gone already
 
 
 class _Accepted(asyncio.Protocol):

@@ -19,8 +19,10 @@ from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
+from bookie_pod.server.handshake_turns import HandshakeTurns
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import LoopTurns, Stall
+from bookie_pod.server.tcp.encrypted import EncryptedConnections
 from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
 
@@ -132,7 +134,9 @@ class ServerContext:
         self._answered = self._answered_bytes = 0
         """Plain reads that memory answered, of which the metrics do not know yet."""
         self.connections: set[Connection] = set()
-        self.strangers = Strangers()
+        self.encrypted = EncryptedConnections(self.memory.limit)
+        self.strangers = Strangers(self.encrypted.most // 2)
+        self.handshakes = HandshakeTurns()
         self.turns = LoopTurns(loop)
         self.connection_errors = 0
         self._looked_at = time.perf_counter()

@@ -211,12 +211,13 @@ class Reads:
         return self._storage.read(ledger_id, entry_id)
 
     def _on_lane_run(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
-        """At least the first of these entries, and those behind it that memory has."""
+        """At least the first of these entries, and those behind it that memory has, or that come with it."""
+        run = self._storage.cached_run(ledger_id, ids) if ids.start >= 0 else []
+        if run:
+            return run
         if ids.step > 1:
             return _up_to_a_fault(self._storage.read_each(ledger_id, ids[:TOGETHER]), max_bytes)
-        first = ids.start
-        run = self._storage.cached_run(ledger_id, first, len(ids)) if first >= 0 else []
-        return run or [self.on_lane_read(ledger_id, first)]
+        return [self.on_lane_read(ledger_id, ids.start)]
 
     def _on_lane_apart(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
         """The same for the class `batch`: what comes from disk is not kept."""

@@ -2,7 +2,7 @@
 
 Invariants
 - While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
-  follows is judged by the outcome.
+  follows is judged by the outcome. Handshakes begin in turns (`HandshakeTurns`).
 - With `tlsRequired` nobody is authenticated before the handshake, whatever a plug-in says.
 - A plug-in that refuses a login ends the connection; a plug-in name that is not served is answered as the version
   wants. One that cannot tell, because its files cannot be used just now, ends it without an answer: a refusal would end
@@ -35,6 +35,7 @@ from bookie_protocol.wire.v2_layout import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
 if TYPE_CHECKING:
+    from bookie_pod.server.renewed_tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
 
 
@@ -92,11 +93,16 @@ class ConnectionSecurity:
 
     def _keep_out(self, what: str, reason: str) -> None:
         """For the audit trail."""
-        self._context.audit.kept_out(self._conn.peer.rpartition(":")[0] or self._conn.peer, what, reason)
+        self._context.audit.kept_out(self._address, what, reason)
+
+    @property
+    def _address(self) -> str:
+        return self._conn.peer.rpartition(":")[0] or self._conn.peer
 
     def cancel(self) -> None:
         """The connection is gone."""
         self._context.strangers.gone(self._conn)
+        self._context.encrypted.gone(self._conn)
         if self._task is not None:
             self._task.cancel()
 
@@ -150,18 +156,26 @@ class ConnectionSecurity:
         if self._context.tls is None or self._encrypted:
             self._conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
             return
+        self._start(self._upgrade(self._context.tls, request))
+
+    async def _upgrade(self, tls: RenewedTls, request: pb.Request) -> None:
+        async with self._context.handshakes.one(self._address):
+            secured = await self._secured(tls.context(), request)
+        if secured is not None:
+            await self._established(secured, request)
+
+    async def _secured(self, context: ssl.SSLContext, request: pb.Request) -> asyncio.Transport | None:
+        """None: the connection is gone."""
+        conn = self._conn
         response = new_response(request, V3Status.EOK)
         response.startTLSResponse.SetInParent()
-        self._conn.send(encode_frame(response))
-        self._start(self._upgrade(self._context.tls.context(), request))
-
-    async def _upgrade(self, context: ssl.SSLContext, request: pb.Request) -> None:
-        conn = self._conn
+        conn.send(encode_frame(response))  # not before: then the client begins
         plain = conn.flush_now()
         if plain is None:
-            return
+            return None
         if conn.has_unread_bytes:
             raise ProtocolViolation("bytes after START_TLS that are not part of the handshake")
+        self._context.encrypted.came(conn)
         self._context.strangers.encrypts(conn)
         try:
             secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
@@ -171,10 +185,13 @@ class ConnectionSecurity:
             conn.close(ProtocolViolation(f"TLS handshake failed: {error}"))
             # A transport whose handshake failed does not tell its protocol that it is gone.
             conn.connection_lost(error)
-            return
+            return None
         if secured is None:
             conn.connection_lost(None)
-            return
+        return secured
+
+    async def _established(self, secured: asyncio.Transport, request: pb.Request) -> None:
+        conn = self._conn
         conn.secured(secured)
         self._encrypted, self._lacks_tls = True, False
         shown = secured.get_extra_info("ssl_object")

@@ -2,8 +2,8 @@
 
 Whoever can reach the port is one of them, so what one takes is little, and what all of them take is bounded: frames of
 at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time, of which
-`MOST_ENCRYPTED` have TLS or are on the way to it. Beyond that it is the one that has been here for longest that goes:
-it has had its time, and who comes now may be somebody.
+`MOST_ENCRYPTED` have TLS or are on the way to it, and no more than a half of all those who may. Beyond that it is the
+one that has been here for longest that goes: it has had its time, and who comes now may be somebody.
 
 Threads: event loop only.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST: Final = 4096
 """Connections at the same time."""
 MOST_ENCRYPTED: Final = 512
-"""Each has some 100 KB of buffers, which nobody counts."""
+"""Each has some 100 KB of buffers, which nobody counts (`encrypted`)."""
 SECONDS: Final = 30.0
 """Until a client is known."""
 FRAMES: Final = 1000
@@ -31,9 +31,10 @@ FRAME_BYTES: Final = 256 * 1024
 
 
 class Strangers:
-    """All of a bookie's."""
+    """All of a bookie's. `most_encrypted`: at most so many with TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_encrypted: int) -> None:
+        self._most_encrypted = most_encrypted
         self._since: dict[Connection, float] = {}
         """In the order in which they came."""
         self._encrypted: dict[Connection, None] = {}
@@ -59,10 +60,9 @@ class Strangers:
     def encrypts(self, conn: Connection) -> None:
         """A stranger begins a TLS handshake. What that takes it holds until it is known or gone: whoever ends the
         handshake and says nothing more is no better than who does not end it."""
-        if len(self._encrypted) >= MOST_ENCRYPTED:
-            self._send_away(
-                next(iter(self._encrypted)), f"more than {MOST_ENCRYPTED} clients with TLS are not known yet"
-            )
+        most = min(MOST_ENCRYPTED, self._most_encrypted)
+        if len(self._encrypted) >= most:
+            self._send_away(next(iter(self._encrypted)), f"more than {most} clients with TLS are not known yet")
         self._encrypted[conn] = None
 
     def look(self, now: float, asleep: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.audit import Audit
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.server import handshake_turns
 from bookie_pod.server.tcp import strangers
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, SECONDS
@@ -181,6 +183,104 @@ async def test_so_it_does_though_it_has_ended_its_handshake(
     for conn, _ in connections:
         conn.connection_lost(None)
     assert not guarded.context.strangers._encrypted
+
+
+class Handshakes:
+    """In the place of the loop's `start_tls`: as many as are under way end when `end` is called."""
+
+    def __init__(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way: dict[Any, asyncio.Future[None]] = {}
+        self.begun: list[Any] = []
+        self._loop = rig.context.loop
+        monkeypatch.setattr(rig.context.loop, "start_tls", self._begin)
+        rig.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+        rig.context.options = replace(rig.context.options, tls_required=True)
+
+    async def _begin(self, plain: Any, conn: Any, *arguments: object, **more: object) -> object:
+        self.under_way[conn] = self._loop.create_future()
+        self.begun.append(conn)
+        try:
+            await self.under_way[conn]
+        finally:
+            del self.under_way[conn]
+        return plain
+
+    def end(self) -> None:
+        for each in self.under_way.values():
+            each.set_result(None)
+
+
+async def test_however_many_begin_handshakes_at_once_all_of_them_get_in(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who came first do not make way for the others before they could end."""
+    monkeypatch.setattr(strangers, "MOST_ENCRYPTED", 2 * handshake_turns.UNDER_WAY)
+    handshakes = Handshakes(rig, monkeypatch)
+    friends = [rig.connect() for _ in range(8 * handshake_turns.UNDER_WAY)]
+    for conn, _ in friends:
+        conn.data_received(v3_start_tls())
+    while not all(conn.authenticated for conn, _ in friends):
+        await until(lambda: handshakes.under_way)
+        assert len(handshakes.under_way) <= handshake_turns.UNDER_WAY
+        handshakes.end()
+        await rig.settle()
+        assert not any(transport.closing for _, transport in friends)
+    assert rig.context.strangers.sent_away == 0
+    assert len(rig.context.strangers) == 0
+
+
+async def test_who_does_not_go_on_holds_up_nobody_for_longer_than_a_moment(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake_turns, "PATIENCE_S", 0.01)
+    handshakes = Handshakes(rig, monkeypatch)
+    silent = [rig.connect() for _ in range(handshake_turns.UNDER_WAY)]
+    friend, _ = rig.connect()
+    for conn in (*(conn for conn, _ in silent), friend):
+        conn.data_received(v3_start_tls())
+    await until(lambda: friend in handshakes.under_way)
+    assert not any(transport.closing for _, transport in silent)
+
+
+async def test_whoever_has_many_connections_waits_for_himself(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake_turns, "UNDER_WAY", 2)
+    handshakes = Handshakes(rig, monkeypatch)
+    crowd = [rig.connect()[0] for _ in range(20)]
+    friend, transport = rig.connect()
+    friend.peer = "192.0.2.2:40000"
+    for conn in (*crowd, friend):
+        conn.data_received(v3_start_tls())
+    await until(lambda: len(handshakes.under_way) == 2)
+    crowd[0].connection_lost(None)
+    await until(lambda: len(handshakes.begun) == 3)
+    assert friend not in handshakes.begun, "the next of those who came first"
+    crowd[1].connection_lost(None)
+    await until(lambda: len(handshakes.begun) == 4)
+    assert handshakes.begun[3] is friend
+    assert not transport.closing
+    for conn in (*crowd, friend):
+        conn.connection_lost(None)
+    await until(lambda: not handshakes.under_way)
+
+
+async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those who are known: each has buffers that nobody counts."""
+    handshakes = Handshakes(rig, monkeypatch)
+    rig.context.encrypted.most = 32
+    friends = [rig.connect() for _ in range(33)]
+    for place, (conn, _) in enumerate(friends):
+        conn.data_received(v3_start_tls())
+        await until(lambda: handshakes.under_way)
+        handshakes.end()
+        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
+        if place == 31:
+            friends[0][0].data_received(v2_read(1, 1))
+    assert [place for place, (_, transport) in enumerate(friends) if transport.closing] == [1, 2]
+    assert len(rig.context.encrypted) == 31
+    friends[5][0].connection_lost(None)
+    assert len(rig.context.encrypted) == 30
 
 
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
