@@ -75,6 +75,8 @@ class Row:
     """The longest one, by the work of its thread and by the clock."""
     reasons: list[str] = field(default_factory=list)
     """Of failures, the first few."""
+    why_not: list[str] = field(default_factory=list)
+    """The same of probes."""
 
     def beyond(self, budget: int) -> list[str]:
         """What is beyond its bound."""
@@ -85,7 +87,10 @@ class Row:
                 (self.ended, "the bookie ended"),
                 (self.failures > 0, f"{self.failures} requests of the client failed: {'; '.join(self.reasons)}"),
                 (self.is_slow, f"p99 of {1000 * self.p99:.0f} ms, {1000 * self.idle_p99:.0f} without the attack"),
-                (self.noes > 0, f"{self.noes} of {self.probes} probes were answered no, or not within a second"),
+                (
+                    self.noes > 0,
+                    f"{self.noes} of {self.probes} probes were answered no, or not in time: {'; '.join(self.why_not)}",
+                ),
             )
             if is_beyond
         ]
@@ -183,6 +188,7 @@ class Watch:
     peak: float = 0.0
     probes: int = 0
     noes: int = 0
+    why_not: list[str] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -205,11 +211,15 @@ class Watch:
         """As Kubernetes does, which gives up after a second."""
         while not self._stopping.wait(0.5):
             self.probes += 1
+            asked = time.perf_counter()
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/healthz", timeout=1):
                     pass
-            except (OSError, urllib.error.URLError):
+            except (OSError, urllib.error.URLError) as error:
                 self.noes += 1
+                if len(self.why_not) < SHOWN:
+                    took = time.perf_counter() - asked
+                    self.why_not.append(f"{error} after {took:.3f} s, {time.strftime('%X')}")
 
 
 def p99(latencies: Sequence[float]) -> float:
@@ -266,6 +276,7 @@ def beside(
     row.p99, row.failures, row.reasons = p99(modest.take()), modest.failures - failed, modest.reasons
     row.turn = longest(turns, began) if turns is not None else (0.0, 0.0)
     row.peak, row.probes, row.noes = max(watch.peak, row.at_rest), watch.probes, watch.noes
+    row.why_not = watch.why_not
     row.log_kb = (log.stat().st_size - written) / 1024
     return row
 

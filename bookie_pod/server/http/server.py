@@ -64,10 +64,13 @@ UNREAD_S: Final = 1.0
 TURNED_AWAY_S: Final = 1.0
 """For the answer to whoever is turned away; it goes at once unless earlier ones were not taken."""
 SHUTDOWN_S: Final = 2.0
-_BACKLOG: Final = 128
+_BACKLOG: Final = 512
+"""Whoever comes beyond it while the event loop is busy is dropped by the kernel, and comes again after a second: too
+late for a probe."""
 MOST_LOOKED_AT: Final = 2 * _BACKLOG
 """A backlog of them comes at once, before anything that they sent is read."""
-MOST_HANDSHAKES: Final = 2 * _BACKLOG
+MOST_HANDSHAKES: Final = 256
+"""Each has some 100 KB."""
 _REASON_CHARS: Final = 200
 _PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
 _LONGEST_METHOD: Final = len("HEAD ")

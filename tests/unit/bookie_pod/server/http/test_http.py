@@ -356,6 +356,18 @@ async def test_strangers_who_come_all_at_once_do_not_drive_out_a_probe_that_came
         await server.stop()
 
 
+async def test_a_probe_that_comes_behind_a_crowd_while_the_loop_is_busy_is_answered_in_time(
+    server: HttpServer,
+) -> None:
+    """Beyond the backlog the kernel drops whoever comes, who comes again after a second."""
+    with contextlib.ExitStack() as opened:  # the loop does not run while they come
+        for _ in range(450):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+        probe = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=0.9))
+        probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await asyncio.to_thread(probe.recv, 12) == b"HTTP/1.1 200"
+
+
 async def test_whoever_came_a_moment_ago_makes_way_for_nobody(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
