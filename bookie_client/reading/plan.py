@@ -89,8 +89,8 @@ class ReadLimits:
 
     @property
     def largest_batch(self) -> int:
-        """Bytes that one batch may take here."""
-        return min(self.batch_bytes, max(1, self.max_bytes // BATCHES_PER_WINDOW))
+        """Bytes that the batches of one piece may take here."""
+        return min(self.batch_bytes * self.columns, max(1, self.max_bytes // BATCHES_PER_WINDOW))
 
     def batch_count(self, average: int | None) -> int:
         """Entries that one batch is asked for, at least 1. A little less than would fit: a batch that is cut short
@@ -142,8 +142,9 @@ class ReadPlan:
         if not is_head and self._average is None:
             return None
         # A batch of one, because it is the last entry or entries are large, is a single read and counts as one.
-        count = min(stop - start, self._limits.batch_count(self._average)) if self.by_batch else 1
-        by_batch = count > self._limits.columns
+        most, columns = self._limits.batch_count(self._average) if self.by_batch else 1, self._limits.columns
+        count = min(stop - start, most)
+        by_batch = count > columns and most >= 2 * columns
         if by_batch and self.head_only and not is_head:
             return None
         stop = start + count if by_batch else min(stop, start + self._singles_count(is_head))

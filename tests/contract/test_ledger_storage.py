@@ -120,14 +120,35 @@ def test_an_entry_is_readable_from_the_put_on_and_after_a_restart(engine: Engine
 def test_a_run_from_memory_has_no_gap_and_is_as_long_as_asked(engine: Engine) -> None:
     entries = [entry(7, number) for number in range(6)]
     put(engine.storage, *entries[:3], *entries[4:])
-    assert engine.storage.cached_run(7, 0, 10) == entries[:3]
-    assert engine.storage.cached_run(7, 1, 1) == entries[1:2]
-    assert engine.storage.cached_run(7, 3, 5) == []
-    assert engine.storage.cached_run(8, 0, 5) == []
+    assert engine.storage.cached_run(7, range(10)) == entries[:3]
+    assert engine.storage.cached_run(7, range(1, 2)) == entries[1:2]
+    assert engine.storage.cached_run(7, range(3, 8)) == []
+    assert engine.storage.cached_run(8, range(5)) == []
     put(engine.storage, entries[3])
-    assert engine.storage.cached_run(7, 0, 10) == entries
+    assert engine.storage.cached_run(7, range(10)) == entries
     engine.storage.delete_ledger(7)
-    assert engine.storage.cached_run(7, 0, 10) == []
+    assert engine.storage.cached_run(7, range(10)) == []
+
+
+def test_a_run_is_what_single_reads_of_memory_give_wherever_that_is(engine: Engine) -> None:
+    """With any step, and the newest copy of each."""
+    storage = engine.storage
+
+    def check() -> None:
+        for ids in (range(12), range(1, 12), range(0, 12, 3), range(2, 30, 3), range(11, 12), range(0)):
+            alone = [storage.cached(7, entry_id) for entry_id in ids]
+            assert storage.cached_run(7, ids) == alone[: [*alone, None].index(None)]
+
+    put(storage, *(entry(7, number) for number in range(12)))
+    check()
+    storage.flush()
+    check()
+    assert [storage.read(7, number) for number in range(0, 12, 2)] == [entry(7, number) for number in range(0, 12, 2)]
+    check()
+    put(storage, *(entry(7, number, mark=b"y") for number in (3, 4, 5)))
+    check()
+    storage.delete_ledger(7)
+    check()
 
 
 def test_reading_apart_gives_the_same_entries_wherever_they_are(engine: Engine) -> None:

@@ -184,8 +184,8 @@ class DbLedgerStorage:
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
         return self.directories[ledger_id % self._count].cached_each(ledger_id, entry_ids)
 
-    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
-        return self.directories[ledger_id % self._count].cached_run(ledger_id, first, count)
+    def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
+        return self.directories[ledger_id % self._count].cached_run(ledger_id, entry_ids)
 
     def fail_directory(self, index: int, failure: StorageFault) -> None:
         if self.directories[index].failure is None:

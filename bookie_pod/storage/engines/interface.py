@@ -156,8 +156,8 @@ class LedgerStorage(Protocol):
         """What `cached` tells of each of these entries; looks the ledger up once."""
         ...
 
-    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
-        """Entries `first`, `first + 1`, ... as far as memory holds them, at most `count`. Any thread."""
+    def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
+        """The first of these entries, as far as memory holds them without a gap. Any thread."""
         ...
 
     # --- reader threads -------------------------------------------------------------------------------------

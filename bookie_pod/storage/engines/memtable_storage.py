@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import takewhile
+from functools import partial
 from typing import ClassVar, Final
 
 import google_crc32c
@@ -224,9 +224,8 @@ class MemTableStorage(ListenedStorage):
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
         return [self.cached(ledger_id, entry_id) for entry_id in entry_ids]
 
-    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
-        found = (self.cached(ledger_id, entry_id) for entry_id in range(first, first + count))
-        return [entry for entry in takewhile(lambda entry: entry is not None, found) if entry is not None]
+    def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
+        return list(iter(map(partial(self.cached, ledger_id), entry_ids).__next__, None))
 
     def _swap(self) -> None:
         """Freeze the active map, if it holds anything, and the headers that changed. There is no frozen map now."""

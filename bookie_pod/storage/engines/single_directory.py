@@ -160,29 +160,34 @@ class SingleDirectoryStorage(ListenedStorage):
                 missing = missed
         return found
 
-    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
-        """Consecutive entries that memory holds, at most `count`; looks each half up once. Any thread."""
+    def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
+        """See `LedgerStorage.cached_run`; looks the ledger up once. Any thread."""
         active, frozen = self._halves
-        in_active = active.view(ledger_id)
-        in_frozen = frozen.view(ledger_id) if frozen is not None else {}
-        run: list[bytes] = []
-        from_frozen = from_read_cache = 0
-        for entry_id in range(first, first + count):
-            entry = in_active.get(entry_id)
-            if entry is None:
-                entry = in_frozen.get(entry_id)
-                if entry is not None:
-                    from_frozen += 1
-                else:
-                    entry = self.read_cache.get(ledger_id, entry_id)
-                    if entry is None:
-                        break
-                    from_read_cache += 1
-            run.append(entry)
-        metrics = self._metrics
-        metrics.read_from(ReadLevel.WRITE_CACHE, len(run) - from_frozen - from_read_cache)
-        metrics.read_from(ReadLevel.FLUSHING_CACHE, from_frozen)
-        metrics.read_from(ReadLevel.READ_CACHE, from_read_cache)
+        levels = [
+            (level, entries)
+            for level, entries in (
+                (ReadLevel.WRITE_CACHE, active.view(ledger_id)),
+                (ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id) if frozen is not None else {}),
+                (ReadLevel.READ_CACHE, self.read_cache.view(ledger_id)),
+            )
+            if entries
+        ]
+        if len(levels) == 1:  # as nearly always: no Python code runs for one entry
+            level, entries = levels[0]
+            run = list(iter(map(entries.get, entry_ids).__next__, None))
+            self._metrics.read_from(level, len(run))
+            return run
+        run, served = [], dict.fromkeys((level for level, _ in levels), 0)
+        for entry_id in entry_ids:
+            for level, entries in levels:
+                if (entry := entries.get(entry_id)) is not None:
+                    served[level] += 1
+                    run.append(entry)
+                    break
+            else:
+                break
+        for level, count in served.items():
+            self._metrics.read_from(level, count)
         return run
 
     def write_cache_usage(self) -> tuple[int, int]:
@@ -264,7 +269,7 @@ class SingleDirectoryStorage(ListenedStorage):
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """See `LedgerStorage.read_apart`."""
         generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
-        run = self.cached_run(ledger_id, first, count)
+        run = self.cached_run(ledger_id, range(first, first + count))
         if run:
             return run
         run = self._log_reads.read_apart(ledger_id, first, count, max_bytes)

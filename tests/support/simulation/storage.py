@@ -129,10 +129,10 @@ class VirtualStorage:
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
         return [self.cached(ledger_id, entry_id) for entry_id in entry_ids]
 
-    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
+    def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
         run: list[bytes] = []
-        while len(run) < count:
-            entry = self.cached(ledger_id, first + len(run))
+        for entry_id in entry_ids:
+            entry = self.cached(ledger_id, entry_id)
             if entry is None:
                 break
             run.append(entry)
