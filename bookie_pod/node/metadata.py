@@ -17,8 +17,8 @@ import structlog
 from bookie_pod.config.sections.security import MetadataConfig
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin
-from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.metadata_service.options import MetadataDriver, MetadataTls, SaslLogin
+from bookie_protocol.metadata_service.uri import open_metadata_service, parse_metadata_service_uri
 
 START_TIMEOUTS: Final = 12
 """For so many times `zkTimeout` a start waits for an answer. Then the process ends all the same: it may be that the
@@ -37,7 +37,10 @@ async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]],
     Raises what `ask` raises; `MetadataUnavailable` when the patience is over.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + START_TIMEOUTS * config.zk_timeout_ms / 1000
+    is_own = config.service_uri is not None and (
+        parse_metadata_service_uri(config.service_uri).driver is MetadataDriver.OWNED
+    )  # it is in a folder of this machine: nobody else has to come up
+    until = loop.time() + (0 if is_own else START_TIMEOUTS * config.zk_timeout_ms / 1000)
     while True:
         try:
             return await ask()

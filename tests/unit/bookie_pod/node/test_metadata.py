@@ -58,6 +58,12 @@ async def test_its_patience_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(told) == silent.asked - 1 >= 2
 
 
+async def test_a_folder_that_another_process_holds_is_not_waited_for() -> None:
+    silent = Silent(1)
+    with pytest.raises(MetadataUnavailable):
+        await with_patience(replace(MetadataConfig(), service_uri="file:///metadata"), silent, lambda reason: None)
+
+
 async def test_what_is_no_silence_ends_a_start_at_once() -> None:
     silent = Silent(1, MetadataNotFound("/ledgers"))
     with pytest.raises(MetadataNotFound):
