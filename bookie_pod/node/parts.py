@@ -184,9 +184,6 @@ def make_server(
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     auth, tls = server_authentication(config.auth), server_tls(config.tls)
     audit = Audit("bookie", registry, config.access.audit_log_file)
-    context = ServerContext(
-        loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory, audit=audit
-    )
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     waited = metrics.read_waited
     lanes = long_poll = ReadLanes("read", max(1, threads.read_workers), pending, loop, waited)
@@ -198,7 +195,18 @@ def make_server(
     reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes, batch)
     polls_max = min(WAITING_MAX, max(1000, memory.limit // 2 // POLL_BYTES))
     polls = LongPolls(ledgers, reads, long_poll, loop, polls_max)
-    context.handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))
+    context = ServerContext(
+        loop,
+        operations,
+        admission,
+        tcp_options,
+        lambda context: RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders)),
+        auth=auth,
+        tls=tls,
+        metrics=metrics,
+        memory=memory,
+        audit=audit,
+    )
     metrics.bind_levels(
         adds_in_progress=lambda: admission.adds_in_progress,
         adds_blocked=lambda: admission.parked_adds,

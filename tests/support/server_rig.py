@@ -168,13 +168,17 @@ class ServerRig:
         )
         self.operations.on_full = self.admission.filled
         self.operations.on_acknowledged = self.admission.acknowledged
-        self.context = ServerContext(
-            loop, self.operations, self.admission, self.options, memory=MemoryGovernor(self.memory_bytes)
-        )
         self.lanes = ReadLanes("read", 1, self.reads_pending_max, loop)
         self.reads = Reads(self.operations, self.lanes, self.lanes, self.options.max_batch_read_bytes)
         self.polls = LongPolls(self.ledgers, self.reads, self.lanes, loop, self.polls_max)
-        self.context.handlers = RequestHandlers(self.context, self.reads, self.polls, self.lanes, lambda: (100, 50))
+        self.context = ServerContext(
+            loop,
+            self.operations,
+            self.admission,
+            self.options,
+            lambda context: RequestHandlers(context, self.reads, self.polls, self.lanes, lambda: (100, 50)),
+            memory=MemoryGovernor(self.memory_bytes),
+        )
         self.context.accepting = True
 
     @property

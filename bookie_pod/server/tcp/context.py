@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -105,6 +106,7 @@ class ServerContext:
         operations: LedgerOperations,
         admission: WriteAdmission,
         options: TcpOptions,
+        make_handlers: Callable[[ServerContext], RequestHandlers],
         *,
         auth: ServerAuthProvider | None = None,
         tls: RenewedTls | None = None,
@@ -122,7 +124,6 @@ class ServerContext:
         self.metrics = metrics or RequestMetrics(Registry())
         self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self.audit = audit or Audit("bookie", Registry())
-        self.handlers: RequestHandlers
         self.older: OlderLedgers | None = None
         """Of a bookie that may have the id of one that is gone."""
         self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
@@ -148,6 +149,7 @@ class ServerContext:
         """Requests of clients that had to authenticate first."""
         self.cold_state = LedgerState(-1, b"", 0)
         """Stands for "no state": its `hot_key` is None for ever."""
+        self.handlers = make_handlers(self)
 
     @property
     def busy(self) -> bool:

@@ -53,13 +53,18 @@ class BookieProcess:
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled
         operations.on_acknowledged = self.admission.acknowledged
-        self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
         lanes: Any = self.lanes
         reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
         reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
         reads.answered_read = bookie.answered_read
         polls = LongPolls(ledgers, reads, lanes, loop)
-        self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
+        self.context = ServerContext(
+            loop,
+            operations,
+            self.admission,
+            _OPTIONS,
+            lambda context: RequestHandlers(context, reads, polls, lanes, lambda: (1 << 30, 1 << 29)),
+        )
         self.context.accepting = True
         self.storage.swap()  # what was replayed is not in memory
         self.storage.on_put = lambda ledger_id, entry_id, entry: bookie.put(
