@@ -24,7 +24,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.client_memory import SMALL, Waiter
@@ -59,6 +59,8 @@ POSTPONED_MAX: Final = 1024
 """Reads that were put aside, at which no more requests are taken."""
 POSTPONED_PER_TURN: Final = 16
 """Reads that were put aside, how many are begun at once."""
+TLS_PART: Final = 64 * 1024
+"""Bytes that are encrypted at a time: what has been as large as that once stays so, as long as the connection lasts."""
 FRAME_S: Final = 60.0
 """How long a client may take to send one frame, in seconds."""
 LINGER_S: Final = 10.0
@@ -91,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._rest_since = 0.0
         """When the frame began whose first bytes are kept."""
         self._need = 4
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_due = False
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
         if error is not None:
             self.context.connection_errors += 1
             self.context.complaints.warning("connection closed", peer=self.peer, reason=str(error))
-        self._flush()
+        self._flush(for_good=True)
         self.transport.close()
         self._linger_timer = self.context.loop.call_later(LINGER_S, self.transport.abort)
 
@@ -518,9 +520,12 @@ class Connection(asyncio.Protocol):
         self._flush()
         return None if self.transport is None or self.transport.is_closing() else self.transport
 
-    def _flush(self) -> None:
+    def _flush(self, *, for_good: bool = False) -> None:
         self._flush_due = False
         if not self._out or self.transport is None or self.transport.is_closing():
+            return
+        if self.security.encrypted:
+            self._encrypt(self.transport, for_good=for_good)
             return
         pieces, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
@@ -535,6 +540,24 @@ class Connection(asyncio.Protocol):
             self.transport.writelines(pieces)
             self._count_held()
 
+    def _encrypt(self, transport: asyncio.Transport, *, for_good: bool) -> None:
+        """A part at a time, and no more than the client takes: what TLS has encrypted at once it keeps the room for.
+        The rest follows when the client has taken some, unless it is `for_good`."""
+        if self._paused and not for_good:
+            return
+        parts = _parts(self._out)
+        self._out, self._out_bytes = [], 0
+        for part in parts:
+            self._written += len(part)
+            transport.write(part)
+            if self._paused and not for_good:
+                break
+        rest = list(parts)
+        if rest and not self.closed:
+            self._out[:0] = rest
+            self._out_bytes += sum(map(len, rest))
+        self._count_held()
+
     def pause_writing(self) -> None:
         self._paused = True
         self._wait_no_more()
@@ -544,5 +567,25 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._slow_receiver.drained()
+        self._flush()
         self._count_held()
         self._go_on()
+
+
+def _parts(pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes, `TLS_PART` of them at a time."""
+    together: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        if size and size + len(piece) > TLS_PART:
+            yield b"".join(together)
+            together, size = [], 0
+        if len(piece) > TLS_PART:
+            whole = memoryview(piece)
+            for start in range(0, len(piece), TLS_PART):
+                yield whole[start : start + TLS_PART]
+        else:
+            together.append(piece)
+            size += len(piece)
+    if together:
+        yield b"".join(together)

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
 
 TLS_BYTES: Final = 512 * 1024
-"""Of one connection that has received large frames: 256 KiB to receive into, and as much before it is decrypted. After
-a handshake it is a tenth of that."""
+"""Of one connection that has received large frames: 256 KiB to receive into, and as much before it is decrypted; of
+one that takes its answers slowly once more as much (`Connection` gives TLS no more). After a handshake it is a tenth
+of that."""
 FEWEST: Final = 64
 _AT_A_TIME: Final = 16
 """Such a part of them goes together: to find them takes a look at all."""

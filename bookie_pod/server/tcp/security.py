@@ -50,7 +50,7 @@ class ConnectionSecurity:
         self._shut_out = False
         """Its certificate was refused."""
         self._lacks_tls = conn.context.options.tls_required
-        self._encrypted = False
+        self.encrypted = False
         self._frames = 0
         """That came before the client was authenticated."""
         self._task: asyncio.Task[None] | None = None
@@ -153,7 +153,7 @@ class ConnectionSecurity:
     def start_tls(self, request: pb.Request) -> None:
         """Answer in plain text, then upgrade; EBADREQ if this bookie has no TLS, or the connection has it already: each
         layer of it costs memory that nobody counts."""
-        if self._context.tls is None or self._encrypted:
+        if self._context.tls is None or self.encrypted:
             self._conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
             return
         self._start(self._upgrade(self._context.tls, request))
@@ -193,7 +193,7 @@ class ConnectionSecurity:
     async def _established(self, secured: asyncio.Transport, request: pb.Request) -> None:
         conn = self._conn
         conn.secured(secured)
-        self._encrypted, self._lacks_tls = True, False
+        self.encrypted, self._lacks_tls = True, False
         shown = secured.get_extra_info("ssl_object")
         peer = Peer(conn.peer)
         if shown is not None:

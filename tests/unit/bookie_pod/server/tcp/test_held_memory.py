@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bookie_pod.server.tcp import connection
-from bookie_pod.server.tcp.connection import Connection
+from bookie_pod.server.tcp.connection import TLS_PART, Connection
 from bookie_pod.server.tcp.context import TcpOptions
-from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_add, v3_read_lac
-from tests.support.server_rig import ServerRig, answers, slow
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entry, v2_read, v3_add, v3_read_lac
+from tests.support.server_rig import ServerRig, SlowTransport, answers, slow
 
 KB, MB = 1 << 10, 1 << 20
 LIMIT = 8 * MB
@@ -39,10 +39,12 @@ async def stored(rig: ServerRig, entries: int = 4) -> None:
     [v2_read(1, 1), v2_batch(1, 0, 0, 3 * SIZE), v3_read_lac(1)],
     ids=["reads", "batch reads", "reads of the LAC"],
 )
-async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes) -> None:
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
+async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes, encrypted: bool) -> None:
     """It sends a thousand requests first, as one does that has answered small ones quickly."""
     await stored(rig)
     conn, transport = slow(rig)
+    conn.security.encrypted = encrypted
     conn._expected_read = 64
     conn.data_received(frame * 1000)
     held = 0
@@ -61,6 +63,56 @@ async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes) -> N
     assert transport.taken > 1000 * SIZE
     rig.context.look_at_connections()
     assert rig.context.memory.total == 0
+    conn.connection_lost(None)
+
+
+class Kept(SlowTransport):
+    """Keeps what it was given, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self.largest = 0
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(bytes(data))
+        self.largest = max(self.largest, len(data))
+        super().write(data)
+        self.most = max(self.most, self.unsent)
+
+
+async def test_of_what_is_encrypted_no_more_is_than_the_client_takes(rig: ServerRig) -> None:
+    """TLS keeps the room of the largest it had to encrypt at once for as long as the connection lasts."""
+    sizes = [10, SIZE, 3 * MB, 20, 20, TLS_PART, 3 * MB, 1]
+    writer, done = rig.connect()
+    for entry_id, size in enumerate(sizes):
+        writer.data_received(v2_add(entry(1, entry_id, bytes([entry_id]) * size)))
+    await answers(rig, done, len(sizes))
+    conn, transport = slow(rig, Kept())
+    conn.security.encrypted = True
+    conn.data_received(b"".join(v2_read(1, entry_id) for entry_id in range(len(sizes))))
+    await rig.settle()
+    while transport.unsent or conn.stalled or rig.context.reads_in_progress.count or conn._postponed:
+        transport.take()
+        await rig.settle()
+    assert transport.largest == TLS_PART
+    assert transport.most <= rig.context.options.write_high_water + TLS_PART
+    found = [v2_entry(frame) for frame in transport.frames]
+    assert found == [entry(1, entry_id, bytes([entry_id]) * size) for entry_id, size in enumerate(sizes)]
+    rig.context.look_at_connections()
+    assert rig.context.memory.total == 0
+    conn.connection_lost(None)
+
+
+async def test_a_connection_that_is_closed_hands_over_the_rest_of_what_is_encrypted(rig: ServerRig) -> None:
+    writer, done = rig.connect()
+    writer.data_received(v2_add(entry(1, 0, bytes(3 * MB))))
+    await answers(rig, done, 1)
+    conn, transport = slow(rig, Kept())
+    conn.security.encrypted = True
+    conn.data_received(v2_read(1, 0))
+    await rig.settle(lambda: transport.writes)
+    conn.close()
+    assert [v2_entry(frame) for frame in transport.frames] == [entry(1, 0, bytes(3 * MB))]
     conn.connection_lost(None)
 
 
