@@ -308,7 +308,7 @@ HEALING_BUGS = (
     HealingBug("leave out an entry of each piece", _leave_out_an_entry_of_each_piece, DATA, 40),
     HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, silent_bookies),
     HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
-    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains, first=10),
+    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains, first=14),
     HealingBug(
         "go on after the session of the lock",
         _go_on_after_the_session_of_the_lock,
@@ -322,7 +322,7 @@ HEALING_BUGS = (
         ("H6", "H10"),
         60,
         exchanges_are_late,
-        first=7,
+        first=13,
     ),
     HealingBug(
         "take a finished decommission for that of the next bookie",
@@ -340,7 +340,7 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
-        first=125,
+        first=137,
     ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),

@@ -133,8 +133,17 @@ STREAM_BUGS = (
         20,
         ledgers_are_archived_under_change,
         draw_streams,
+        first=7,
     ),
-    Bug("begin versions anew", _begin_versions_anew, ("T1", "T2", "T3", "T4"), 60, names_are_used_again, draw_streams),
+    Bug(
+        "begin versions anew",
+        _begin_versions_anew,
+        ("T1", "T2", "T3", "T4"),
+        60,
+        names_are_used_again,
+        draw_streams,
+        first=41,
+    ),
     Bug(
         "tell the second mover at once",
         _tell_the_second_mover_at_once,
@@ -142,6 +151,7 @@ STREAM_BUGS = (
         60,
         cursors_are_made_while_streams_are_cut,
         draw_streams,
+        first=18,
     ),
     Bug("ask no transfer", _ask_no_transfer, ("T2",), 20, ledgers_wait_for_their_stream, draw_streams),
     Bug(
