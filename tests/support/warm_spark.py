@@ -1,9 +1,10 @@
 """The Python of Spark's tasks without the price of its start and imports: forks of a process that has imported them.
 
-Spark starts `PYTHON -m pyspark.daemon WORKER` for every kind of worker and every change of their environment, and finds
-PySpark in an archive of sources, which each daemon and each worker compiles anew. `spark_python` is a program that
-Spark takes for Python: its daemons are forks of a warm parent, and whatever else it is asked for is left to Python.
-Who is to see the start of a worker, or brings a Python path of its own, takes Python itself.
+Spark starts `PYTHON -m pyspark.daemon WORKER` for every kind of worker and every change of their environment, and a
+module of PySpark's for the source of every streaming query, which has ten seconds to answer; and it finds PySpark in an
+archive of sources, which each of them compiles anew. `spark_python` is a program that Spark takes for Python: PySpark's
+modules run in forks of a warm parent, and whatever else it is asked for is left to Python. Who is to see the start of a
+worker, or brings a Python path of its own, takes Python itself.
 
 That program runs this file too, so it imports as little as it can. Any thread may call `spark_python`.
 """
@@ -56,18 +57,33 @@ def daemon(_arguments: list[str]) -> None:
 
     from pyspark.daemon import manager
 
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[1:1] = [path for path in others if path not in sys.path]
+    _take_path()
     with mock.patch("os.setpgid"):  # it leads a session, which is a group of its own
         manager()
 
 
+def module(arguments: list[str]) -> None:
+    """In the fork: what `python -m MODULE` does."""
+    from runpy import run_module
+
+    _take_path()
+    sys.modules.pop(arguments[0], None)
+    run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _take_path() -> None:
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in others if path not in sys.path]
+
+
 def main(path: str, python: str, arguments: list[str]) -> int:
     """Hand files, arguments and environment over to the warm parent; the exit code of its fork."""
-    if arguments[:2] != ["-m", "pyspark.daemon"]:
+    if arguments[:1] != ["-m"] or not arguments[1].startswith("pyspark."):
         os.execv(python, [python, *arguments])
     environment = {**os.environ, STARTED_BY: str(os.getppid())}
-    request = json.dumps(["tests.support.warm_spark:daemon", arguments[2:], environment, os.getcwd()]).encode()
+    is_daemon = arguments[1] == "pyspark.daemon"
+    program, rest = ("daemon", arguments[2:]) if is_daemon else ("module", arguments[1:])
+    request = json.dumps([f"tests.support.warm_spark:{program}", rest, environment, os.getcwd()]).encode()
     with socket.socket(socket.AF_UNIX) as parent:
         parent.connect(path)
         socket.send_fds(parent, [_WORD.pack(len(request))], [0, 1, 2])
