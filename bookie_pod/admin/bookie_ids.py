@@ -1,27 +1,33 @@
-"""What several requests name alike: a bookie, and ledgers whose data is given up. Pure; any thread."""
+"""What several requests name alike, a bookie and ledgers whose data is given up, and how they may end. Any thread."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from bookie_pod.server.http.api.call import Text
-from bookie_pod.server.http.api.table import LONG_MAX, Kind, Parameter
+from bookie_pod.server.http.api.table import LONG_MAX, Answer, Kind, Parameter
+from bookie_protocol.admin_api.decommission import BOOKIE_PATTERN, LOSSES_PATTERN
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID, is_readable_bookie_id
+from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
 BOOKIE: Final = Parameter(
     "bookie_id",
     Kind.TEXT,
     "The bookie.",
-    pattern=rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$",
+    pattern=BOOKIE_PATTERN,
     missing=Text("No bookie_id is given.", 400),
 )
 LOSSES: Final = Parameter(
     "accept_loss",
     Kind.TEXT,
     "Ids of ledgers, with commas, whose data is given up: that they name it does not count.",
-    pattern="^([0-9]{1,18}(,[0-9]{1,18})*)?$",
+    pattern=LOSSES_PATTERN,
 )
+
+LISTING_S: Final = 600.0
+"""Seconds for what lists every ledger of the cluster."""
+REFUSED: Final = Answer("Refused, and why.", 409)
+NONE: Final = Answer("There is none.", 404)
 
 
 def checked_id(value: object, name: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, LOSSES, NONE, REFUSED, accepted_losses, checked_id
 from bookie_pod.audit import audited
 from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_pod.roles import Role
@@ -77,10 +77,6 @@ def _check(bookie_id: str, data: bytes) -> None:
         raise BadRequest(f"the body is the cookie of bookie {found.bookie_id[:100]}, not of {bookie_id}")
 
 
-_LISTING_S: Final = 600.0
-"""Seconds for what lists every ledger of the cluster."""
-
-
 async def _cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     return Text((await context.admin.cookies.read(bookie_id)).decode("utf-8", "replace"))
@@ -108,9 +104,6 @@ async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
     return Text(f"cookie of {bookie_id} deleted")
 
 
-_REFUSED: Final = Answer("Refused, and why.", 409)
-_NONE: Final = Answer("There is none.", 404)
-
 RESOURCES: Final = (
     Resource(
         decommission_api.COOKIE.path,
@@ -121,7 +114,7 @@ RESOURCES: Final = (
                 Role.VIEWER,
                 "The cookie that the metadata service keeps for a bookie",
                 _cookie,
-                (Answer("As in its VERSION files."), _NONE),
+                (Answer("As in its VERSION files."), NONE),
                 parameters=(BOOKIE,),
             ),
             Operation(
@@ -129,7 +122,7 @@ RESOURCES: Final = (
                 Role.ADMIN,
                 "Store a cookie for a bookie that has none",
                 _create_cookie,
-                (Answer("Done."), _REFUSED),
+                (Answer("Done."), REFUSED),
                 parameters=(BOOKIE,),
                 body=str,
             ),
@@ -138,7 +131,7 @@ RESOURCES: Final = (
                 Role.ADMIN,
                 "Replace the cookie of a bookie",
                 _update_cookie,
-                (Answer("Done."), _NONE),
+                (Answer("Done."), NONE),
                 parameters=(BOOKIE,),
                 body=str,
             ),
@@ -148,10 +141,10 @@ RESOURCES: Final = (
                 "Delete the cookie of a bookie that is registered nowhere and that no ledger names. `accept_loss` may"
                 " stand in a JSON body: a request line does not hold many",
                 _delete_cookie,
-                (Answer("Done."), _NONE, _REFUSED),
+                (Answer("Done."), NONE, REFUSED),
                 parameters=(BOOKIE, LOSSES),
                 body=LossesBody,
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
         ),
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, NONE, REFUSED, accepted_losses, checked_id
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
@@ -31,8 +31,6 @@ from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfCluster
 
-_LISTING_S: Final = 600.0
-"""Seconds for what lists every ledger of the cluster."""
 _ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
 _ENDS_WITH_US: Final = (
     "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
@@ -126,9 +124,6 @@ async def _replicas(context: OfCluster, call: Call) -> Reply:
     return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
 
 
-_REFUSED: Final = Answer("Refused, and why.", 409)
-_NONE: Final = Answer("There is none.", 404)
-
 RESOURCES: Final = (
     Resource(
         decommission_api.DECOMMISSION.path,
@@ -143,10 +138,10 @@ RESOURCES: Final = (
                 (
                     Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
                     Answer("There is no body, or no bookie_src in it.", 404),
-                    _REFUSED,
+                    REFUSED,
                 ),
                 body=DecommissionBody,
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
         ),
         _ONLY_PUT,
@@ -163,7 +158,7 @@ RESOURCES: Final = (
                 _plan,
                 (Answer("The plan.", type=DecommissionOutlook),),
                 parameters=(BOOKIE,),
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
         ),
     ),
@@ -176,7 +171,7 @@ RESOURCES: Final = (
                 Role.VIEWER,
                 "How far a decommission is, whoever works on it",
                 _progress,
-                (Answer("The state.", type=DecommissionState), _NONE),
+                (Answer("The state.", type=DecommissionState), NONE),
                 parameters=(BOOKIE,),
             ),
         ),
@@ -190,7 +185,7 @@ RESOURCES: Final = (
                 Role.OPERATOR,
                 "Take a decommission back: the bookie becomes writable again",
                 _undo,
-                (Answer("Done.", type=UndoAnswer), _NONE, _REFUSED),
+                (Answer("Done.", type=UndoAnswer), NONE, REFUSED),
                 body=UndoBody,
                 timeout_s=60.0,
             ),
@@ -209,7 +204,7 @@ RESOURCES: Final = (
                 (
                     Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
                     Answer("There is no body, or no bookie in it.", 404),
-                    _REFUSED,
+                    REFUSED,
                 ),
                 body=dict[str, list[str] | bool],
             ),
@@ -226,7 +221,7 @@ RESOURCES: Final = (
                 Role.VIEWER,
                 "How far the last recovery is that this bookie was asked for",
                 _recover_progress,
-                (Answer("The state.", type=RecoverState), _NONE),
+                (Answer("The state.", type=RecoverState), NONE),
             ),
         ),
     ),
@@ -249,7 +244,7 @@ RESOURCES: Final = (
                         missing=Text("No bookies are given.", 400),
                     ),
                 ),
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
         ),
     ),
@@ -262,7 +257,7 @@ RESOURCES: Final = (
                 Role.VIEWER,
                 "What each bookie really holds of a ledger",
                 _replicas,
-                (Answer("Bookie by bookie.", type=LedgerHoldings), _NONE),
+                (Answer("Bookie by bookie.", type=LedgerHoldings), NONE),
                 parameters=(
                     Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text("No ledger_id is given.", 400)),
                 ),

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, LOSSES, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
@@ -119,8 +119,6 @@ class FactsView:
 
 _STATE_S: Final = 120.0
 """Seconds for what counts every mark."""
-_LISTING_S: Final = 600.0
-"""Seconds for what lists every ledger of the cluster."""
 _UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
 
 
@@ -166,7 +164,7 @@ RESOURCES: Final = (
                 _proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
                 parameters=(BOOKIE, LOSSES),
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
             Operation(
                 "POST",
@@ -175,7 +173,7 @@ RESOURCES: Final = (
                 _long_proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
                 body=ProofBody,
-                timeout_s=_LISTING_S,
+                timeout_s=LISTING_S,
             ),
         ),
     ),

@@ -157,7 +157,7 @@ def _switch(context: OfBookie, call: Call, verb: Literal["suspend", "resume"]) -
 # --- the table ------------------------------------------------------------------------------------------
 
 
-_DONE: Final = Answer("What was done.", type=str)
+DONE: Final = Answer("What was done.", type=str)
 
 
 def _switches(verb: str, put: Operation) -> Resource:
@@ -179,14 +179,14 @@ _CONTROL: Final = (
                 "GET", Role.VIEWER, "Whether a forced pass goes on", _force_state, (Answer("State.", type=ForceState),)
             ),
             Operation(
-                "PUT", Role.OPERATOR, "Collect garbage now", _force, (_DONE,), body=ForceBody, body_required=False
+                "PUT", Role.OPERATOR, "Collect garbage now", _force, (DONE,), body=ForceBody, body_required=False
             ),
         ),
         Text("Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.", 405),
         own=False,
     ),
-    _switches("suspend", Operation("PUT", Role.OPERATOR, "Hold back compaction", _suspend, (_DONE,), body=SuspendBody)),
-    _switches("resume", Operation("PUT", Role.OPERATOR, "Allow compaction again", _resume, (_DONE,), body=ResumeBody)),
+    _switches("suspend", Operation("PUT", Role.OPERATOR, "Hold back compaction", _suspend, (DONE,), body=SuspendBody)),
+    _switches("resume", Operation("PUT", Role.OPERATOR, "Allow compaction again", _resume, (DONE,), body=ResumeBody)),
 )
 
 

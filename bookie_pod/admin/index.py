@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from bookie_pod.admin.gc import EMPTY, chosen
+from bookie_pod.admin.gc import DONE, EMPTY, chosen
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
@@ -87,7 +87,6 @@ class IndexCompactions:
 
 
 _CURRENT: Final = "/current"
-_DONE: Final = Answer("What was done.", type=str)
 _SWITCHES: Final = ("locations", "ledgers", "acceptDamage")
 
 
@@ -196,7 +195,7 @@ RESOURCES: Final = (
                 Role.OPERATOR,
                 "Compact location indexes in the background",
                 _compact_index,
-                (_DONE, Answer("Nothing was triggered.")),
+                (DONE, Answer("Nothing was triggered.")),
                 body=CompactIndexBody,
             ),
         ),
