@@ -121,45 +121,39 @@ class LedgerRepair:
         self._fragments = FragmentRepair(parts.replicator, parts.progress, parts.metrics)
 
     async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        ledger_id = lock.ledger_id
-        try:
-            named = await self._named(ledger_id)
-            if named is None:
-                return RoundResult(Outcome.WITHDRAWN)
-            looked_at = self._progress.clock()
-            report = await self._parts.checker.check(ledger_id, complete=named)
-            return await self._repair(_Round(lock, named, note, looked_at), report)
-        except LedgerDeleted:
-            return self._gone(ledger_id)
+        return await self._turn(lock, note, self._repair)
 
     async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        ledger_id = lock.ledger_id
-        try:
-            named = await self._named(ledger_id)
-            if named is None:
-                return RoundResult(Outcome.WITHDRAWN)
-            looked_at = self._progress.clock()
-            report = await self._parts.checker.check(ledger_id, complete=named)
-            reason = judgement.waits_for(report, named)
-            if reason is None:
-                _log.info("open ledger: its writer went on", ledger=ledger_id)
-                return await self._repair(_Round(lock, named, note, looked_at), report)
-            _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
-            self._progress.enter(note, Phase.RECOVERING, reason=reason)
-            await self._parts.recover(report)
-            self._parts.metrics.recovered()
-            self._progress.ledgers_recovered += 1
-            self._progress.enter(note, Phase.CHECKING)
-            looked_at = self._progress.clock()
-            report = await self._parts.checker.check(ledger_id, complete=named)
-            return await self._repair(_Round(lock, named, note, looked_at), report)
-        except LedgerDeleted:
-            return self._gone(ledger_id)
+        return await self._turn(lock, note, self._recover)
 
-    async def _named(self, ledger_id: int) -> frozenset[str] | None:
-        """The bookies that the mark names; None: it was withdrawn."""
-        mark = await self._parts.mark(ledger_id)
-        return None if mark is None else frozenset(mark.replicas)
+    async def _turn(
+        self, lock: LedgerLock, note: LedgerNote, act: Callable[[_Round, LedgerReport], Awaitable[RoundResult]]
+    ) -> RoundResult:
+        try:
+            mark = await self._parts.mark(lock.ledger_id)
+            if mark is None:
+                return RoundResult(Outcome.WITHDRAWN)
+            return await act(*await self._look(lock, frozenset(mark.replicas), note))
+        except LedgerDeleted:
+            return self._gone(lock.ledger_id)
+
+    async def _look(self, lock: LedgerLock, named: frozenset[str], note: LedgerNote) -> tuple[_Round, LedgerReport]:
+        turn = _Round(lock, named, note, self._progress.clock())
+        return turn, await self._parts.checker.check(lock.ledger_id, complete=named)
+
+    async def _recover(self, turn: _Round, report: LedgerReport) -> RoundResult:
+        ledger_id, note = turn.lock.ledger_id, turn.note
+        reason = judgement.waits_for(report, turn.named)
+        if reason is None:
+            _log.info("open ledger: its writer went on", ledger=ledger_id)
+            return await self._repair(turn, report)
+        _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
+        self._progress.enter(note, Phase.RECOVERING, reason=reason)
+        await self._parts.recover(report)
+        self._parts.metrics.recovered()
+        self._progress.ledgers_recovered += 1
+        self._progress.enter(note, Phase.CHECKING)
+        return await self._repair(*await self._look(turn.lock, turn.named, note))
 
     # --- one round --------------------------------------------------------------------------------------------
 
