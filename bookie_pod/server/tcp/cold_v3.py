@@ -310,17 +310,19 @@ class _BookieInfoReply(_TimedReply):
     kind = "bookie_info"
 
     def bookie_info(self, total: int | None, free: int | None) -> None:
-        response = new_response(self._request, V3Status.EOK)
-        response.getBookieInfoResponse.status = status_code(V3Status.EOK)
-        if total is not None:
-            response.getBookieInfoResponse.totalDiskCapacity = total
-        if free is not None:
-            response.getBookieInfoResponse.freeDiskSpace = free
-        self._send(response)
+        self._answer(V3Status.EOK, total, free)
 
     def error(self, error: BaseException) -> None:
-        response = new_response(self._request, status_of(error))
-        response.getBookieInfoResponse.status = status_code(status_of(error))
+        self._answer(status_of(error), None, None)
+
+    def _answer(self, status: V3Status, total: int | None, free: int | None) -> None:
+        response = new_response(self._request, status)
+        inner = response.getBookieInfoResponse
+        inner.status = status_code(status)
+        if total is not None:
+            inner.totalDiskCapacity = total
+        if free is not None:
+            inner.freeDiskSpace = free
         self._send(response)
 
 
