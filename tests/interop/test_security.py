@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,8 @@ import pytest
 from bookie_client import Client, ClientOptions, SaslAuth, TlsOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Unauthorized
 from tests.interop.cluster import KINDS, Cluster
-from tests.interop.java_client import JavaClient, JavaClientError, payload
+from tests.interop.java_client import JavaClient, JavaClientError, payload, payloads
+from tests.support.bookie_process import BookieProcess
 from tests.support.certificates import Certificates
 from tests.support.java import find_java
 
@@ -255,3 +257,83 @@ def test_ways_around_tls_that_is_required(make_cluster, java: Connect, stores: P
             assert refused(client) == {UNAUTHORIZED}
     with java(cluster, client_settings(stores, "client")) as client:
         exchange(client)
+
+
+def test_tls_is_switched_on_in_a_mixed_cluster_while_clients_go_on(make_cluster, java: Connect, stores: Path) -> None:
+    """As docs/operator.md says: bookies offer it one after the other, then clients use it, then ours demand it."""
+    cluster = make_cluster()
+    for kind in ("ours", "java", "ours"):
+        cluster.bookie(kind).start()
+
+    def restart(bookie: BookieProcess, settings: dict[str, str], *writers: Writer) -> None:
+        bookie.stop()
+        for each in writers:
+            each.go_on()
+        bookie.configuration |= settings
+        bookie.start()
+        for each in writers:
+            each.go_on()
+
+    with java(cluster, {}) as plain:
+        writer = Writer(plain)
+        for bookie in cluster.bookies:
+            restart(bookie, server_settings(stores), writer)
+        with java(cluster, client_settings(stores, "client")) as encrypted:
+            later = Writer(encrypted)
+            writer.go_on()
+            for bookie in cluster.bookies:
+                if bookie.kind == "ours":
+                    restart(bookie, {"tlsRequired": "true"}, later)
+            with pytest.raises(JavaClientError) as raised:
+                plain.append(plain.create((3, 3, 3)), 1)
+            assert raised.value.code == UNAUTHORIZED
+            writer.is_read_by(encrypted)
+            later.is_read_by(encrypted)
+
+
+class Writer:
+    """Ledgers of one client, with two copies of each entry among three bookies: one of them may be away."""
+
+    def __init__(self, client: JavaClient) -> None:
+        self._client = client
+        self._ledgers = {protocol: client.create((2, 2, 2), protocol=protocol) for protocol in PROTOCOLS}
+        self._written = 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        for ledger in self._ledgers.values():
+            self._client.append(ledger, 20)
+        self._written += 20
+
+    def is_read_by(self, client: JavaClient) -> None:
+        for protocol, ledger in self._ledgers.items():
+            assert client.open(ledger, recover=True, protocol=protocol)["lac"] == self._written - 1
+            assert client.read(ledger, 0, self._written - 1) == payloads(ledger, self._written)
+
+
+def test_stores_are_replaced_while_java_clients_go_on(
+    make_cluster, java: Connect, stores: Path, tmp_path: Path
+) -> None:
+    """Nothing is restarted: who comes next sees the new certificate, and who is connected stays so."""
+    served = tmp_path / "served.jks"
+
+    def serve(name: str) -> None:
+        shutil.copy(stores / f"{name}.jks", tmp_path / "new.jks").rename(served)
+
+    serve("bookie")
+    cluster = make_cluster()
+    settings = {"tlsKeyStore": str(served), "tlsRequired": "true", "tlsCertFilesRefreshDurationSeconds": "1"}
+    cluster.bookie("ours", {**server_settings(stores), **settings}).start()
+    mine = client_settings(stores, "client")
+    with java(cluster, mine) as writer:
+        ledger = writer.create((1, 1, 1))
+        for name in ("bookie", "unknown", "client"):  # of nobody's authority, and another one of ours
+            serve(name)
+            with java(cluster, mine) as fresh:  # which takes longer to start than the file may be old
+                if name == "unknown":
+                    assert refused(fresh) <= UNREACHABLE
+                else:
+                    exchange(fresh)
+            writer.append(ledger, 50)
+        assert writer.open(ledger, recover=True)["lac"] == 149
+        assert writer.read(ledger, 0, 149) == payloads(ledger, 150)
