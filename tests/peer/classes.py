@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ class Listed:
     """It may take so long."""
     inside: Mapping[str, str] = field(default_factory=dict)
     """Methods that are of the inside of a Java bookie, and what they ask for; `*` for all."""
+    networked: bool = False
+    """It wants a machine whose name does not stand for a loopback address."""
 
 
 CLASSES = {
@@ -60,11 +63,10 @@ class ClassRanOut(AssertionError):
 
 
 def run_class(
-    name: str, folder: Path, seconds: float, *, kind: str = "ours", without: Sequence[str] = ()
+    name: str, folder: Path, seconds: float, *, kind: str = "ours", without: Sequence[str] = (), networked: bool = False
 ) -> list[Result]:
-    """`name`: below org.apache.bookkeeper. `kind`: of bookies. `without`: methods that are
-    not run. The log of the JVM is `folder`/jvm.log. Raises
-    `ClassRanOut`."""
+    """`name`: below org.apache.bookkeeper. `kind`: of bookies. `without`: methods that are not run. `networked`: as in
+    `Listed`. The log of the JVM is `folder`/jvm.log. Raises `ClassRanOut`."""
     class_path = os.pathsep.join([str(APACHE), PROJECT.class_path()])  # the jar has no paths
     (folder / "src" / "test").mkdir(parents=True)
     (folder / "src" / "test" / "resources").symlink_to(APACHE)  # where the tests' own build has it
@@ -81,6 +83,7 @@ def run_class(
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
         "-Dzookeeper.4lw.commands.whitelist=*",
         "-Dzookeeper.admin.enableServer=false",
+        *(_named(folder) if networked else ()),
         f"-Djava.io.tmpdir={folder}",
         f"-Dpeer.folder={folder}",
         f"-Dpeer.port={bookies.port}",
@@ -115,6 +118,13 @@ def run_class(
     if ended:
         raise ClassRanOut(f"{name}: {ended}; its log is {folder / 'jvm.log'}", results)
     return results
+
+
+def _named(folder: Path) -> list[str]:
+    """Options of a JVM for which this machine's name has an address of its own, to which nobody connects."""
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n192.0.2.1 {socket.gethostname()}\n")
+    return [f"-Djdk.net.hosts.file={hosts}"]
 
 
 def cluster_classes() -> list[str]:

@@ -25,7 +25,9 @@ def test_class(name: str, tmp_path: Path, note: Note) -> None:
     if "*" in listed.inside:
         return
     try:
-        results = run_class(name, tmp_path, listed.seconds, kind=KIND, without=tuple(listed.inside))
+        results = run_class(
+            name, tmp_path, listed.seconds, kind=KIND, without=tuple(listed.inside), networked=listed.networked
+        )
         ended = ""
     except ClassRanOut as error:
         results, ended = error.results, str(error)
