@@ -109,6 +109,8 @@ class Bookie:
         self._owned: set[str] = set()
         self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
         self._clean = False
+        self._is_replayed = False
+        """Clients may write from here on, registered or not, and a stop has something to flush."""
         self._unwinding: Callable[[], None] = lambda: None
         self._server: ServerSide
         self._listener: TcpListener | None = None
@@ -207,7 +209,7 @@ class Bookie:
         self._start_disks()
         server = await http
         await asyncio.to_thread(self._dirty.write)
-        self._server.context.accepting = True
+        self._is_replayed = self._server.context.accepting = True
         await self._join(instance_id, None if server is None else server.port)
         self.upkeep.start()
         self._undo.push_async_callback(self.upkeep.stop)
@@ -388,7 +390,7 @@ class Bookie:
         """Deregister, drain, flush. What was acknowledged is in synced entry logs afterwards."""
         self.status.enter("stopping")
         self.status.stopping = True
-        self._clean = self.status.running
+        self._clean = self._is_replayed
         try:
             if self.status.running:
                 self._mode.detach()

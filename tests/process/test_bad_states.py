@@ -19,6 +19,7 @@ import pytest
 
 from bookie_protocol.errors import ExitCode
 from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_fence, v2_read
@@ -416,6 +417,34 @@ def test_a_metadata_service_that_comes_later_is_waited_for(tmp_path: Path) -> No
             assert bookie.stop() == 0
     finally:
         metadata.kill()
+
+
+def test_a_bookie_that_is_told_to_stop_while_it_waits_to_be_registered_keeps_what_it_acknowledged(
+    tmp_path: Path, metadata: MetadataProcess
+) -> None:
+    """Clients that know its address write already."""
+    ServeProcess.command("cluster", "init", metadata.uri())
+    settings = {"metadataServiceUri": metadata.uri(), "journalWriteData": "false"}
+    with ServeProcess(tmp_path / "bookie", settings) as bookie:
+
+        async def while_another_holds_its_registration() -> None:
+            service = await open_metadata_service(metadata.uri())
+            try:
+                other = BookieServiceInfo(())
+                await service.bookies.register(f"127.0.0.1:{bookie.port}", BookieGroup.WRITABLE, other)
+                bookie.launch()
+                await asyncio.to_thread(until_true, bookie.serves, 30)
+                with SyncClient(bookie.port) as client:
+                    assert v2_code(client.ask(v2_add(entry(77, 0)))) == 0
+                assert not bookie.is_up()
+                assert await asyncio.to_thread(bookie.stop) == 0
+            finally:
+                await service.close()
+
+        asyncio.run(while_another_holds_its_registration())
+        bookie.start()
+        with SyncClient(bookie.port) as client:
+            assert v2_entry(client.ask(v2_read(77, 0))) == entry(77, 0)
 
 
 def test_no_metadata_service_is_an_invalid_configuration(tmp_path: Path) -> None:

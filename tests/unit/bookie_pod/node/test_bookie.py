@@ -40,7 +40,8 @@ async def test_a_failure_during_a_stop_closes_nothing_under_its_feet() -> None:
 
 async def test_whatever_becomes_of_the_registration_a_stop_flushes() -> None:
     bookie = Bookie(load_config(None))
-    bookie.status.running, bookie._mode = True, Mock()
+    bookie._is_replayed = bookie.status.running = True
+    bookie._mode = Mock()
     bookie._registration = Mock(deregister=AsyncMock(side_effect=ValueError("a fault of ours")))
     clean: list[bool] = []
 
