@@ -5,8 +5,9 @@ after a restart of the bookie, those that came first would make way for the othe
 again: nobody would get in.
 
 Invariants
-- At most `UNDER_WAY` are under way that were begun less than `PATIENCE_S` ago: whoever goes on with his is through
-  within that, and who does not is in nobody's way after it.
+- At most `UNDER_WAY` are under way that were begun less than `PATIENCE_S` ago, and no more than a half of those who
+  may have TLS without being known: whoever goes on with his is through within that, before others could make him go,
+  and who does not is in nobody's way after it.
 - Those who wait begin in turns of their addresses: whoever has many connections waits for himself.
 
 Event loop only.
@@ -26,9 +27,10 @@ PATIENCE_S: Final = 0.5
 
 
 class HandshakeTurns:
-    """Those of one port."""
+    """Those of one port, on which so many clients at most have TLS without being known."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = max(1, most // 2)
         self._under_way: set[asyncio.Future[None]] = set()
         """Turns that were begun a moment ago."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -48,7 +50,7 @@ class HandshakeTurns:
 
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._waiting and len(self._under_way) < UNDER_WAY:
+        while self._waiting and len(self._under_way) < min(UNDER_WAY, self._most):
             address, line = next(iter(self._waiting.items()))
             turn = line.popleft()
             del self._waiting[address]

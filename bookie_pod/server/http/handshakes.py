@@ -1,7 +1,8 @@
 """Connections of the HTTPS port whose TLS handshake is not over: nothing is known of them, and each has buffers.
 
-Whoever can reach the port may open any number of them, so there are `most` at a time: beyond, the one goes that has
-been here for longest. It has `HANDSHAKE_S` at most. They begin in turns (`HandshakeTurns`).
+Whoever can reach the port may open any number of them, so there are `most` at a time: beyond, of the address that has
+the most of them the one goes that has been here for longest, so that a crowd that comes at once drives out nobody else.
+It has `HANDSHAKE_S` at most. They begin in turns (`HandshakeTurns`).
 
 Invariants
 - Nothing of a connection is read but by TLS. A client says its first word as soon as it is connected, and uvloop reads
@@ -18,6 +19,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from bookie_pod.server.handshake_turns import HandshakeTurns
@@ -33,9 +35,11 @@ class Handshakes:
         self._context = context
         self._new_protocol = new_protocol
         self._most = most
-        self._turns = HandshakeTurns()
+        self._turns = HandshakeTurns(most)
         self._under_way: dict[asyncio.Task[None], socket.socket] = {}
-        """In the order in which they came; some wait for their turns."""
+        """Some wait for their turns."""
+        self._of: dict[str, dict[asyncio.Task[None], None]] = {}
+        """The same that are not being ended, by address, in the order in which they came."""
         self._stopped = False
 
     def __len__(self) -> int:
@@ -55,26 +59,42 @@ class Handshakes:
         if self._stopped:
             connection.close()
             return
-        task = asyncio.get_running_loop().create_task(self._shake_hands(connection))
+        address = _address(connection)
+        task = asyncio.get_running_loop().create_task(self._shake_hands(connection, address))
         self._under_way[task] = connection
-        task.add_done_callback(self._over)
+        self._of.setdefault(address, {})[task] = None
+        task.add_done_callback(partial(self._over, address))
         if len(self._under_way) > self._most:
-            next(each for each in self._under_way if not each.done() and not each.cancelling()).cancel()
+            self._make_room()
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    def _make_room(self) -> None:
+        most_of_one = max(self._of, key=lambda address: len(self._of[address]))
+        oldest = next(iter(self._of[most_of_one]))
+        oldest.cancel()
+        self._forget(oldest, most_of_one)
+
+    def _forget(self, task: asyncio.Task[None], address: str) -> None:
+        its = self._of.get(address, {})
+        its.pop(task, None)
+        if not its:
+            self._of.pop(address, None)
+
+    async def _shake_hands(self, connection: socket.socket, address: str) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())
 
         def secured() -> asyncio.Protocol:
             del self._under_way[task]  # its descriptor is its transport's, whatever becomes of the task
+            self._forget(task, address)
             return self._new_protocol()
 
-        async with self._turns.one(_address(connection)):
+        async with self._turns.one(address):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Secured(secured), connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
             )
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _over(self, address: str, task: asyncio.Task[None]) -> None:
         heard(task)
+        self._forget(task, address)
         connection = self._under_way.pop(task, None)
         if connection is not None:
             connection.close()

@@ -137,7 +137,7 @@ class ServerContext:
         self.connections: set[Connection] = set()
         self.encrypted = EncryptedConnections(self.memory.limit)
         self.strangers = Strangers(self.encrypted.most // 2)
-        self.handshakes = HandshakeTurns()
+        self.handshakes = HandshakeTurns(self.strangers.most_encrypted)
         self.turns = LoopTurns(loop)
         self.connection_errors = 0
         self._looked_at = time.perf_counter()

@@ -44,6 +44,11 @@ class Strangers:
     def __len__(self) -> int:
         return len(self._since)
 
+    @property
+    def most_encrypted(self) -> int:
+        """So many have TLS, or are on the way to it."""
+        return min(MOST_ENCRYPTED, self._most_encrypted)
+
     def came(self, conn: Connection) -> None:
         """Somebody who is not known, or not any more."""
         if conn in self._since:
@@ -60,9 +65,9 @@ class Strangers:
     def encrypts(self, conn: Connection) -> None:
         """A stranger begins a TLS handshake. What that takes it holds until it is known or gone: whoever ends the
         handshake and says nothing more is no better than who does not end it."""
-        most = min(MOST_ENCRYPTED, self._most_encrypted)
-        if len(self._encrypted) >= most:
-            self._send_away(next(iter(self._encrypted)), f"more than {most} clients with TLS are not known yet")
+        if len(self._encrypted) >= self.most_encrypted:
+            reason = f"more than {self.most_encrypted} clients with TLS are not known yet"
+            self._send_away(next(iter(self._encrypted)), reason)
         self._encrypted[conn] = None
 
     def look(self, now: float, asleep: float) -> None:

@@ -20,6 +20,7 @@ from bookie_pod.server.http import tls
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
+from tests.support.until import until
 from tests.unit.bookie_pod.server.http.test_http import closed
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
@@ -90,6 +91,39 @@ async def test_however_many_handshakes_never_end_there_are_few_at_a_time_and_oth
         for reader, _ in silent:
             assert await reader.read() == b""
     await closed(*(writer for _, writer in silent))
+
+
+async def test_a_crowd_that_comes_all_at_once_drives_out_nobody_who_comes_from_elsewhere(
+    node: FakeNode, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than there may be handshakes lie in the backlog, behind a probe."""
+    monkeypatch.setattr(server_module, "MOST_HANDSHAKES", 10)
+    config, context = with_tls(tmp_path)
+    server = await start_http(config, node, registry)
+    assert server is not None
+    with contextlib.ExitStack() as opened:
+        probe = opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        there = ("127.0.0.1", server.port)
+        crowd = [
+            opened.enter_context(socket.create_connection(there, source_address=("127.0.0.2", 0))) for _ in range(30)
+        ]
+        for each in crowd:
+            each.setblocking(False)
+
+        def gone() -> int:
+            """How many were sent away."""
+            found = 0
+            for each in crowd:
+                with contextlib.suppress(BlockingIOError):
+                    found += each.recv(1, socket.MSG_PEEK) == b""
+            return found
+
+        await until(lambda: gone() >= 20)
+        async with asyncio.timeout(5):
+            _, writer = await asyncio.open_connection(sock=probe, ssl=context, server_hostname="127.0.0.1")
+        writer.close()
+        await until(lambda: gone() == 21)
+    await server.stop()
 
 
 async def test_a_client_whose_first_word_comes_with_its_connection_is_served(

@@ -229,6 +229,25 @@ async def test_however_many_begin_handshakes_at_once_all_of_them_get_in(
     assert len(rig.context.strangers) == 0
 
 
+@pytest.mark.parametrize("memory_mb", [1, 16, 48, 64, 1024])
+async def test_so_it_is_however_little_memory_clients_may_take(monkeypatch: pytest.MonkeyPatch, memory_mb: int) -> None:
+    """Few of them may have TLS then, and fewer are under way at a time."""
+    rig = ServerRig(memory_bytes=memory_mb << 20)
+    handshakes = Handshakes(rig, monkeypatch)
+    friends = [rig.connect() for _ in range(3 * handshake_turns.UNDER_WAY)]
+    for conn, _ in friends:
+        conn.data_received(v3_start_tls())
+    begun = 0
+    while begun < len(friends):
+        await until(lambda: handshakes.under_way)
+        begun += len(handshakes.under_way)
+        handshakes.end()
+        await rig.settle()
+    assert rig.context.strangers.sent_away == 0
+    assert len(rig.context.strangers) == 0
+    rig.close()
+
+
 async def test_who_does_not_go_on_holds_up_nobody_for_longer_than_a_moment(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
