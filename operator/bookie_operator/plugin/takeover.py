@@ -507,13 +507,14 @@ def kept_anew(sight: Sight) -> dict[str, str] | None:
     """What the record is to keep instead, where somebody changed since what is still to be handed over; None: all is as
     it was. Once the StatefulSet is gone those that pods depend on are changed here, and are kept as they were."""
     cluster, owner = sight.seen.cluster, sight.foreign
+    candidates = dict(sight.named) if owner is None else {**sight.named, key_of(owner): owner}
     live = {
         key: original(each)
-        for key, each in sight.named.items()
-        if not ownership.is_own(each, cluster) and (owner is not None or each["kind"] in _MADE_ANEW)
+        for key, each in candidates.items()
+        if not ownership.is_own(each, cluster)
+        and "deletionTimestamp" not in each["metadata"]  # with what Kubernetes wrote to it since; it was kept before
+        and (owner is not None or each["kind"] in _MADE_ANEW)
     }
-    if owner is not None:
-        live[key_of(owner)] = original(owner)
     kept = {**sight.kept, **live}
     return None if kept == sight.kept else {"originals": json.dumps(kept, sort_keys=True)}
 

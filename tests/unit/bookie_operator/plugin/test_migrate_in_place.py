@@ -446,3 +446,32 @@ async def test_what_is_changed_right_before_it_is_deleted_is_kept_too(rig: Kubec
     assert not upgrades
     assert await done(rig, watch, "undo") == 0
     assert store.get(kind, NAMESPACE, SET)["metadata"]["annotations"]["by"] == "an upgrade of the chart"
+
+
+async def test_what_is_kept_is_not_what_it_was_while_it_went(rig: KubectlRig) -> None:
+    """Kubernetes lets go of the pods of a StatefulSet first, and marks it until then."""
+    store, one_pass = rig.fake.store, rig.fake.one_pass
+    delete, going = store.delete, []
+
+    def slowly(resource: Any, namespace: str, name: str, *preconditions: str) -> Any:
+        if (resource, name) != (STATEFUL_SET, SET) or going:
+            return delete(resource, namespace, name, *preconditions)
+        uid, propagation, _ = preconditions
+        store.patch(resource, namespace, name, {"metadata": {"finalizers": [propagation.lower()]}})
+        going.append(delete(resource, namespace, name, uid))
+        return going[0]
+
+    async def let_go() -> Any:
+        live = store.find(STATEFUL_SET, NAMESPACE, SET)
+        if live is not None and "orphan" in live["metadata"].get("finalizers", ()):
+            store._gone(STATEFUL_SET, NAMESPACE, live, "Orphan")
+        return await one_pass()
+
+    store.delete, rig.fake.one_pass = slowly, let_go  # type: ignore[method-assign]
+    watch, before = Watch(rig), as_before(rig)
+    assert await done(rig, watch, "run") == 0
+    assert going
+    kept = json.loads(store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-in-place")["data"]["originals"])
+    assert not {"deletionTimestamp", "finalizers"} & kept[f"StatefulSet/{SET}"]["metadata"].keys()
+    assert await done(rig, watch, "undo") == 0
+    assert as_before(rig)[f"StatefulSet/{SET}"] == before[f"StatefulSet/{SET}"]
