@@ -2,7 +2,8 @@
 
 Invariants
 - Every call ends: after `timeout` seconds, with `close`, or when the loop is closed, with `MetadataUnavailable`.
-- At most `READS_PER_REQUEST` ledgers are asked for at a time.
+- At most `READS_AT_ONCE` ledgers are asked for at a time.
+- An id that the cluster's layout cannot hold, which any client may write to, is one of which nothing can be told.
 - A service whose instance id differs from the one that the bookie started with is not asked anything.
 
 Threads: the garbage collection threads; never the event loop (it would wait for itself).
@@ -23,6 +24,7 @@ import structlog
 
 from bookie_pod.storage.gc.metadata import READS_PER_REQUEST, StillHeld
 from bookie_protocol.errors import (
+    BadRequest,
     MetadataDamaged,
     MetadataError,
     MetadataExists,
@@ -104,6 +106,8 @@ class LoopGcMetadata:
             return (await self._service.ledgers.read(ledger_id, timeout=self._timeout)).value
         except MetadataNotFound:
             return None
+        except BadRequest as error:
+            raise _untold(error) from error
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, _Answer]]:
         left = iter(ledger_ids)
@@ -187,7 +191,14 @@ class LoopGcMetadata:
                 self._running.discard(running)
 
 
-def _answer(found: Versioned[LedgerMetadata] | MetadataError) -> _Answer:
+def _answer(found: Versioned[LedgerMetadata] | MetadataError | BadRequest) -> _Answer:
     if isinstance(found, MetadataNotFound):
         return None
+    if isinstance(found, BadRequest):
+        return _untold(found)
     return found.value if isinstance(found, Versioned) else found
+
+
+def _untold(refused: BadRequest) -> MetadataDamaged:
+    """Of that ledger alone: others are collected all the same."""
+    return MetadataDamaged(str(refused))

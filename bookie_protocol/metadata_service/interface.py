@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from bookie_protocol.errors import MetadataError
+from bookie_protocol.errors import BadRequest, MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
@@ -135,7 +135,7 @@ class LedgerStore(Protocol):
 
     async def read_each(
         self, ledger_ids: Sequence[int], *, timeout: float | None = None
-    ) -> list[Versioned[LedgerMetadata] | MetadataError]:
+    ) -> list[Versioned[LedgerMetadata] | MetadataError | BadRequest]:
         """What `read` gives or raises for each. For tens of ledgers: all of them are asked for at once."""
         ...
 

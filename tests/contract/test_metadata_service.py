@@ -407,6 +407,10 @@ class TestListing:
         with pytest.raises(BadRequest, match=r"ledger id 4294967296 does not fit the legacy hierarchical layout"):
             await service.ledgers.create(ledger(2**32))
         assert await listed(service) == []
+        made = await service.ledgers.create(ledger(3))
+        found = await service.ledgers.read_each([2, 2**32, 3])
+        assert [type(each) for each in found] == [MetadataNotFound, BadRequest, Versioned]
+        assert found[2].version == made.version
 
     async def test_an_emptied_directory_is_no_end(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()

@@ -202,12 +202,20 @@ class TreeLedgers:
 
     async def read_each(
         self, ledger_ids: Sequence[int], *, timeout: float | None = None
-    ) -> list[Versioned[LedgerMetadata] | MetadataError]:
-        places = [await self._path(ledger_id, timeout) for ledger_id in ledger_ids]
+    ) -> list[Versioned[LedgerMetadata] | MetadataError | BadRequest]:
+        places: list[str] = []
+        refused: dict[int, BadRequest] = {}
+        for ledger_id in ledger_ids:
+            try:
+                places.append(await self._path(ledger_id, timeout))
+            except BadRequest as error:
+                refused[ledger_id] = error
         nodes = await self._tree.get_each(places, timeout=timeout)
         if any(isinstance(node, MetadataNotFound) for node in nodes):
             await self._cluster.require(timeout=timeout)
-        return [_decode_or_error(ledger_id, node) for ledger_id, node in zip(ledger_ids, nodes, strict=True)]
+        asked = [ledger_id for ledger_id in ledger_ids if ledger_id not in refused]
+        found = {each: _decode_or_error(each, node) for each, node in zip(asked, nodes, strict=True)}
+        return [refused.get(ledger_id) or found[ledger_id] for ledger_id in ledger_ids]
 
     async def write(
         self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,8 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
 )
-from bookie_protocol.metadata_service.interface import LedgerRange, Session, SessionState, Versioned
+from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange, Session, SessionState, Versioned
+from tests.support.metadata_drivers import EmbeddedUnderTest
 
 BOOKIE = "b1:3181"
 
@@ -89,6 +91,13 @@ def service() -> Service:
     return Service()
 
 
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[EmbeddedUnderTest]:
+    made = EmbeddedUnderTest(str(tmp_path))
+    yield made
+    await made.close()
+
+
 def _bridge(service: Service, timeout: float = 10.0, instance: str | None = "one") -> LoopGcMetadata:
     loop = asyncio.get_running_loop()
     return LoopGcMetadata(service, loop, BOOKIE, instance, timeout, service.is_whole)  # type: ignore[arg-type]
@@ -122,6 +131,19 @@ async def test_many_ledgers_are_asked_for_at_once_and_each_has_its_own_answer(se
     left = await _on_thread(lambda: list(answers))
     assert [ledger_id for ledger_id, _ in left] == drawn[1:]
     assert all(found == (None if ledger_id == 404 else f"metadata of {ledger_id}") for ledger_id, found in left)
+
+
+async def test_an_id_that_no_ledger_of_the_cluster_can_have_is_told_of_itself(driver: EmbeddedUnderTest) -> None:
+    """Any client may write to it, and that must not end the collection of all others."""
+    cluster = await driver.open(layout=LedgerLayout.LEGACY_HIERARCHICAL)
+    await cluster.cluster.initialize()
+    loop = asyncio.get_running_loop()
+    bridge = LoopGcMetadata(cluster, loop, BOOKIE, "one", 10.0, Service().is_whole)
+    answers = dict(await _on_thread(lambda: list(bridge.read_many([1, 2**40, 2]))))
+    assert answers[1] is answers[2] is None
+    assert isinstance(answers[2**40], MetadataDamaged)
+    with pytest.raises(MetadataDamaged, match="does not fit the legacy hierarchical layout"):
+        await _on_thread(lambda: bridge.read(2**40))
 
 
 async def test_many_of_a_service_that_is_gone_are_errors_and_never_missing(service: Service) -> None:
