@@ -102,12 +102,10 @@ class LoopGcMetadata:
         return self._wait(self._read(ledger_id))
 
     async def _read(self, ledger_id: int) -> LedgerMetadata | None:
-        try:
-            return (await self._service.ledgers.read(ledger_id, timeout=self._timeout)).value
-        except MetadataNotFound:
-            return None
-        except BadRequest as error:
-            raise _untold(error) from error
+        [answer] = await self._read_all([ledger_id])
+        if isinstance(answer, MetadataError):
+            raise answer
+        return answer
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, _Answer]]:
         left = iter(ledger_ids)
@@ -119,6 +117,7 @@ class LoopGcMetadata:
             yield from zip(ids, answers, strict=True)
 
     async def _read_all(self, ledger_ids: Sequence[int]) -> list[_Answer]:
+        # Not one by one with `read`: that a ledger is not there, and that the cluster is not, would be the same error.
         found = await self._service.ledgers.read_each(ledger_ids, timeout=self._timeout)
         return [_answer(each) for each in found]
 
@@ -195,10 +194,5 @@ def _answer(found: Versioned[LedgerMetadata] | MetadataError | BadRequest) -> _A
     if isinstance(found, MetadataNotFound):
         return None
     if isinstance(found, BadRequest):
-        return _untold(found)
+        return MetadataDamaged(str(found))
     return found.value if isinstance(found, Versioned) else found
-
-
-def _untold(refused: BadRequest) -> MetadataDamaged:
-    """Of that ledger alone: others are collected all the same."""
-    return MetadataDamaged(str(refused))

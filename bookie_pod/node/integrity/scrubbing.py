@@ -43,7 +43,7 @@ from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataError
+from bookie_protocol.errors import MetadataDamaged, MetadataError
 
 AfterPass = Callable[[Sequence[tuple[ScrubPart, Damage]]], None]
 _log = structlog.get_logger(__name__)
@@ -148,6 +148,8 @@ class MetadataDigestTypes:
         self._pay()
         try:
             metadata = self._metadata.read(ledger_id)
+        except MetadataDamaged:  # it alone: whoever reads it shall not keep others from being checked
+            metadata = None
         except MetadataError as error:
             self._silent_until = self._clock() + PAUSE_S
             _log.warning("digests are not checked for a while: the metadata service does not tell", reason=str(error))

@@ -21,6 +21,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
 )
 from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange, Session, SessionState, Versioned
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
 BOOKIE = "b1:3181"
@@ -37,7 +38,7 @@ class Service:
         self.error: MetadataError | None = None
         self.locks: list[str] = []
         self.cluster = SimpleNamespace(instance_id=self._instance_id)
-        self.ledgers = SimpleNamespace(read=self._read, read_each=self._read_each, ranges=self._ranges)
+        self.ledgers = SimpleNamespace(read_each=self._read_each, ranges=self._ranges)
         self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
         self.session = Session(1.0)
         self.whole = True
@@ -60,12 +61,6 @@ class Service:
     async def _instance_id(self, *, timeout: float) -> str | None:
         await self._answer()
         return self.instance
-
-    async def _read(self, ledger_id: int, *, timeout: float) -> Any:
-        await self._answer()
-        if ledger_id == 404:
-            raise MetadataNotFound("no such ledger")
-        return SimpleNamespace(value=f"metadata of {ledger_id}")
 
     async def _read_each(self, ledger_ids: Sequence[int], *, timeout: float) -> list[Any]:
         await self._answer()
@@ -103,6 +98,12 @@ def _bridge(service: Service, timeout: float = 10.0, instance: str | None = "one
     return LoopGcMetadata(service, loop, BOOKIE, instance, timeout, service.is_whole)  # type: ignore[arg-type]
 
 
+async def _remove(service: TreeMetadataService, path: str) -> None:
+    for name in (await service.tree.children(path)).names:
+        await _remove(service, f"{path}/{name}")
+    await service.tree.delete(path)
+
+
 async def _on_thread(call: Callable[[], Any]) -> Any:
     return await asyncio.to_thread(call)
 
@@ -131,6 +132,18 @@ async def test_many_ledgers_are_asked_for_at_once_and_each_has_its_own_answer(se
     left = await _on_thread(lambda: list(answers))
     assert [ledger_id for ledger_id, _ in left] == drawn[1:]
     assert all(found == (None if ledger_id == 404 else f"metadata of {ledger_id}") for ledger_id, found in left)
+
+
+async def test_of_a_cluster_that_is_gone_no_ledger_is_missing(driver: EmbeddedUnderTest) -> None:
+    cluster = await driver.open()
+    await cluster.cluster.initialize()
+    bridge = LoopGcMetadata(cluster, asyncio.get_running_loop(), BOOKIE, "one", 10.0, Service().is_whole)
+    assert await _on_thread(lambda: bridge.read(7)) is None
+    await _remove(cluster, driver.root)
+    with pytest.raises(MetadataError, match="there is no cluster"):
+        await _on_thread(lambda: bridge.read(7))
+    [(_, answer)] = await _on_thread(lambda: list(bridge.read_many([7])))
+    assert isinstance(answer, MetadataError)
 
 
 async def test_an_id_that_no_ledger_of_the_cluster_can_have_is_told_of_itself(driver: EmbeddedUnderTest) -> None:

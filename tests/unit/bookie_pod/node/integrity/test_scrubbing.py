@@ -7,7 +7,7 @@ import pytest
 from bookie_pod.node.integrity import scrubbing
 from bookie_pod.node.integrity.scrubbing import PAUSE_S, MetadataDigestTypes
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 
@@ -20,11 +20,14 @@ class Metadata:
         self.types = {int(name[1:]): each for name, each in types.items()}
         self.asked: list[int] = []
         self.down = False
+        self.damaged: set[int] = set()
 
     def read(self, ledger_id: int) -> LedgerMetadata | None:
         self.asked.append(ledger_id)
         if self.down:
             raise MetadataUnavailable("down")
+        if ledger_id in self.damaged:
+            raise MetadataDamaged("not metadata")
         if ledger_id not in self.types:
             return None
         digest_type = self.types[ledger_id]
@@ -51,6 +54,14 @@ def test_a_silent_service_is_left_alone_for_a_while() -> None:
     assert metadata.asked == [1]
     now[0] += PAUSE_S
     assert types.digest_type(1) is DigestType.CRC32C
+
+
+def test_a_ledger_whose_metadata_are_damaged_keeps_no_other_from_being_checked() -> None:
+    metadata = Metadata(l1=DigestType.CRC32C)
+    metadata.damaged.add(2)
+    types = MetadataDigestTypes(metadata, lambda: None)  # type: ignore[arg-type]
+    assert [types.digest_type(each) for each in (2, 1, 2)] == [None, DigestType.CRC32C, None]
+    assert metadata.asked == [2, 1]
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
