@@ -16,7 +16,7 @@ Invariants
   for people, of the last `EXPLAINED`.
 - No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
 - However many fail, they hold up no other ledger: at most `MAX_LEFT_ALONE` are left alone at a time, and of more the
-  one is tried again that has the least time left.
+  one is tried again that has the least time left, though no more than one in `SHORTEST_S` for each place at work.
 
 Event loop only.
 
@@ -249,9 +249,11 @@ class ReplicationWorker:
             result: RoundResult | None = await self._round(lock, note, self._repair.repair)
             if result is not None and result.outcome is Outcome.OPEN:
                 result = await self._after_the_grace(lock, note, place, result)
-            place.leave()
             if result is not None and result.outcome is Outcome.FAILED:
                 delay = self._back_off(note, result)
+                if self._left_alone.are_many:
+                    await asyncio.sleep(SHORTEST_S)  # in its place at work: one is tried again for it
+                place.leave()
                 async with self._marks.leaving_alone(ledger_id):
                     await self._keeper.give_back(lock)
                     in_hand.leave()
@@ -359,6 +361,13 @@ class _Pauses:
         """A heap. Those that are over stand in front, since they go in the order of their ends."""
         self._number = count()
 
+    @property
+    def are_many(self) -> bool:
+        """Whether one would end for another."""
+        while self._ends and self._ends[0][2].done():
+            heappop(self._ends)
+        return len(self._ends) >= self._most
+
     async def pause(self, seconds: float) -> None:
         """Wait for so long, or until there are too many."""
         loop, ends = asyncio.get_running_loop(), self._ends
@@ -366,7 +375,7 @@ class _Pauses:
         end = loop.time() + seconds
         timer = loop.call_at(end, _end, ended)
         heappush(ends, (end, next(self._number), ended))
-        while ends and (len(ends) > self._most or ends[0][2].done()):
+        while len(ends) > self._most:
             _end(heappop(ends)[2])
         try:
             await ended

@@ -347,6 +347,22 @@ class TestFailing:
             await until(lambda: len(repairs.begun) >= 6)
             assert repairs.begun[:6] == [0, 1, 2, 3, 4, 0]
 
+    async def test_very_many_that_back_off_are_no_hot_loop(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker_module, "MAX_LEFT_ALONE", 3)
+        repairs, began = Repairs(), list[float]()
+
+        async def fail(ledger_id: int) -> RoundResult:
+            began.append(asyncio.get_running_loop().time())
+            return await _fail(ledger_id)
+
+        repairs.how = fail
+        await mark(service, *range(4))
+        async with working(service, repairs, failed_ledger_backoff=1000):
+            await until(lambda: len(began) >= 9)
+        assert began[8] - began[3] >= 4 * SHORTEST_S
+
     async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
         repairs, registry = Repairs(), Registry()
 
