@@ -157,6 +157,8 @@ class Connection(asyncio.Protocol):
         """Let everything go through TLS from now on."""
         self.transport = transport
         self._limit_write_buffer(transport)
+        if self._paused:  # the plain transport tells TLS, and nobody else, that the client took what came before it
+            self.resume_writing()
 
     def _limit_write_buffer(self, transport: asyncio.Transport) -> None:
         options = self.context.options

@@ -192,8 +192,8 @@ class ConnectionSecurity:
 
     async def _established(self, secured: asyncio.Transport, request: pb.Request) -> None:
         conn = self._conn
-        conn.secured(secured)
         self.encrypted, self._lacks_tls = True, False
+        conn.secured(secured)
         shown = secured.get_extra_info("ssl_object")
         peer = Peer(conn.peer)
         if shown is not None:

@@ -248,6 +248,23 @@ async def test_so_it_is_however_little_memory_clients_may_take(monkeypatch: pyte
     rig.close()
 
 
+async def test_what_was_not_taken_before_a_handshake_holds_up_nothing_after_it(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large answers to earlier requests: their transport has another owner when they are taken."""
+    handshakes = Handshakes(rig, monkeypatch)
+    conn, transport = rig.connect()
+    conn.data_received(v3_start_tls())
+    conn.pause_writing()
+    await until(lambda: handshakes.under_way)
+    handshakes.end()
+    await until(lambda: conn.authenticated)
+    before = len(transport.frames)
+    conn.data_received(v2_read(1, 1))
+    await rig.settle(lambda: len(transport.frames) > before)
+    conn.connection_lost(None)
+
+
 async def test_who_does_not_go_on_holds_up_nobody_for_longer_than_a_moment(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
