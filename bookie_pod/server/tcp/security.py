@@ -175,8 +175,8 @@ class ConnectionSecurity:
             return None
         if conn.has_unread_bytes:
             raise ProtocolViolation("bytes after START_TLS that are not part of the handshake")
+        self._context.strangers.encrypts(conn)  # first: a stranger makes way for a stranger
         self._context.encrypted.came(conn)
-        self._context.strangers.encrypts(conn)
         try:
             secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
         except (OSError, ssl.SSLError) as error:

@@ -319,6 +319,31 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
     assert len(rig.context.encrypted) == 30
 
 
+async def test_strangers_make_way_for_each_other_and_not_the_half_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake_turns, "PATIENCE_S", 0.001)
+    rig = ServerRig(memory_bytes=1)
+    handshakes = Handshakes(rig, monkeypatch)
+    most = rig.context.encrypted.most
+    friends = [rig.connect() for _ in range(most // 2)]
+    for conn, _ in friends:
+        conn.data_received(v3_start_tls())
+    while not all(conn.authenticated for conn, _ in friends):
+        await until(lambda: handshakes.under_way)
+        handshakes.end()
+        await rig.settle()
+    crowd = [rig.connect()[0] for _ in range(2 * most)]
+    for conn in crowd:
+        conn.data_received(v3_start_tls())
+    await until(lambda: len(handshakes.begun) == len(friends) + len(crowd))
+    assert not any(transport.closing for _, transport in friends)
+    for conn in crowd:
+        conn.connection_lost(None)
+    await until(lambda: not handshakes.under_way)
+    rig.close()
+
+
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
     guarded: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
