@@ -514,6 +514,7 @@ def kept_anew(sight: Sight) -> dict[str, str] | None:
         if not ownership.is_own(each, cluster)
         and "deletionTimestamp" not in each["metadata"]  # with what Kubernetes wrote to it since; it was kept before
         and (owner is not None or each["kind"] in _MADE_ANEW)
+        and (_selector(each) or not _selector(sight.kept.get(key, {})))  # `_names_held`, and a StatefulSet made again
     }
     kept = {**sight.kept, **live}
     return None if kept == sight.kept else {"originals": json.dumps(kept, sort_keys=True)}

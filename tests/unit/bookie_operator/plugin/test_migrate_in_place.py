@@ -475,3 +475,24 @@ async def test_what_is_kept_is_not_what_it_was_while_it_went(rig: KubectlRig) ->
     assert not {"deletionTimestamp", "finalizers"} & kept[f"StatefulSet/{SET}"]["metadata"].keys()
     assert await done(rig, watch, "undo") == 0
     assert as_before(rig)[f"StatefulSet/{SET}"] == before[f"StatefulSet/{SET}"]
+
+
+async def test_what_is_kept_of_a_service_is_not_what_it_is_in_between(rig: KubectlRig) -> None:
+    """Somebody makes the StatefulSet again when the Service has given up its selector."""
+    store = rig.fake.store
+    old, made = store.get(STATEFUL_SET, NAMESPACE, SET), []
+
+    def make_again(resource: Any, namespace: str, name: str, *arguments: Any) -> Any:
+        patched = patch(resource, namespace, name, *arguments)
+        if (resource, name) == (SERVICE, SET) and not patched["spec"].get("selector") and not made:
+            metadata = {each: old["metadata"][each] for each in ("name", "namespace", "labels")}
+            made.append(store.create(STATEFUL_SET, NAMESPACE, {"metadata": metadata, "spec": old["spec"]}))
+        return patched
+
+    patch, store.patch = store.patch, make_again  # type: ignore[method-assign]
+    watch = Watch(rig)
+    selector = store.get(SERVICE, NAMESPACE, SET)["spec"]["selector"]
+    assert await done(rig, watch, "run") == 0
+    assert made
+    kept = json.loads(store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-in-place")["data"]["originals"])
+    assert kept[f"Service/{SET}"]["spec"]["selector"] == selector
