@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
+RUN: Final = 4096
+"""Entries that memory is asked for together: no other thread runs meanwhile, the event loop neither."""
 _COUNT_UNLIMITED: Final = 2**31 - 1
 _ONE_LAST: Final = range(LAST_ENTRY, LAST_ENTRY + 1)
 
@@ -212,7 +214,7 @@ class Reads:
 
     def _on_lane_run(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
         """At least the first of these entries, and those behind it that memory has, or that come with it."""
-        run = self._storage.cached_run(ledger_id, ids) if ids.start >= 0 else []
+        run = self._storage.cached_run(ledger_id, ids[:RUN]) if ids.start >= 0 else []
         if run:
             return run
         if ids.step > 1:

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookie_pod.server.tcp import connection
+from bookie_pod.server.tcp import connection, reads
 from bookie_pod.server.tcp.connection import TLS_PART, Connection
 from bookie_pod.server.tcp.context import TcpOptions
-from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entry, v2_read, v3_add, v3_read_lac
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_entry, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import ServerRig, SlowTransport, answers, slow
 
 KB, MB = 1 << 10, 1 << 20
@@ -113,6 +113,30 @@ async def test_a_connection_that_is_closed_hands_over_the_rest_of_what_is_encryp
     await rig.settle(lambda: transport.writes)
     conn.close()
     assert [v2_entry(frame) for frame in transport.frames] == [entry(1, 0, bytes(3 * MB))]
+    conn.connection_lost(None)
+
+
+async def test_a_batch_of_very_many_small_entries_does_not_ask_for_all_of_them_at_once(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "RUN", 3)
+    writer, done = rig.connect()
+    for entry_id in range(11):
+        writer.data_received(v2_add(entry(1, entry_id)))
+    await answers(rig, done, 11)
+    asked: list[int] = []
+    cached_run = rig.storage.cached_run
+
+    def noted(ledger_id: int, ids: range) -> list[bytes]:
+        asked.append(len(ids))
+        return cached_run(ledger_id, ids)
+
+    monkeypatch.setattr(rig.storage, "cached_run", noted)
+    conn, transport = rig.connect()
+    conn.data_received(v2_batch(1, 0))
+    await rig.settle(lambda: transport.frames)
+    assert v2_entries(transport.frames[0]) == [entry(1, entry_id) for entry_id in range(11)]
+    assert max(asked) == 3
     conn.connection_lost(None)
 
 
