@@ -217,7 +217,8 @@ def make_server(
         {
             "CONNECTIONS": (lambda: len(context.connections), tcp_options.max_connections),
             "UNAUTHENTICATED_CONNECTIONS": (lambda: len(context.strangers), STRANGERS_MAX),
-            "ENCRYPTED_CONNECTIONS": (lambda: len(context.encrypted), context.encrypted.most),
+            "ENCRYPTED_CONNECTIONS": (lambda: len(context.encrypted), None),
+            "ENCRYPTED_CONNECTION_BYTES": (lambda: context.encrypted.nbytes, context.encrypted.limit),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),

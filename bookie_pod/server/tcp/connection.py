@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Final, cast
 from bookie_pod.client_memory import SMALL, Waiter
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, SlowReceiver, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
+from bookie_pod.server.tcp.encrypted import SMALL_READ
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.hot_runs import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
@@ -93,6 +95,8 @@ class Connection(asyncio.Protocol):
         self._rest_since = 0.0
         """When the frame began whose first bytes are kept."""
         self._need = 4
+        self._small_read = sys.maxsize
+        """Bytes received at once from which on TLS counts as more."""
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_due = False
@@ -156,6 +160,7 @@ class Connection(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """Let everything go through TLS from now on."""
         self.transport = transport
+        self._small_read = SMALL_READ
         self._limit_write_buffer(transport)
         if self._paused:  # the plain transport tells TLS, and nobody else, that the client took what came before it
             self.resume_writing()
@@ -211,6 +216,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received_at = time.perf_counter()
+        if len(data) > self._small_read:
+            self._small_read = sys.maxsize
+            self.context.encrypted.grew(self)
         if self._rest_bytes:
             self._rest.append(data)
             self._rest_bytes += len(data)

@@ -23,7 +23,7 @@ from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.server.handshake_turns import HandshakeTurns
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import LoopTurns, Stall
-from bookie_pod.server.tcp.encrypted import EncryptedConnections
+from bookie_pod.server.tcp.encrypted import LARGE_BYTES, EncryptedConnections
 from bookie_pod.server.tcp.strangers import Strangers
 from bookie_protocol.wire.auth import ServerAuthProvider
 
@@ -136,7 +136,7 @@ class ServerContext:
         """Plain reads that memory answered, of which the metrics do not know yet."""
         self.connections: set[Connection] = set()
         self.encrypted = EncryptedConnections(self.memory.limit)
-        self.strangers = Strangers(self.encrypted.most // 2)
+        self.strangers = Strangers(self.encrypted.limit // LARGE_BYTES // 2)
         self.handshakes = HandshakeTurns(self.strangers.most_encrypted)
         self.turns = LoopTurns(loop)
         self.connection_errors = 0

@@ -19,6 +19,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import handshake_turns
 from bookie_pod.server.tcp import strangers
 from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.server.tcp.encrypted import LARGE_BYTES, SMALL_BYTES, SMALL_READ
 from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, SECONDS
 from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAuth
 from bookie_protocol.auth.watched_file import CHECK_S
@@ -304,7 +305,7 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
 ) -> None:
     """Also of those who are known: each has buffers that nobody counts."""
     handshakes = Handshakes(rig, monkeypatch)
-    rig.context.encrypted.most = 32
+    rig.context.encrypted.limit = 32 * SMALL_BYTES
     friends = [rig.connect() for _ in range(33)]
     for place, (conn, _) in enumerate(friends):
         conn.data_received(v3_start_tls())
@@ -313,27 +314,55 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
         await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
         if place == 31:
             friends[0][0].data_received(v2_read(1, 1))
-    assert [place for place, (_, transport) in enumerate(friends) if transport.closing] == [1, 2]
-    assert len(rig.context.encrypted) == 31
-    friends[5][0].connection_lost(None)
+    assert [place for place, (_, transport) in enumerate(friends) if transport.closing] == [1, 2, 3]
     assert len(rig.context.encrypted) == 30
+    friends[5][0].connection_lost(None)
+    assert len(rig.context.encrypted) == 29
 
 
-async def test_strangers_make_way_for_each_other_and_not_the_half_that_is_known(
+async def test_a_connection_with_tls_counts_as_more_once_it_has_received_much(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handshakes = Handshakes(rig, monkeypatch)
+    encrypted = rig.context.encrypted
+    encrypted.limit = 2 * LARGE_BYTES
+    few = encrypted.limit // SMALL_BYTES
+    friends = [rig.connect() for _ in range(few)]
+    for conn, _ in friends:
+        conn.data_received(v3_start_tls())
+        await until(lambda: handshakes.under_way)
+        handshakes.end()
+        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
+    assert encrypted.nbytes == encrypted.limit
+    assert not any(transport.closing for _, transport in friends)
+    much = v2_read(1, 1) * (SMALL_READ // len(v2_read(1, 1)) + 1)
+    for _ in range(2):
+        friends[0][0].data_received(much)
+    assert not friends[0][1].closing
+    gone = [place for place, (_, transport) in enumerate(friends) if transport.closing]
+    assert gone == [1, 2, 3, 4]  # as much as it takes more, and some for those who come next
+    assert encrypted.nbytes == LARGE_BYTES + (few - 5) * SMALL_BYTES
+    for conn, _ in friends:
+        conn.connection_lost(None)
+    assert encrypted.nbytes == 0
+
+
+async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(handshake_turns, "PATIENCE_S", 0.001)
     rig = ServerRig(memory_bytes=1)
     handshakes = Handshakes(rig, monkeypatch)
-    most = rig.context.encrypted.most
-    friends = [rig.connect() for _ in range(most // 2)]
+    strangers = rig.context.strangers.most_encrypted
+    room = rig.context.encrypted.limit - strangers * SMALL_BYTES
+    friends = [rig.connect() for _ in range(room // LARGE_BYTES)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
-    while not all(conn.authenticated for conn, _ in friends):
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await rig.settle()
-    crowd = [rig.connect()[0] for _ in range(2 * most)]
+        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
+        rig.context.encrypted.grew(conn)
+    crowd = [rig.connect()[0] for _ in range(4 * strangers)]
     for conn in crowd:
         conn.data_received(v3_start_tls())
     await until(lambda: len(handshakes.begun) == len(friends) + len(crowd))
