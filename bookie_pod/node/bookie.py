@@ -64,7 +64,7 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
-from bookie_protocol.errors import MetadataUnavailable, RegistrationFailed
+from bookie_protocol.errors import MetadataError, RegistrationFailed
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
@@ -242,7 +242,7 @@ class Bookie:
                 tasks=self._tasks,
                 undo=self._undo,
             )
-        except (RegistrationFailed, MetadataUnavailable):
+        except (RegistrationFailed, MetadataError):
             # Nothing is wrong with what is stored: it is left as any stop leaves it, so that the next start need not
             # doubt it.
             self._clean = True

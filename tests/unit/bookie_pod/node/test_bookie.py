@@ -9,6 +9,7 @@ import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node.bookie import Bookie
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, RegistrationFailed
 
 
 async def test_a_failure_during_a_stop_closes_nothing_under_its_feet() -> None:
@@ -51,4 +52,21 @@ async def test_whatever_becomes_of_the_registration_a_stop_flushes() -> None:
     bookie._undo.push_async_callback(flush)
     with pytest.raises(ValueError, match="a fault of ours"):
         await bookie.stop()
+    assert clean == [True]
+
+
+@pytest.mark.parametrize(
+    "failure", [RegistrationFailed("taken"), MetadataUnavailable("away"), MetadataDamaged("what?")]
+)
+async def test_a_bookie_that_cannot_join_its_cluster_flushes_what_it_has_acknowledged(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie = Bookie(load_config(None))
+    bookie._metadata, bookie._mode = Mock(), Mock()
+    bookie.bookie_id, bookie._listener = "b:3181", Mock(port=3181)
+    monkeypatch.setattr("bookie_pod.node.bookie.join_cluster", AsyncMock(side_effect=failure))
+    clean: list[bool] = []
+    bookie._undo.callback(lambda: clean.append(bookie._clean))
+    with pytest.raises(type(failure)):
+        await bookie._join(None, None)
     assert clean == [True]
