@@ -48,6 +48,8 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 LARGE_BYTES: Final = 64 * 1024
 LARGE_TRIES: Final = 3
+_AT_ONCE: Final = 64
+"""Nodes that are read with one request, of which `requests_per_second` allows so many."""
 _REQUEST_BYTES: Final = 256
 """What a request needs besides path and data, at most."""
 SETTLE_SECONDS: Final = 1.0
@@ -87,6 +89,11 @@ class RetryingTree:
         )
 
     async def get_each(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | MetadataError]:
+        parts = [paths[first : first + _AT_ONCE] for first in range(0, len(paths), _AT_ONCE)]
+        found = await asyncio.gather(*(self._get_part(part, timeout) for part in parts))
+        return [each for part in found for each in part]
+
+    async def _get_part(self, paths: Sequence[str], timeout: float | None) -> list[Node | MetadataError]:
         return await self._repeat(
             f"read {len(paths)} nodes", lambda left, _: self._tree.get_each(paths, timeout=left), timeout
         )

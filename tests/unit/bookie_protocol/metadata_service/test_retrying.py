@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
     LedgerIdsExhausted,
+    MetadataError,
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
@@ -25,7 +26,7 @@ from bookie_protocol.metadata_service.embedded.local import LocalTransport
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, SessionState
-from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
@@ -434,3 +435,20 @@ async def test_the_rate_limit_is_part_of_the_deadline(rig: Rig) -> None:
     with pytest.raises(MetadataUnavailable, match=r"within 0\.1 s: zkRequestRateLimit is used up"):
         for _ in range(2):
             await limited.exists("/", timeout=0.1)
+
+
+async def test_nodes_that_are_read_together_are_counted_by_requests(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lossy = rig
+    asked: list[int] = []
+
+    async def get_each(paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+        asked.append(len(paths))
+        return [MetadataNotFound(path) for path in paths]
+
+    monkeypatch.setattr(lossy, "get_each", get_each, raising=False)
+    tree = RetryingTree(lossy, requests_per_second=3)  # type: ignore[arg-type]
+    paths = [f"/{number}" for number in range(150)]
+    assert [str(each) for each in await tree.get_each(paths)] == paths
+    assert asked == [64, 64, 22]
+    with pytest.raises(MetadataUnavailable, match="zkRequestRateLimit is used up"):
+        await tree.get_each(paths, timeout=0.1)
