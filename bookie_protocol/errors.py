@@ -378,6 +378,11 @@ class MetadataUnavailable(MetadataError, CouldNotTell):
     client = ClientCode.ZK
 
 
+class MetadataRefused(MetadataUnavailable):
+    """The metadata service answers, and gives nothing to who has these credentials: whoever reads them once, at the
+    start, waits in vain."""
+
+
 class SessionEnded(MetadataUnavailable):
     """The session on which a request depended has ended, and with it whatever it held, such as the lock of a ledger:
     the request is not carried out in another one. If it was sent before, it may have been carried out."""

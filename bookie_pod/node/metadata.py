@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import structlog
 
 from bookie_pod.config.sections.security import MetadataConfig
-from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
+from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataDriver, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.uri import open_metadata_service, parse_metadata_service_uri
@@ -34,7 +34,7 @@ async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]],
     """What `ask` gives, which is tried again as long as the metadata service does not answer; `told` hears meanwhile
     why, in one line. It has to be something that a new start could do again.
 
-    Raises what `ask` raises; `MetadataUnavailable` when the patience is over.
+    Raises what `ask` raises; `MetadataUnavailable` when the patience is over, `MetadataRefused` at once.
     """
     loop = asyncio.get_running_loop()
     is_own = config.service_uri is not None and (
@@ -46,7 +46,7 @@ async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]],
             return await ask()
         except MetadataUnavailable as error:
             left = until - loop.time()
-            if left <= 0:
+            if left <= 0 or isinstance(error, MetadataRefused):
                 raise
             reason = " ".join(str(error).split())
         _log.warning("the metadata service does not answer yet", reason=reason, patience_s=round(left))

@@ -52,6 +52,7 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataRefused,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
@@ -281,7 +282,7 @@ class ZooKeeperTree:
         if isinstance(error, _LOST):
             return ConnectionLost(f"{path}: connection to ZooKeeper at {self._hosts} lost ({type(error).__name__})")
         if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
-            return MetadataUnavailable(
+            return MetadataRefused(
                 f"{path}: ZooKeeper at {self._hosts} refuses access; check the credentials and zkEnableSecurity"
             )
         return MetadataUnavailable(f"{path}: ZooKeeper at {self._hosts} failed: {type(error).__name__} {error}")

@@ -9,7 +9,7 @@ import pytest
 from bookie_pod.config.sections.security import MetadataConfig
 from bookie_pod.node import metadata as metadata_module
 from bookie_pod.node.metadata import open_metadata, read_credentials, with_patience
-from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataRefused, MetadataUnavailable
 from bookie_protocol.metadata_service.options import MetadataTls
 
 
@@ -64,9 +64,10 @@ async def test_a_folder_that_another_process_holds_is_not_waited_for() -> None:
         await with_patience(replace(MetadataConfig(), service_uri="file:///metadata"), silent, lambda reason: None)
 
 
-async def test_what_is_no_silence_ends_a_start_at_once() -> None:
-    silent = Silent(1, MetadataNotFound("/ledgers"))
-    with pytest.raises(MetadataNotFound):
+@pytest.mark.parametrize("fault", [MetadataNotFound("/ledgers"), MetadataRefused("/ledgers: check the credentials")])
+async def test_what_is_no_silence_ends_a_start_at_once(fault: Exception) -> None:
+    silent = Silent(1, fault)
+    with pytest.raises(type(fault)):
         await with_patience(MetadataConfig(), silent, lambda reason: None)
 
 
