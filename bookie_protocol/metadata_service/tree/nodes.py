@@ -23,6 +23,9 @@ from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
 
 Watch = Callable[[], None]
 
+NODES_AT_ONCE: Final = 64
+"""A request for so many is far below what a server takes (ZooKeeper's `jute.maxbuffer`, 1 MiB), and its answer a few
+hundred kilobytes at most in practice."""
 NO_SESSION: Final = -1
 """The session id while there is none: no node has it as its owner."""
 
@@ -96,7 +99,7 @@ class NodeTree(Protocol):
         ...
 
     async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
-        """What `get` gives or raises for each, with few requests where the driver can."""
+        """What `get` gives or raises for each of at most `NODES_AT_ONCE`: one request, where the driver can."""
         ...
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:

@@ -35,6 +35,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity, Session, SessionState
 from bookie_protocol.metadata_service.options import DEFAULT_MAX_NODE_BYTES
 from bookie_protocol.metadata_service.tree.nodes import (
+    NODES_AT_ONCE,
     Children,
     ConnectionLost,
     Node,
@@ -48,8 +49,6 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 LARGE_BYTES: Final = 64 * 1024
 LARGE_TRIES: Final = 3
-_AT_ONCE: Final = 64
-"""Nodes that are read with one request, of which `requests_per_second` allows so many."""
 _REQUEST_BYTES: Final = 256
 """What a request needs besides path and data, at most."""
 SETTLE_SECONDS: Final = 1.0
@@ -89,7 +88,8 @@ class RetryingTree:
         )
 
     async def get_each(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | MetadataError]:
-        parts = [paths[first : first + _AT_ONCE] for first in range(0, len(paths), _AT_ONCE)]
+        """Of any number: each `NODES_AT_ONCE` of them are a request that counts for `requests_per_second`."""
+        parts = [paths[first : first + NODES_AT_ONCE] for first in range(0, len(paths), NODES_AT_ONCE)]
         found = await asyncio.gather(*(self._get_part(part, timeout) for part in parts))
         return [each for part in found for each in part]
 

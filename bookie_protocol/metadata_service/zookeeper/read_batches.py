@@ -6,7 +6,7 @@ walks all ledgers asks for many at once, so most of that cost is shared.
 Invariants
 - Each read has its own outcome: one node that is missing fails no other read.
 - A read alone in its turn is an ordinary request, as all reads are on a server before 3.6, which has no `multiRead`.
-- No request asks for more than `MAX_READS` nodes.
+- No request asks for more than `NODES_AT_ONCE` nodes.
 - Reads that nobody waits for any more are not sent.
 
 Threads: event loop only; answers hop to it.
@@ -33,10 +33,9 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import ZnodeStat
 
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 from bookie_protocol.metadata_service.zookeeper.client import await_result, hop
 
-MAX_READS: Final = 64
-"""A request is far below `jute.maxbuffer` (1 MiB), and its answer a few hundred kilobytes at most in practice."""
 _ERROR: Final = -1
 _END: Final[bytes] = multiheader_struct.pack(-1, True, -1)
 
@@ -95,12 +94,11 @@ class ReadBatches:
             return found
 
     async def get_each(self, paths: Sequence[str]) -> list[Found | BaseException]:
-        """What `get` returns or raises for each. Raises what befalls a request as a whole."""
+        """What `get` returns or raises for each of at most `NODES_AT_ONCE`. Raises what befalls the whole request."""
         if not self._single:
             try:
-                chunks = [paths[first : first + MAX_READS] for first in range(0, len(paths), MAX_READS)]
-                answers = await asyncio.gather(*(await_result(self._multi_read(chunk)) for chunk in chunks))
-                return [outcome for answer in answers for outcome in answer]
+                outcomes: list[Found | BaseException] = await await_result(self._multi_read(paths))
+                return outcomes
             except UnimplementedError:
                 self._single = True
         gets: list[Awaitable[Found]] = [await_result(self._client.get_async(path)) for path in paths]
@@ -115,7 +113,7 @@ class ReadBatches:
     def _send(self) -> None:
         waiting = [(path, future) for path, future in self._waiting if not future.done()]
         self._waiting.clear()
-        most = 1 if self._single else MAX_READS
+        most = 1 if self._single else NODES_AT_ONCE
         for first in range(0, len(waiting), most):
             self._send_batch(waiting[first : first + most])
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from bookie_pod.autorecovery.auditor.bookie_audit import WINDOW, BookieAudit
 from bookie_protocol.metadata_service.interface import LedgerRange
-from bookie_protocol.metadata_service.zookeeper.read_batches import MAX_READS, MultiRead, ReadBatches
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
+from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead, ReadBatches
 
-LEDGERS = 16 * MAX_READS
+LEDGERS = 16 * NODES_AT_ONCE
 
 
 class SlowZooKeeper:
@@ -68,5 +69,5 @@ async def test_full_requests_are_under_way_while_answers_are_looked_at() -> None
     marker: Any = None
     result = await BookieAudit(service, marker, known, asyncio.Event()).run()
     assert result.ledgers == LEDGERS
-    assert client.sizes == [MAX_READS] * (LEDGERS // MAX_READS)
-    assert client.most == WINDOW // MAX_READS == 4
+    assert client.sizes == [NODES_AT_ONCE] * (LEDGERS // NODES_AT_ONCE)
+    assert client.most == WINDOW // NODES_AT_ONCE == 4

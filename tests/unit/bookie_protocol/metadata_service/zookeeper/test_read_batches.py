@@ -11,7 +11,8 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, UnimplementedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import ZnodeStat
 
-from bookie_protocol.metadata_service.zookeeper.read_batches import MAX_READS, MultiRead, ReadBatches
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
+from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead, ReadBatches
 
 STAT = ZnodeStat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 
@@ -80,13 +81,13 @@ async def test_a_read_alone_is_an_ordinary_one_and_those_of_the_next_turn_do_not
 
 
 async def test_a_request_asks_for_no_more_than_so_many_nodes(queue: Queue) -> None:
-    tasks = read(ReadBatches(queue), *(f"/{i}" for i in range(2 * MAX_READS + 1)))
+    tasks = read(ReadBatches(queue), *(f"/{i}" for i in range(2 * NODES_AT_ONCE + 1)))
     await settled()
-    assert [len(paths) for paths, _ in queue.asked] == [MAX_READS, MAX_READS, 1]
+    assert [len(paths) for paths, _ in queue.asked] == [NODES_AT_ONCE, NODES_AT_ONCE, 1]
     for paths, result in queue.asked:
         found = [(path.encode(), STAT) for path in paths]
         answered(result, found if len(found) > 1 else found[0])
-    assert [data for data, _ in await asyncio.gather(*tasks)] == [b"/%d" % i for i in range(2 * MAX_READS + 1)]
+    assert [data for data, _ in await asyncio.gather(*tasks)] == [b"/%d" % i for i in range(2 * NODES_AT_ONCE + 1)]
 
 
 async def test_reads_that_were_given_up_are_not_sent(queue: Queue) -> None:
@@ -126,14 +127,14 @@ async def test_a_server_that_does_not_know_the_request_is_asked_one_by_one_from_
 
 
 async def test_those_that_are_asked_for_together_have_their_own_outcomes(queue: Queue) -> None:
-    paths = [f"/{i}" for i in range(MAX_READS + 1)]
+    paths = ["/a", "/b", "/c"]
     asked = asyncio.create_task(ReadBatches(queue).get_each(paths))
     await settled()
-    assert [sent for sent, _ in queue.asked] == [paths[:MAX_READS], paths[MAX_READS:]]
-    answered(queue.asked[1][1], [NoNodeError()])
-    answered(queue.asked[0][1], [(path.encode(), STAT) for path in paths[:MAX_READS]])
-    *found, missing = await asked
-    assert found == [(path.encode(), STAT) for path in paths[:MAX_READS]]
+    [(sent, result)] = queue.asked
+    assert sent == paths
+    answered(result, [(b"1", STAT), NoNodeError(), (b"3", STAT)])
+    first, missing, third = await asked
+    assert (first, third) == ((b"1", STAT), (b"3", STAT))
     assert isinstance(missing, NoNodeError)
 
 
