@@ -40,6 +40,16 @@ class Run:
     def pod(self) -> PodView | None:
         return view.pod(self.world, self.operation.bookie)
 
+    @property
+    def patience(self) -> float:
+        """Seconds for which a step that takes a bookie out makes no progress before a person is told."""
+        return self.world.cluster.spec.decommission.stall_seconds
+
+    @property
+    def progress_deadline(self) -> float:
+        """Seconds for which a step that changes bookies in place makes no progress before a person is told."""
+        return self.world.cluster.spec.update.progress_deadline_seconds
+
     def saved(self, key: str) -> str:
         """Empty: nothing was saved."""
         return self.operation.saved.get(key, "")

@@ -57,7 +57,6 @@ from bookie_operator.planner.flows.decommission_steps import (
     SET,
     WAS_READ_ONLY,
     WITHDRAWN,
-    patience,
     stays,
     stops_first,
 )
@@ -224,7 +223,7 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     run = Run(world, desired, operation)
     missing = gates.told(world)
     if missing is not None:
-        return run.blocked(missing, patience(run))
+        return run.blocked(missing, run.patience)
     if _wanted_again(run):
         return stays(run, f"spec asks for {run.bookie} again")
     return take(_STEPS, run)

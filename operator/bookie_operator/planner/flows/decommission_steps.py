@@ -35,10 +35,6 @@ WITHDRAWN: Final = "withdrawn"
 """Set if it never served."""
 
 
-def patience(run: Run) -> float:
-    return run.world.cluster.spec.decommission.stall_seconds
-
-
 def stops_first(mode: str) -> bool:
     return mode == DecommissionMode.STOP_FIRST.value
 
@@ -56,19 +52,19 @@ def stays(run: Run, why: str) -> Record:
 
 def until_settled(run: Run) -> Decision:
     return run.wait_at_most(
-        patience(run),
+        run.patience,
         "StatefulSetNotObserved",
         f"waits until {run.saved(SET)} is there and its controller has seen it",
     )
 
 
 def audit(run: Run) -> Decision:
-    first = auditing.audit(run, frozenset({run.bookie}), patience(run))
+    first = auditing.audit(run, frozenset({run.bookie}), run.patience)
     if first is not None:
         return first
     obstacle = gates.replicated(run.world)
     if obstacle is not None:
-        return run.blocked(obstacle, patience(run))
+        return run.blocked(obstacle, run.patience)
     following = "Stop" if stops_first(run.saved(MODE)) else "ReadOnly"
     return run.forget(*auditing.KEYS).go(following, "no ledger is under-replicated")
 
@@ -86,8 +82,8 @@ def withdraw(run: Run) -> Decision:
     if not gates.never_served(run.world, run.desired, run.bookie):
         return run.finish(f"{run.bookie} has come up, and is drained before it goes", outcome="Cancelled")
     if (renamed := gates.renamed(run.world, run.desired, run.bookie)) is not None:
-        return run.blocked(renamed, patience(run))
-    proof = proving.told(run, patience(run))
+        return run.blocked(renamed, run.patience)
+    proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
@@ -103,7 +99,7 @@ def read_only(run: Run) -> Decision:
         nowhere = gates.elsewhere(run.world, run.bookie_id)
         if nowhere is None:
             return run.act(SetReadOnly(run.bookie, True), f"no new data may go to {run.bookie}")
-        return stays(run, nowhere.message) if nowhere.needs_person else run.blocked(nowhere, patience(run))
+        return stays(run, nowhere.message) if nowhere.needs_person else run.blocked(nowhere, run.patience)
     if not gates.is_registered(run.world, run.desired, run.bookie):
         return _down(run)
     return run.forget(*draining.KEYS).go("Drain", f"{run.bookie} is read-only")
@@ -115,7 +111,7 @@ def _down(run: Run) -> Decision:
         return run.go("Stop", f"{run.bookie} is stopped first", saved={MODE: DecommissionMode.STOP_FIRST.value})
     why = run.pod.fault_message if run.pod is not None else "it has no pod"
     return run.wait_at_most(
-        patience(run),
+        run.patience,
         "BookieUnavailable",
         f"waits until {run.bookie} is registered, for it has to serve reads{f': {why}' if why else ''}; if it is"
         " lost set spec.decommission.mode to StopFirst, or raise spec.replicas to keep it",
@@ -126,7 +122,7 @@ def drain(run: Run) -> Decision:
     stopped = stops_first(run.saved(MODE))
     if not stopped and gates.is_writable(run.world, run.desired, run.bookie):
         return run.act(SetReadOnly(run.bookie, True), f"{run.bookie} became writable while it was drained")
-    following = draining.drain(run, stopped=stopped, stall_s=patience(run))
+    following = draining.drain(run, stopped=stopped, stall_s=run.patience)
     if following is not None:
         return following
     return run.go("ProveGone" if stopped else "Prove", f"{run.bookie} is drained")
@@ -147,10 +143,10 @@ def _proven(run: Run) -> Decision | None:
     """None: an audit after the drain, and a listing of this pass, found nothing."""
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
-    audited = auditing.audit(run, frozenset({run.bookie}), patience(run))
+    audited = auditing.audit(run, frozenset({run.bookie}), run.patience)
     if audited is not None:
         return audited
-    proof = proving.told(run, patience(run))
+    proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
@@ -168,20 +164,20 @@ def scale(run: Run) -> Decision:
         return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
-    proof = proving.told(run, patience(run))
+    proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
         return back(run, f"{run.bookie} is drained again: {named}")
     if (why := unproven(run, proof, registered=True)) is not None:
-        return run.wait_at_most(patience(run), "WaitingForProof", why)
+        return run.wait_at_most(run.patience, "WaitingForProof", why)
     obstacle = gates.first(
         gates.enough_without(run.world, run.desired, gates.Victim(found, ordinal)),
         gates.members_serve(run.world, run.desired, {run.bookie}),
         gates.replicated(run.world),
     )
     if obstacle is not None:
-        return run.blocked(obstacle, patience(run))
+        return run.blocked(obstacle, run.patience)
     return run.act(
         ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal),
         f"no ledger needs {run.bookie}: it is stopped",
@@ -213,7 +209,7 @@ def stop(run: Run) -> Decision:
         gates.stoppable(run.world, frozenset({run.bookie_id}), last_copies=not crowded),
     )
     if obstacle is not None:
-        return run.forget(*planned).blocked(obstacle, patience(run))
+        return run.forget(*planned).blocked(obstacle, run.patience)
     if not planned.items() <= run.operation.saved.items():
         return run.go("Stop", f"{run.bookie} may be stopped", saved=planned)
     action = ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal)
@@ -233,10 +229,10 @@ def leave(run: Run) -> Decision:
         return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
     if run.pod is not None:
         stuck = stuck_on_node(run.world, run.pod)
-        return run.wait_at_most(patience(run), "StoppingBookie", f"waits until pod {run.bookie} is gone{stuck}")
+        return run.wait_at_most(run.patience, "StoppingBookie", f"waits until pod {run.bookie} is gone{stuck}")
     if gates.is_registered(run.world, run.desired, run.bookie):
         return run.wait_at_most(
-            patience(run), "StoppingBookie", f"waits until the registration of {run.bookie} has expired"
+            run.patience, "StoppingBookie", f"waits until the registration of {run.bookie} has expired"
         )
     if stops_first(run.saved(MODE)):
         return run.forget(*draining.KEYS).go("Drain", f"{run.bookie} is stopped")
@@ -244,7 +240,7 @@ def leave(run: Run) -> Decision:
 
 
 def prove_gone(run: Run) -> Decision:
-    proof = proving.told(run, patience(run))
+    proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
@@ -255,12 +251,12 @@ def prove_gone(run: Run) -> Decision:
     if why is None:
         return run.forget(*auditing.KEYS).go("Cookie", f"nothing names {run.bookie}, and it is stopped")
     if gates.audited_after(run.world, run.saved_time(draining.SINCE)):
-        return run.wait_at_most(patience(run), "WaitingForProof", why)
+        return run.wait_at_most(run.patience, "WaitingForProof", why)
     # What never served is not missed, and other bookies may wait for the room that it took, or for more.
     crowded = gates.without_room(run.world, run.desired, run.bookie)
     others = view.away(run.world, run.desired) if run.saved(WITHDRAWN) else crowded
-    audited = auditing.audit(run, frozenset({run.bookie, *others}), patience(run))
-    return audited or run.wait_at_most(patience(run), "WaitingForProof", why)
+    audited = auditing.audit(run, frozenset({run.bookie, *others}), run.patience)
+    return audited or run.wait_at_most(run.patience, "WaitingForProof", why)
 
 
 def return_(run: Run) -> Decision:
@@ -277,7 +273,7 @@ def cookie(run: Run) -> Decision:
     assert run.world.facts is not None
     if run.bookie_id not in run.world.facts.cookies:
         return run.go("Claims", f"{run.bookie} has no cookie any more")
-    proof = proving.standing(run, patience(run))
+    proof = proving.standing(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     losses = draining.accepted_by(run.operation)
@@ -294,9 +290,9 @@ def claims(run: Run) -> Decision:
     claim = next((one for one in left if not one.deleting), None)
     if claim is None:
         return run.wait_at_most(
-            patience(run), "DeletingClaims", f"waits until {', '.join(one.name for one in left)} are gone"
+            run.patience, "DeletingClaims", f"waits until {', '.join(one.name for one in left)} are gone"
         )
-    proof = proving.standing(run, patience(run))
+    proof = proving.standing(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if retain:
@@ -310,7 +306,7 @@ def claims(run: Run) -> Decision:
 def undo(run: Run) -> Decision:
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
-        return run.wait_at_most(patience(run), gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
+        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
     message = f"{run.bookie} stays: {run.saved(WHY_BACK)}"
     wanted = _taken_back(run, facts)
     if wanted is not None:
@@ -321,7 +317,7 @@ def undo(run: Run) -> Decision:
         return run.finish(message, outcome="Failed", event=Event("DecommissionFailed", message, EventType.WARNING))
     registered = gates.is_registered(run.world, run.desired, run.bookie)
     if not registered and not gates.is_down(run.world, run.desired, run.bookie):
-        return run.wait_at_most(patience(run), "StartingBookie", f"waits until {run.bookie} is registered again")
+        return run.wait_at_most(run.patience, "StartingBookie", f"waits until {run.bookie} is registered again")
     return run.finish(message, outcome="Cancelled", event=Event("DecommissionCancelled", message))
 
 

@@ -125,10 +125,6 @@ ATTEMPTS: Final = 3
 """Of each claim, before those that cannot be asked are given up for now."""
 
 
-def _patience(run: Run) -> float:
-    return run.world.cluster.spec.update.progress_deadline_seconds
-
-
 def request(run: Run) -> Decision:
     changes = _changes(run)
     if not changes:
@@ -192,7 +188,7 @@ def grow(run: Run) -> Decision:
         run = run.progressed(message, **count) if run.saved(_GROWING) else run.keep(**count)
     if failed:
         return run.wait("ExpandFailed", f"{state.failure(failed)}; {message}", stalled=True)
-    return run.wait_at_most(_patience(run), "Expanding", message)
+    return run.wait_at_most(run.progress_deadline, "Expanding", message)
 
 
 def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
@@ -211,8 +207,8 @@ def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
         gates.stoppable(run.world, frozenset({run.desired.bookie_id(pod.name)})),
     )
     if obstacle is not None:
-        return run.blocked(obstacle, _patience(run))
-    away = int(_patience(run)) + MARGIN_S
+        return run.blocked(obstacle, run.progress_deadline)
+    away = int(run.progress_deadline) + MARGIN_S
     assert run.world.facts is not None
     if run.world.cluster.spec.autorecovery.enabled and run.world.facts.lost_bookie_recovery_delay < away:
         # At rest it is as spec says again (`settings`).
@@ -307,7 +303,9 @@ def recreate(run: Run) -> Decision:
     if found.uid != run.saved(_UID):
         return run.go("Adopt", f"{found.name} is there again")
     if found.deleting:
-        return run.wait_at_most(_patience(run), "RecreatingStatefulSet", f"waits until the old {found.name} is gone")
+        return run.wait_at_most(
+            run.progress_deadline, "RecreatingStatefulSet", f"waits until the old {found.name} is gone"
+        )
     return run.forget(_MADE).go("Orphan", f"{found.name} was not deleted")
 
 
@@ -320,7 +318,7 @@ def adopt(run: Run) -> Decision:
     if strangers or not found.settled:
         waiting = ", ".join(strangers) or "its controller"
         return run.wait_at_most(
-            _patience(run), "RecreatingStatefulSet", f"waits until {found.name} has taken over {waiting}"
+            run.progress_deadline, "RecreatingStatefulSet", f"waits until {found.name} has taken over {waiting}"
         )
     same = run.saved(_PODS) == _told_apart(pods)
     told = "; no pod was restarted" if same else ", though pods were started anew, or came or went, meanwhile"

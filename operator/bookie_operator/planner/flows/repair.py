@@ -148,7 +148,7 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     run = Run(world, desired, operation)
     missing = gates.told(world)
     if missing is not None:
-        return run.blocked(missing, patience(run))
+        return run.blocked(missing, run.patience)
     if operation.step in CANCELLABLE and (why := _over(run)):
         return run.go("Undo", why, saved={WHY_NOT: why})
     return take(_STEPS, run)
@@ -177,14 +177,10 @@ WHY_NOT: Final = "whyNot"
 _COOKIE_GONE: Final = "cookieGone"
 
 
-def patience(run: Run) -> float:
-    return run.world.cluster.spec.decommission.stall_seconds
-
-
 def check(run: Run) -> Decision:
     obstacle = repair_gates.obstacle(run.world, run.desired, run.bookie)
     if obstacle is not None:
-        return run.blocked(obstacle, patience(run))
+        return run.blocked(obstacle, run.patience)
     safety = run.world.safety.get(frozenset({run.bookie_id}))
     lost = safety.unrecoverable if safety is not None else ()
     saved = draining.accepting(lost)
@@ -192,7 +188,7 @@ def check(run: Run) -> Decision:
 
 
 def drain(run: Run) -> Decision:
-    following = draining.drain(run, stopped=True, stall_s=patience(run))
+    following = draining.drain(run, stopped=True, stall_s=run.patience)
     return following or run.go("Prove", f"what {run.bookie} held has its copies elsewhere")
 
 
@@ -200,16 +196,16 @@ def prove(run: Run) -> Decision:
     # Those that no node or quota lets in may wait for the room of a surplus bookie, which leaves when this one is back.
     crowded = gates.without_room(run.world, run.desired, run.bookie)
     away = frozenset({run.bookie, *repair_gates.lost_bookies(run.world, run.desired), *crowded})
-    audited = auditing.audit(run, away, patience(run), writable=False)
+    audited = auditing.audit(run, away, run.patience, writable=False)
     if audited is not None:
         return audited
-    proof = proving.told(run, patience(run))
+    proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
         return run.forget(*auditing.KEYS, *draining.KEYS).go("Drain", f"{run.bookie} is drained again: {named}")
     if (why := unproven(run, proof)) is not None:
-        return run.wait_at_most(patience(run), "WaitingForProof", why)
+        return run.wait_at_most(run.patience, "WaitingForProof", why)
     return run.forget(*auditing.KEYS).go("Claims", f"no ledger needs what {run.bookie} had")
 
 
@@ -218,7 +214,7 @@ def claims(run: Run) -> Decision:
     left = [one for one in Claims.read(run.operation).left(run.world) if not one.deleting]
     if not left:
         return run.go("Pod", f"the claims of {run.bookie} are deleted")
-    proof = proving.standing(run, patience(run))
+    proof = proving.standing(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     claim = left[0]
@@ -231,10 +227,10 @@ def pod(run: Run) -> Decision:
         if not found.deleting:
             return run.act(DeletePod(found.name, found.uid), f"{run.bookie} lets go of its claims")
         stuck = stuck_on_node(run.world, found)
-        return run.wait_at_most(patience(run), "StoppingBookie", f"waits until the pod of {run.bookie} is gone{stuck}")
+        return run.wait_at_most(run.patience, "StoppingBookie", f"waits until the pod of {run.bookie} is gone{stuck}")
     if left:
         gone = ", ".join(one.name for one in left)
-        return run.wait_at_most(patience(run), "DeletingClaims", f"waits until {gone} are gone")
+        return run.wait_at_most(run.patience, "DeletingClaims", f"waits until {gone} are gone")
     return run.go("Cookie", f"{run.bookie} has nothing of what it had")
 
 
@@ -244,7 +240,7 @@ def cookie(run: Run) -> Decision:
     now = {_COOKIE_GONE: operations.written(run.world.now)}
     if run.bookie_id not in run.world.facts.cookies:
         return run.go("Start", f"{run.bookie} has no cookie any more", saved=now)
-    proof = proving.standing(run, patience(run))
+    proof = proving.standing(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     action = DeleteCookie(run.bookie_id, proof, draining.accepted_by(run.operation))
@@ -303,7 +299,7 @@ def undo(run: Run) -> Decision:
     """It came back, or nobody asks for it any more; nothing of it was deleted yet."""
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
-        return run.wait_at_most(patience(run), gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
+        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
     message = f"{run.bookie} is not replaced: {run.saved(WHY_NOT) or 'it is back, or nobody asks for it any more'}"
     wanted = _taken_back(run, facts)
     if wanted is None:

@@ -51,7 +51,6 @@ from bookie_operator.planner.flows.rollout_state import (
     RESTARTED,
     STOPPING,
     TRUE,
-    patience,
 )
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
@@ -244,12 +243,12 @@ def audit(run: Run) -> Decision:
     if not state.checks_copies(run.world, run.operation.id):
         return run.go("Choose", "copies are not looked at", saved={AUDITED: TRUE})
     writable = not state.skips(run.world, run.operation.id)
-    waiting = auditing.audit(run, frozenset(), patience(run), writable=writable)
+    waiting = auditing.audit(run, frozenset(), run.progress_deadline, writable=writable)
     if waiting is not None:
         return waiting
     obstacle = gates.replicated(run.world)
     if obstacle is not None:
-        return run.blocked(state.how_to_skip(obstacle, run.operation.id), patience(run))
+        return run.blocked(state.how_to_skip(obstacle, run.operation.id), run.progress_deadline)
     return run.forget(*auditing.KEYS).go("Choose", "every ledger has its copies", saved={AUDITED: TRUE})
 
 
@@ -272,7 +271,7 @@ def stop(run: Run) -> Decision:
             return run.forget(STOPPING).go("Choose", message)
         return run.go("Stop", message, saved={STOPPING: state.written(others)})
     if (kept := gates.claims_stay(run.world, run.desired, {pod.name})) is not None:
-        return run.blocked(kept, patience(run))
+        return run.blocked(kept, run.progress_deadline)
     if state.down(run.world, run.desired, pod):
         return run.act(
             DeletePod(pod.name, pod.uid),
@@ -294,7 +293,7 @@ def stop(run: Run) -> Decision:
     if len(chosen) > 1 and len(left) == len(chosen) and obstacle.reason not in _NOT_OF_SOME:
         fewer = state.written(dict(list(chosen.items())[:1]))
         return run.go("Stop", f"not all of {', '.join(chosen)} at once: {obstacle.message}", saved={STOPPING: fewer})
-    return run.blocked(obstacle, patience(run))
+    return run.blocked(obstacle, run.progress_deadline)
 
 
 def _not_now(run: Run, chosen: frozenset[str]) -> gates.Obstacle | None:
@@ -334,18 +333,18 @@ def _not_back(run: Run, name: str, uid: str) -> Decision | None:
     pod = view.pod(run.world, name)
     if pod is None or pod.uid == uid:
         stuck = stuck_on_node(run.world, pod)
-        return run.wait_at_most(patience(run), "RestartingBookie", f"waits for the new pod of {name}{stuck}")
+        return run.wait_at_most(run.progress_deadline, "RestartingBookie", f"waits for the new pod of {name}{stuck}")
     if pod in state.outdated(run.world, run.desired):
         return run.forget(STOPPING, AUDITED).go("Choose", f"{name} came back with another template than spec has now")
     if not pod.ready or pod.ready_since is None:
         return _failing(run, pod)
     missing = gates.told(run.world)
     if missing is not None:
-        return run.blocked(missing, patience(run))
+        return run.blocked(missing, run.progress_deadline)
     read_only = name in run.saved(READ_ONLY).split(",")
     serves = gates.is_registered if read_only else gates.is_writable
     if not serves(run.world, run.desired, name):
-        return run.wait_at_most(patience(run), _failure(run), f"waits until {name} takes new data; see its log")
+        return run.wait_at_most(run.progress_deadline, _failure(run), f"waits until {name} takes new data; see its log")
     soaked = run.world.now - pod.ready_since
     soak = run.world.cluster.spec.update.soak_seconds
     if soaked < soak:
@@ -362,7 +361,7 @@ def _failing(run: Run, pod: PodView) -> Decision:
         if pod.fault
         else told
     )
-    return run.wait_at_most(patience(run), _failure(run), message)
+    return run.wait_at_most(run.progress_deadline, _failure(run), message)
 
 
 def _or_fewer(run: Run, pod: PodView) -> str:
@@ -376,7 +375,7 @@ def _failure(run: Run) -> str:
 
 
 def _late(run: Run) -> bool:
-    return operations.overdue(run.world, run.operation, patience(run))
+    return operations.overdue(run.world, run.operation, run.progress_deadline)
 
 
 MARGIN_S: Final = 300
@@ -392,10 +391,10 @@ def raise_delay(run: Run) -> Decision:
             return run.go("Stage", "every bookie is down, so nobody can set the recovery delay, and nobody needs it")
         missing = gates.told(run.world)
         assert missing is not None
-        return run.blocked(missing, patience(run))
+        return run.blocked(missing, run.progress_deadline)
     if not run.saved(DELAY):
         now = facts.lost_bookie_recovery_delay
-        saved = {DELAY: str(now), RAISED: str(max(now, int(patience(run)) + MARGIN_S))}
+        saved = {DELAY: str(now), RAISED: str(max(now, int(run.progress_deadline) + MARGIN_S))}
         return run.go("RaiseDelay", f"bookies may be away for {now} s; that is restored at the end", saved=saved)
     raised = int(run.saved(RAISED))
     if facts.lost_bookie_recovery_delay != raised:
@@ -415,7 +414,7 @@ def deployments(run: Run) -> Decision:
 def restore_delay(run: Run) -> Decision:
     missing = gates.told(run.world)
     if missing is not None:
-        return run.blocked(missing, patience(run))
+        return run.blocked(missing, run.progress_deadline)
     assert run.world.facts is not None
     if run.saved(DELAY) and run.world.facts.lost_bookie_recovery_delay != int(run.saved(DELAY)):
         seconds = int(run.saved(DELAY))
