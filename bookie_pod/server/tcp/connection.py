@@ -498,6 +498,7 @@ class Connection(asyncio.Protocol):
         """Close at once, whatever is under way."""
         if not self.closed and self.transport is not None:
             self.transport.abort()
+            self.context.encrypted.gone(self)  # now: who comes in its place is counted before its transport tells
             if self._stalls & Stall.HANDSHAKE:
                 self.connection_lost(None)  # of which a transport says nothing in the middle of a TLS handshake
 

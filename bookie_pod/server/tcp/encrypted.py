@@ -63,7 +63,6 @@ class EncryptedConnections:
                 return
             if conn is newest:
                 continue
-            self.gone(conn)
             self.sent_away += 1
             reason = (
                 f"connections with TLS take more than {self.limit} bytes (clientMemoryMb), and it has sent nothing for"

@@ -373,6 +373,37 @@ async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
     rig.close()
 
 
+async def test_a_stranger_that_ended_its_handshake_makes_way_before_the_next_one_is_counted(
+    guarded: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transport that is aborted tells its protocol only in a later turn of the loop."""
+    handshakes = Handshakes(guarded, monkeypatch)
+    guarded.context.encrypted.limit = 2 * SMALL_BYTES
+    guarded.context.strangers = strangers.Strangers(1)
+
+    async def with_tls() -> tuple[Any, Any]:
+        conn, transport = guarded.connect()
+        conn.data_received(v3_start_tls())
+        await until(lambda: handshakes.under_way)
+        handshakes.end()
+        await until(lambda: conn.security.encrypted and not conn.stalled)
+        return conn, transport
+
+    friend, friends_transport = await with_tls()
+    for each in (b"hello", b"secret"):
+        friend.data_received(token(each))
+        await guarded.settle()
+    assert friend.authenticated
+    first, firsts_transport = await with_tls()
+    second, seconds_transport = await with_tls()
+    assert firsts_transport.closing
+    assert not friends_transport.closing
+    assert not seconds_transport.closing
+    for conn in (first, second, friend):
+        conn.connection_lost(None)
+    assert guarded.context.encrypted.nbytes == 0
+
+
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
     guarded: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
