@@ -390,7 +390,8 @@ class Bookie:
         """Deregister, drain, flush. What was acknowledged is in synced entry logs afterwards."""
         self.status.enter("stopping")
         self.status.stopping = True
-        self._clean = self._is_replayed
+        if self._closing is None:  # else it is told already how what a failed start had begun ended
+            self._clean = self._is_replayed
         try:
             if self.status.running:
                 self._mode.detach()

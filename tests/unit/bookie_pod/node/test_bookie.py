@@ -70,3 +70,28 @@ async def test_a_bookie_that_cannot_join_its_cluster_flushes_what_it_has_acknowl
     with pytest.raises(type(failure)):
         await bookie._join(None, None)
     assert clean == [True]
+
+
+async def test_a_stop_calls_nothing_clean_that_a_failed_start_could_not_flush() -> None:
+    """It comes while what that start had begun is being closed."""
+    bookie = Bookie(load_config(None))
+    bookie._is_replayed = True
+    flushed, told = asyncio.Event(), asyncio.Event()
+    clean: list[bool] = []
+
+    async def fail_to_flush() -> None:
+        bookie._clean = False
+        flushed.set()
+
+    bookie._undo.callback(lambda: clean.append(bookie._clean))
+    bookie._undo.push_async_callback(told.wait)
+    bookie._undo.push_async_callback(fail_to_flush)
+    bookie._clean = True
+    starting = asyncio.create_task(bookie._unwind())
+    await flushed.wait()
+    starting.cancel()
+    stopping = asyncio.create_task(bookie.stop())
+    await asyncio.sleep(0)
+    told.set()
+    await stopping
+    assert clean == [False]
