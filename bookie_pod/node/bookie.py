@@ -64,7 +64,6 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
-from bookie_protocol.errors import MetadataError, RegistrationFailed
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
@@ -242,10 +241,10 @@ class Bookie:
                 tasks=self._tasks,
                 undo=self._undo,
             )
-        except (RegistrationFailed, MetadataError):
-            # Nothing is wrong with what is stored: it is left as any stop leaves it, so that the next start need not
-            # doubt it.
-            self._clean = True
+        except Exception:
+            # Whatever it is, nothing is wrong with what is stored, else `fail` had been told: it is left as any stop
+            # leaves it, so that the next start need not doubt it.
+            self._clean = not self.status.failed.done()
             await self._unwind()
             raise
 

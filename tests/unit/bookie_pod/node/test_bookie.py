@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
 from bookie_pod.config.load import load_config
 from bookie_pod.node.bookie import Bookie
-from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, RegistrationFailed
+from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataUnavailable, RegistrationFailed
 
 
 async def test_a_failure_during_a_stop_closes_nothing_under_its_feet() -> None:
@@ -56,7 +56,14 @@ async def test_whatever_becomes_of_the_registration_a_stop_flushes() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [RegistrationFailed("taken"), MetadataUnavailable("away"), MetadataDamaged("what?")]
+    "failure",
+    [
+        RegistrationFailed("taken"),
+        MetadataUnavailable("away"),
+        MetadataDamaged("what?"),
+        InvalidConfiguration("the host's own name does not resolve to an address"),
+        OSError("no thread"),
+    ],
 )
 async def test_a_bookie_that_cannot_join_its_cluster_flushes_what_it_has_acknowledged(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
@@ -94,4 +101,17 @@ async def test_a_stop_calls_nothing_clean_that_a_failed_start_could_not_flush() 
     await asyncio.sleep(0)
     told.set()
     await stopping
+    assert clean == [False]
+
+
+async def test_who_cannot_join_while_a_part_has_failed_flushes_nothing() -> None:
+    bookie = Bookie(load_config(None))
+    bookie._metadata, bookie._mode = Mock(), Mock()
+    bookie.bookie_id, bookie._listener = "b:3181", Mock(port=3181)
+    clean: list[bool] = []
+    bookie._undo.callback(lambda: clean.append(bookie._clean))
+    bookie.fail(OSError("a journal's disk"))
+    join = AsyncMock(side_effect=RegistrationFailed("taken"))
+    with patch("bookie_pod.node.bookie.join_cluster", join), pytest.raises(RegistrationFailed):
+        await bookie._join(None, None)
     assert clean == [False]
