@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.server.grpc.access import Strangers
 from bookie_pod.server.grpc.server import MAX_CONCURRENT_RPCS, MAX_WATCHES, GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import ServerStartFailed
@@ -110,6 +111,12 @@ async def test_connections_are_bounded_whatever_they_say(
 ) -> None:
     """Those that say nothing count too, as one whose TLS handshake never ends does."""
     monkeypatch.setattr(f"bookie_pod.server.grpc.server.{bound}", value)
+
+    async def guard(strangers: Strangers, port: int) -> None:
+        """In its time it sends away more of those who say nothing."""
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Strangers, "guard", guard)
     server = await start_grpc(LOCAL, node)
     assert server is not None
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
