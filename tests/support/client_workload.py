@@ -19,8 +19,8 @@ from tests.support.until import until
 
 PASSWORD = b"workload"
 APPENDERS = 16
-_PAUSE = 0.02
-"""Seconds between two appends of one of them, and between two reads of ranges: some hundred appends a second, which
+_PAUSE = 0.05
+"""Seconds between two appends of one of them, and between two reads of ranges: three hundred appends a second, which
 leave the processors to those whom the test is about."""
 _PROGRESS_SECONDS = 60.0
 
