@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support import rings, unheard
 from tests.support.garbage import set_aside_what_is_collected
@@ -34,6 +36,12 @@ settings.register_profile("podkeeper", deadline=None, suppress_health_check=[Hea
 settings.register_profile("change", settings.get_profile("podkeeper"), derandomize=True, max_examples=30)
 settings.load_profile("podkeeper")
 
+HERE = Path(__file__).parent
+LONG = ("spark", "campaign", "process")
+"""Folders of tests that take long, in the order in which they begin."""
+SPARK = ("tests/spark/", "tests/docs/test_spark_")
+"""Beginnings of node ids: tests that use the session of Spark."""
+
 
 def pytest_sessionstart() -> None:
     """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
@@ -51,19 +59,32 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks of rings, before `-m` is looked at. And files that take long come first, so that no worker has one left
-    when the others have nothing: Spark's, which compute, in turn with those of processes, which wait; then those with
-    tests that are not in `make check`. With a word in `ORDER` files come in an order that is this word's."""
+    when the others have nothing: Spark's, which compute; those of processes, which wait; then those with tests that are
+    not in `make check`. With a word in `ORDER` files come in an order that is this word's."""
     rings.mark(items, rings.read(rings.TABLE.read_text()))
     if word := os.environ.get("ORDER"):
         items.sort(key=lambda item: random.Random(f"{word} {item.nodeid.partition('::')[0]}").random())
         return
-    ranks: dict[Path, int] = {}
-    for folder in ("process", "spark"):
-        files = dict.fromkeys(item.path for item in items if folder in item.path.parts)
-        ranks |= {path: rank for rank, path in enumerate(files)}
     wide = {item.path for item in items if item.get_closest_marker("wide")}
-    last = len(items)
-    items.sort(key=lambda item: ranks.get(item.path, last + (item.path not in wide)))
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(HERE).parts[0]
+        return LONG.index(folder) if folder in LONG else len(LONG) + (item.path not in wide)
+
+    items.sort(key=rank)
+
+
+class Files(LoadFileScheduling):
+    """A worker takes a file after the other; one takes all of Spark's, so that there is one Java with one session, and
+    one cluster, for all of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
