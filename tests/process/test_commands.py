@@ -19,7 +19,7 @@ from tests.support.until import until_true
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("standalone") / "data") as cluster:
+    with StandaloneCommand(tmp_path_factory.mktemp("standalone") / "data", installed=True) as cluster:
         yield cluster
         assert cluster.stop() == 0
         assert cluster.errors.read_text() == "bookie: stopped\n"
@@ -234,7 +234,7 @@ def test_benchmarks_measure_and_leave_nothing(bookie):
 
 
 def test_data_survives_and_a_killed_bookie_comes_back(tmp_path):
-    with StandaloneCommand(tmp_path / "data", "--bookies", "2") as first:
+    with StandaloneCommand(tmp_path / "data", "--bookies", "2", installed=True) as first:
         with BlockingClient(first.uri) as client, client.create(ensemble=2, ack_quorum=1) as ledger:
             ledger.append(b"before")
             killed = first.ready["bookies"][0]["pid"]

@@ -59,8 +59,7 @@ async def test_a_gateway_reaches_its_own_bookie_without_the_port_and_the_others_
 async def test_a_pod_that_goes_away_leaves_what_was_acknowledged(cluster, number):
     async with grpc.aio.insecure_channel(cluster.grpc[2]) as channel:
         call, ledger_id = await appending(LedgerServiceStub(channel))
-        pid = cluster.ready["bookies"][2]["pid"] if number == signal.SIGTERM else newest_pid(cluster, "bookie-3")
-        os.kill(pid, number)
+        os.kill(who_listens_at(cluster.grpc[2]), number)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             while await call.read() is not grpc.aio.EOF:
                 pass
@@ -76,8 +75,10 @@ async def test_a_pod_that_goes_away_leaves_what_was_acknowledged(cluster, number
     await until(lambda: cluster.errors.read_text().count("bookie-3 is back") == count, 60)
 
 
-def newest_pid(cluster, name):
-    """The process of a bookie that was started again."""
-    children = psutil.Process(cluster.process.pid).children()
-    (found,) = [child.pid for child in children if f"/{name}/" in " ".join(child.cmdline())]
+def who_listens_at(address):
+    """A bookie that was started again is another process."""
+    port = int(address.rpartition(":")[2])
+    (found,) = {
+        each.pid for each in psutil.net_connections("tcp") if each.laddr.port == port and each.status == "LISTEN"
+    }
     return found

@@ -92,21 +92,21 @@ def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_pat
     data = tmp_path / "data"
     keys = ["--bookies", "4", "--http-port", "0"]
     keys += [f"--set={key}={value}" for key, value in KEYS.items()]
-    with StandaloneCommand(data, *keys) as cluster:
+    with StandaloneCommand(data, *keys, installed=True) as cluster:
         (tmp_path / "file").write_bytes(b"kept\n" * 1000)
         written = bookie("ledger", "write", str(tmp_path / "file"), "--metadata", cluster.uri, "--json")
         bookie("cluster", "decommission", "bookie-2", "--metadata", cluster.uri)
         going = next(each for each in cluster.ready["bookies"] if each["bookie_id"] == "bookie-2")
         os.kill(going["pid"], signal.SIGTERM)
         until_true(lambda: b"it was decommissioned, so it is not started again" in cluster.errors.read_bytes(), 60)
-    with StandaloneCommand(data, *keys) as cluster:
+    with StandaloneCommand(data, *keys, installed=True) as cluster:
         assert names(cluster.ready) == ["bookie-1", "bookie-3", "bookie-4"]
         assert cluster.ready["decommissioned"] == ["bookie-2"]
         ledger = str(json.loads(written)["ledger_id"])
         bookie("ledger", "read", ledger, "--output", str(tmp_path / "copy"), "--metadata", cluster.uri)
         assert (tmp_path / "copy").read_bytes() == b"kept\n" * 1000
     shutil.rmtree(data / "bookie-2")
-    with StandaloneCommand(data, *keys) as cluster:
+    with StandaloneCommand(data, *keys, installed=True) as cluster:
         assert names(cluster.ready) == ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
         assert cluster.ready["decommissioned"] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,17 @@ SIZE = 3 * 2_000_001  # several windows
 BOOKIE = Path(sys.executable).with_name("bookie")
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "some.log"
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sample") / "sample.log"
     write_sample_log(path, SIZE)
     return path
+
+
+@pytest.fixture
+def file(sample, tmp_path):
+    """One that a test may change."""
+    return shutil.copy(sample, tmp_path / "some.log")
 
 
 class Recorder:
@@ -134,10 +141,10 @@ def test_a_file_that_is_not_there_is_one_line_and_exit_code_1(tmp_path):
     assert run.stderr == f"bookie: {tmp_path}/none is not a file; name an existing file, or none for a generated log\n"
 
 
-async def test_sigterm_stops_it_and_leaves_neither_processes_nor_files(tmp_path):
+async def test_sigterm_stops_it_and_leaves_neither_processes_nor_files(file, tmp_path):
     output = (tmp_path / "output").open("wb")
     process = subprocess.Popen(  # noqa: ASYNC220 - the test waits for it by itself
-        [BOOKIE, "trial"],
+        [BOOKIE, "trial", file, "--entry-size", "16"],  # which lasts
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

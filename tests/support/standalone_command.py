@@ -1,37 +1,50 @@
-"""`bookie standalone` as a test's cluster."""
+"""`bookie standalone` as a test's cluster: it and its bookies are forks of a warm process, or the installed command."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from bookie_pod.cli.main import main as bookie
+from bookie_pod.node.standalone import cluster as standalone
+from tests.support import warm
 from tests.support.until import until_true
+from tests.support.warm import WarmProcess
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
+_PARENT = "PODKEEPER_TEST_WARM_PARENT"
 
 
 class StandaloneCommand:
-    """The running command, on ports of its own; a context manager that stops it with Ctrl-C's signal."""
+    """The running command, on ports of its own; a context manager that stops it with Ctrl-C's signal. `installed`: as
+    its users start it, and its bookies as it starts them."""
 
-    def __init__(self, data: Path, *arguments: str) -> None:
+    def __init__(self, data: Path, *arguments: str, installed: bool = False) -> None:
         self._data = data
         self._arguments = arguments
+        self._installed = installed
         self.ready: dict = {}
-        self.process: subprocess.Popen[bytes]
+        self.process: subprocess.Popen[bytes] | WarmProcess
 
     def __enter__(self) -> StandaloneCommand:
         self._data.mkdir(parents=True, exist_ok=True)
         self.output = self._data.with_name(self._data.name + ".out")
         self.errors = self._data.with_name(self._data.name + ".err")
         ports = ("--metadata-port", "0", "--grpc-port", "0")
-        command = (BOOKIE, "standalone", "--data", str(self._data), "--json", *ports, *self._arguments)
+        words = ["standalone", "--data", str(self._data), "--json", *ports, *self._arguments]
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
-            )
+            if self._installed:
+                self.process = subprocess.Popen(
+                    [BOOKIE, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+                )
+            else:
+                environment = {**os.environ, _PARENT: str(warm.parent_of_bookies())}
+                self.process = WarmProcess(f"{__name__}:main", words, stdout=output, stderr=errors, env=environment)
         until_true(lambda: b"\n" in self.output.read_bytes() or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.errors.read_text()
         self.ready = json.loads(self.output.read_text())
@@ -58,3 +71,10 @@ class StandaloneCommand:
         finally:
             self.process.kill()
             self.process.wait()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """In the fork."""
+    warm.share_parent_of_bookies(Path(os.environ.pop(_PARENT)))
+    standalone.start_child = warm.start_bookie  # type: ignore[assignment]
+    bookie(arguments)

@@ -41,6 +41,8 @@ _IMPORTED = (
     "bookie_protocol.metadata_service.zookeeper.driver",
 )
 _WORD = struct.Struct(">i")
+_LOOK_S = 0.01
+"""Between two looks whether a child has ended."""
 
 
 class WarmProcess:
@@ -124,7 +126,7 @@ class WarmChild:
 
     async def wait(self) -> int:
         while (code := self._process.poll()) is None:  # noqa: ASYNC110 - it is nobody's child here
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(_LOOK_S)
         return code
 
     async def communicate(self) -> list[bytes]:
@@ -153,12 +155,28 @@ def _content(file: IO[bytes]) -> bytes:
 
 
 class WarmParent:
-    """A process that has imported what its forks need, and forks when it is asked. `folder` ends with this process."""
+    """A process that has imported what its forks need, and forks when it is asked: it listens at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def folder(self) -> Path:
+        """Ends with whoever started the parent."""
+        return self.path.parent
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.path))
+        return connection
+
+
+class _Started(WarmParent):
+    """It ends when this process does."""
 
     def __init__(self, imported: Sequence[str], variables: Mapping[str, str]) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="warm-")
-        self.folder = Path(self._made.name)
-        self.path = self.folder / "parent"
+        super().__init__(Path(self._made.name) / "parent")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.path))
             listener.listen(64)
@@ -173,11 +191,6 @@ class WarmParent:
                 start_new_session=True,
             )
 
-    def connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(self.path))
-        return connection
-
 
 _making = threading.Lock()
 _parents: dict[tuple[str, ...], WarmParent] = {}
@@ -188,8 +201,18 @@ def warm_parent(imported: Sequence[str], **variables: str) -> WarmParent:
     key = tuple(imported)
     with _making:
         if key not in _parents:
-            _parents[key] = WarmParent(key, variables)
+            _parents[key] = _Started(key, variables)
         return _parents[key]
+
+
+def parent_of_bookies() -> Path:
+    """Where the parent of bookies and commands listens."""
+    return warm_parent(_IMPORTED).path
+
+
+def share_parent_of_bookies(path: Path) -> None:
+    """What this process starts is forked by the parent of another one, which it is a fork of itself."""
+    _parents[_IMPORTED] = WarmParent(path)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
