@@ -31,7 +31,7 @@ WRITERS: Final = 3
 
 
 class Campaign:
-    """`run` until the time is over, or until the first breach."""
+    """`run` for a round of faults, and until the time is over, or until the first breach."""
 
     def __init__(
         self,
@@ -70,11 +70,13 @@ class Campaign:
             judge = Judge(world, history)
             try:
                 await self._unless_decided(self._round(world, judge, Plan((), (), CALM_S, None), self._seed))
-                while history.clock < self._seconds and not self._is_decided:
+                while not self._is_decided:
                     plan = draw(random, BOOKIES, ROUND_S, self._names)
                     await self._unless_decided(self._round(world, judge, plan, random.randrange(1 << 30)))
                     if watch.done():
                         watch.result()
+                    if history.clock >= self._seconds:
+                        break
             finally:
                 watch.cancel()
                 self.memory = {bookie.name: bookie.most_kb for bookie in world.bookies.values() if bookie.most_kb}

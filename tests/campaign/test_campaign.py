@@ -1,7 +1,9 @@
-"""A campaign holds what it has to, for a minute always and for ten in the long ring; and it finds what is planted."""
+"""A campaign holds what it has to, for a round always and for ten minutes in the long ring; and it finds what is
+planted."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +22,12 @@ def campaign(tmp_path: Path, *arguments: object, seconds: float) -> subprocess.C
 
 
 @pytest.mark.timeout(600)
-def test_a_minute(tmp_path: Path) -> None:
-    done = campaign(tmp_path, "--seed", 11, "--minutes", 1, seconds=550)
+def test_a_round(tmp_path: Path) -> None:
+    """One without faults, and one with some twenty of them, of every kind."""
+    done = campaign(tmp_path, "--seed", 11, "--minutes", 0, seconds=550)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert "breaches: 0" in done.stdout
+    assert re.search(r"\b2  rounds$", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.slow

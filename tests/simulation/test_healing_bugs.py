@@ -35,7 +35,8 @@ def test_the_bug_is_found(bug: Bug, monkeypatch):
 @pytest.mark.parametrize("focus", {bug.focus: None for bug in HEALING_BUGS}, ids=lambda focus: focus.__name__)
 def test_without_a_bug_the_same_scenarios_hold(focus):
     bug = next(bug for bug in HEALING_BUGS if bug.focus is focus)
-    results = {seed: run(bug.scenario(seed)) for seed in range(3)}
+    shown = HAPPENS.get(focus, ())
+    results = {seed: run(bug.scenario(seed)) for seed in range(3 if shown else 1)}
     assert {seed: one.violations for seed, one in results.items() if one.failed} == {}
-    for what in HAPPENS.get(focus, ()):
+    for what in shown:
         assert sum(one.counts.get(what, 0) for one in results.values()), f"{what}: never"

@@ -60,5 +60,4 @@ def test_the_bug_is_found(bug: Bug, monkeypatch):
 @pytest.mark.parametrize("focus", {bug.focus: None for bug in STREAM_BUGS}, ids=lambda focus: focus.__name__)
 def test_without_a_bug_the_same_scenarios_hold(focus):
     bug = next(bug for bug in STREAM_BUGS if bug.focus is focus)
-    results = {seed: run(bug.scenario(seed)) for seed in range(2)}
-    assert {seed: one.violations for seed, one in results.items() if one.failed} == {}
+    assert run(bug.scenario(0)).violations == ()
