@@ -1,10 +1,8 @@
 """A broker that produces to a topic: a process of its own, to be killed and to be followed by another one.
 
-    python -m tests.support.broker_program URI FILE TOPIC NEIGHBOUR LIMIT
-
 A topic is a stream. The broker takes it over and appends numbered messages behind what it finds; of ten messages one
-goes to the neighbour, another topic, so that both share the bookies' entry logs. Up to the number that stands in the
-file LIMIT it is fast; there it goes on by single messages, so that it is never idle and the number of ledgers is known.
+goes to the neighbour, another topic, so that both share the bookies' entry logs. Up to the number that stands in a
+file it is fast; there it goes on by single messages, so that it is never idle and the number of ledgers is known.
 
 It notes `active N` (messages that it found), then, under the name of the topic, how many messages there are up to the
 last one that was acknowledged.
@@ -14,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -108,5 +106,6 @@ async def _run(uri: str, file: str, topic: str, neighbour: str, limit: Callable[
                 await asyncio.sleep(_SLOW_S)
 
 
-if __name__ == "__main__":
-    asyncio.run(_run(*sys.argv[1:5], lambda: int(Path(sys.argv[5]).read_text())))
+def main(arguments: Sequence[str]) -> None:
+    uri, file, topic, neighbour, limit = arguments
+    asyncio.run(_run(uri, file, topic, neighbour, lambda: int(Path(limit).read_text())))

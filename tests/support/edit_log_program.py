@@ -1,7 +1,5 @@
 """An active node that keeps its edit log in a stream: a process of its own, to be killed and stopped.
 
-    python -m tests.support.edit_log_program URI FILE STREAM WINDOW [ELECTION]
-
 With an election it stands by until no other node is active, as far as the sessions of a metadata service tell. Then it
 takes the log over (`examples.edit_log`) and goes on behind its last transaction until somebody ends it.
 
@@ -11,8 +9,7 @@ A node whose session ended goes on: it may hang and never learn of it, so nothin
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -78,5 +75,6 @@ async def _run(uri: str, file: str, name: str, window: int, election: str | None
         await asyncio.get_running_loop().create_future()
 
 
-if __name__ == "__main__":
-    asyncio.run(_run(*sys.argv[1:4], int(sys.argv[4]), *(sys.argv[5:] or [None])))
+def main(arguments: Sequence[str]) -> None:
+    uri, file, name, window, *election = arguments
+    asyncio.run(_run(uri, file, name, int(window), election[0] if election else None))

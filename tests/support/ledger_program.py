@@ -1,15 +1,13 @@
 """A writer that is a process of its own, to be killed and stopped: creates a ledger, appends, and notes how each
 append ended.
 
-    python -m tests.support.ledger_program URI FILE E QW QA COUNT WINDOW
-
 The ledger is left open, and the process stays until somebody ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bookie_client import Client, ClientOptions
@@ -61,5 +59,6 @@ async def _run(uri: str, file: str, ensemble: int, write_quorum: int, ack_quorum
         await asyncio.get_running_loop().create_future()
 
 
-if __name__ == "__main__":
-    asyncio.run(_run(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
+def main(arguments: Sequence[str]) -> None:
+    uri, file, *numbers = arguments
+    asyncio.run(_run(uri, file, *map(int, numbers)))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from tests.support.hanging import hang
 from tests.support.until import until_true
+from tests.support.warm import WarmProcess
 
 
 def note_to(file: str) -> Callable[..., None]:
@@ -29,20 +28,13 @@ def note_to(file: str) -> Callable[..., None]:
 
 
 class NotingProgram:
-    """The running program, `python -m MODULE ARGUMENTS`; a context manager that kills it."""
+    """The running program, which is `main` of a module with these arguments; a context manager that kills it."""
 
     def __init__(self, module: str, file: Path, arguments: tuple[object, ...]) -> None:
         self._file = file
         file.touch()
         with file.with_suffix(".out").open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=Path(__file__).parents[2],
-                start_new_session=True,
-            )
+            self.process = WarmProcess(f"{module}:main", [*map(str, arguments)], stdout=output, stderr=output)
 
     def lines(self) -> list[list[str]]:
         """What it noted so far, words by line; without a line that is not complete yet."""
