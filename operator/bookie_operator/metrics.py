@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from bookie_operator.crds.cluster_status import Condition, Operation
-from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
+from bookie_operator.crds.job_spec import BookieJobStatus, Run, RunOutcome
 from bookie_operator.planner.operations import read_time
 
 _LABELS: Final = ("namespace", "job", "kind")

@@ -15,10 +15,9 @@ import yaml
 
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import build_job
-from bookie_operator.crds.job_spec import BookieJobSpec, JobKind
-from bookie_operator.crds.job_status import JobPhase
+from bookie_operator.crds.job_spec import BookieJobSpec, JobKind, JobPhase
 from bookie_operator.crds.job_validation import validate_job
-from bookie_operator.world.job_model import JobResource
+from bookie_operator.world.model import JobResource
 from pyspark_bookie.jobs.framework.arguments import parse
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 from tests.docs.examples import blocks

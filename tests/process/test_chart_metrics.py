@@ -10,7 +10,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
-from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
+from bookie_operator.crds.job_spec import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
 from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_pod.storage.engines.detection import KNOWN_ENGINES, short_name

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.errors import ExitCode
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support import killing_parts
 from tests.support.bookie_process import free_port
 from tests.support.frames import entry, v2_add, v2_read, v3_add, v3_fence, v3_poll, v3_read, v3_write_lac

@@ -6,7 +6,7 @@ import urllib.request
 from pathlib import Path
 
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.bookie_process import free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import JobObjects, build_job
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobStatus
 from bookie_operator.planner.jobs import DesiredJob, JobPlan, plan_job
 from bookie_operator.status.job_reporting import status_after
-from bookie_operator.world.job_model import JobResource, JobWorld, ObjectView, RunState, RunView
-from bookie_operator.world.model import ClusterView
+from bookie_operator.world.model import ClusterView, JobResource, JobWorld, ObjectView, RunState, RunView
 from tests.support.operator_clusters import cluster
 from tests.support.operator_jobs import ONCE, job
 

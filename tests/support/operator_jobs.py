@@ -15,10 +15,8 @@ import yaml
 
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import JobObjects, build_job
-from bookie_operator.crds.job_spec import BookieJobSpec
-from bookie_operator.crds.job_status import BookieJobStatus
-from bookie_operator.world.job_model import JobResource
-from bookie_operator.world.model import ClusterView
+from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
+from bookie_operator.world.model import ClusterView, JobResource
 from tests.support.operator_clusters import MINIMAL, cluster, yaml_dumper
 
 GOLDEN: Final = Path(__file__).parents[1] / "unit" / "bookie_operator" / "builders" / "jobs" / "golden"

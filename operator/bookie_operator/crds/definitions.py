@@ -14,8 +14,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.job_rules import JOB_RULES
-from bookie_operator.crds.job_spec import BookieJobSpec
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.rules import CLUSTER_RULES, TASK_RULES, Rule, with_rules
 from bookie_operator.crds.schema import Schema, structural_schema
 from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus

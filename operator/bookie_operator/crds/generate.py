@@ -17,8 +17,7 @@ from typing import Any, Final
 import yaml
 
 from bookie_operator.crds.definitions import KINDS, definition
-from bookie_operator.crds.job_reference import job_page
-from bookie_operator.crds.reference import reference_page
+from bookie_operator.crds.reference import job_page, reference_page
 
 ROOT: Final = Path(__file__).parents[3]
 _HEADER: Final = "# Generated: edit operator/bookie_operator/crds/ and run `python -m bookie_operator.crds.generate`.\n"

@@ -16,8 +16,7 @@ from bookie_operator.crds.job_rules import (
     SMALLEST_EXECUTOR,
     TIME_ZONE_PATTERN,
 )
-from bookie_operator.crds.job_spec import BookieJobSpec
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
 

@@ -23,7 +23,7 @@ from bookie_operator.api.kinds import (
     resource_of_kind,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import beside, metadata, naming, ownership
+from bookie_operator.builders import beside, common, metadata, naming
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
@@ -52,8 +52,8 @@ async def apply_own(kubernetes: Kubernetes, cluster: ClusterView, manifest: Kube
     """
     metadata = manifest["metadata"]
     live = await kubernetes.find(resource_of(manifest), metadata["namespace"], metadata["name"])
-    if live is not None and not ownership.is_own(live, cluster):
-        raise Conflict(f"{key_of(manifest)} is not of {cluster.name}: {ownership.owner_of(live)}")
+    if live is not None and not common.is_own(live, cluster):
+        raise Conflict(f"{key_of(manifest)} is not of {cluster.name}: {common.owner_of(live)}")
     await kubernetes.apply(manifest, force=live is not None)
 
 

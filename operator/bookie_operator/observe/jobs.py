@@ -27,15 +27,13 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.jobs.common import DRIVER, KIND, object_name
 from bookie_operator.builders.jobs.pod import CONTAINER
 from bookie_operator.crds import names
-from bookie_operator.crds.job_spec import BookieJobSpec
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.validation import known_spec, parse_spec, parse_status
 from bookie_operator.observe.faults import fault_of, starts_slowly
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.observe.times import condition, created_at, seconds
 from bookie_operator.observe.workloads import component_of
-from bookie_operator.world.job_model import JobResource, JobWorld, ObjectView, RunState, RunView
-from bookie_operator.world.model import ClusterView, PodFault
+from bookie_operator.world.model import ClusterView, JobResource, JobWorld, ObjectView, PodFault, RunState, RunView
 
 _PATIENCE_S: Final = 10.0
 _EXPLAINED: Final = 3

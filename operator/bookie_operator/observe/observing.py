@@ -41,7 +41,7 @@ from bookie_operator.api.kinds import (
     resource_of_kind,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import naming, ownership
+from bookie_operator.builders import common, naming
 from bookie_operator.builders.common import Manifest
 from bookie_operator.builders.config import FILE, changed_keys
 from bookie_operator.builders.desired_objects import DesiredObjects
@@ -236,16 +236,16 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
     sets, pods, claims, deployments, jobs = workload
     nodes, classes = await _around(sources, pods)
     return _Read(
-        [each for each in sets if ownership.is_own(each, cluster)],
+        [each for each in sets if common.is_own(each, cluster)],
         pods,
         claims,
-        [each for each in deployments if ownership.is_own(each, cluster)],
-        [each for each in jobs if ownership.is_own(each, cluster)],
+        [each for each in deployments if common.is_own(each, cluster)],
+        [each for each in jobs if common.is_own(each, cluster)],
         tasks or [],
         other,
         nodes,
         classes,
-        found_identity if found_identity is not None and ownership.is_own(found_identity, cluster) else None,
+        found_identity if found_identity is not None and common.is_own(found_identity, cluster) else None,
     )
 
 
@@ -332,21 +332,21 @@ async def _by_owner(
         *(key for key in (desired.budget, desired.metadata_job, desired.check_job) if key),
         *({cleanup_job} if cluster.deleting and cleanup_job else ()),
     }
-    own = {_key(each): each for each in found if _key(each) in issued or ownership.is_own(each, cluster)}
+    own = {_key(each): each for each in found if _key(each) in issued or common.is_own(each, cluster)}
     strangers = {_key(each): each for each in found if _key(each) not in own}
     unseen = sorted(wanted - own.keys() - strangers.keys())
     for key, each in zip(
         unseen, await asyncio.gather(*(_named_so(sources, cluster, key) for key in unseen)), strict=True
     ):
         if each is not None:
-            (own if ownership.is_own(each, cluster) else strangers)[key] = each
-    taken = {key: ownership.owner_of(strangers[key]) for key in sorted(wanted & strangers.keys())}
+            (own if common.is_own(each, cluster) else strangers)[key] = each
+    taken = {key: common.owner_of(strangers[key]) for key in sorted(wanted & strangers.keys())}
     for key in sorted(issued & own.keys()):
         certificate = f"{CERTIFICATE.kind}/{key.partition('/')[2]}"
-        if certificate in desired.support and certificate not in own and not ownership.is_issued(own[key]):
+        if certificate in desired.support and certificate not in own and not common.is_issued(own[key]):
             # A Certificate of that name would have cert-manager write the Secret over.
-            taken[key] = taken[certificate] = ownership.owner_of(own[key])
-    outlived = (key for key in taken if key in strangers and ownership.is_outlived(strangers[key], cluster))
+            taken[key] = taken[certificate] = common.owner_of(own[key])
+    outlived = (key for key in taken if key in strangers and common.is_outlived(strangers[key], cluster))
     return list(own.values()), taken, frozenset(outlived)
 
 

@@ -39,15 +39,7 @@ from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.actions import SetRecoveryDelay
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import (
-    decommission,
-    repair,
-    repair_gates,
-    rollout,
-    rollout_state,
-    scale_up,
-    tasks,
-)
+from bookie_operator.planner.flows import decommission, repair, rollout, rollout_state, scale_up, tasks
 from bookie_operator.planner.flows.decommission_steps import MAKES_ROOM
 from bookie_operator.planner.remedies import REASONS, remedy
 from bookie_operator.world.model import PodFault, PodView, World
@@ -194,7 +186,7 @@ def _end_rollout(world: World, operation: Operation, why: str) -> Decision:
 
 def _lost_again(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
     """Its new disks are gone too: another replacement starts from the beginning."""
-    if operation.step != "Start" or operation.bookie not in repair_gates.lost_bookies(world, desired):
+    if operation.step != "Start" or operation.bookie not in repair.lost_bookies(world, desired):
         return None
     message = f"{operation.bookie} lost its disks again: {waiting.message}"
     return Finish(operation, "Failed", message, event=Event("ReplacementFailed", message, EventType.WARNING))

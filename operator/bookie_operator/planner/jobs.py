@@ -25,11 +25,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bookie_operator.crds.job_spec import ConcurrencyPolicy
-from bookie_operator.crds.job_status import HISTORY, ActiveRun, Run, RunOutcome
+from bookie_operator.crds.job_spec import HISTORY, ActiveRun, ConcurrencyPolicy, Run, RunOutcome
 from bookie_operator.planner.decision import Event, EventType
 from bookie_operator.planner.operations import written
-from bookie_operator.world.job_model import JobWorld, ObjectView, RunState, RunView
+from bookie_operator.world.model import JobWorld, ObjectView, RunState, RunView
 
 FINDINGS_EXIT: Final = 2
 _MOST_KEYS: Final = 64

@@ -13,35 +13,50 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
-from bookie_operator.crds.cluster_status import Operation
+from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import giving_way, holding, operations, view
 from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, RestoreTemplate, ScaleStatefulSet
-from bookie_operator.planner.decision import Act, Decision, Plan, Rest, Wait
+from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
-    adopt,
+    Flow,
     create,
+    decommission,
     delete,
     disruption,
     expand,
     garbage,
     move,
+    repair,
     replicas,
+    rollout,
+    scale_up,
     settings,
     support,
     tasks,
     volume_attributes,
 )
 from bookie_operator.planner.giving_way import Rule
-from bookie_operator.planner.needs import FLOWS
 from bookie_operator.world.model import World
+
+T = TypeVar("T")
+FLOWS: Final[Mapping[OperationType, Flow]] = {
+    OperationType.SCALE_UP: scale_up,
+    OperationType.DECOMMISSION: decommission,
+    OperationType.ROLLOUT: rollout,
+    OperationType.EXPAND: expand,
+    OperationType.REPLACE: repair,
+    OperationType.AUDIT: tasks,
+    OperationType.DELETE: delete,
+}
+"""Who goes on with an operation, and tells what its passes have to read."""
 
 FIRST: Final[tuple[Rule, ...]] = (
     support.new_names_taken,
-    adopt.begin,
+    create.adopt,
     support.begin,
     support.certificates,
     create.metadata,
@@ -286,3 +301,37 @@ def _gateways(world: World) -> Wait | None:
 def _listed(some: list[str]) -> str:
     more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
     return ", ".join(some[:_SHOWN]) + more
+
+
+def needs(world: World, desired: Desired) -> Needs:
+    """What a pass has to read beside what it always reads: proofs, drains and safety answers are dear.
+
+    `world`: as always read, with no proofs, drains or safety in it. Called twice in a pass: the snapshot is read
+    without any, then what this answers for it is added.
+    """
+    if world.cluster.deleting or world.cluster.paused:
+        return Needs()
+    operation = world.cluster.status.operation
+    if operation is not None:
+        return together(FLOWS[operation.type].needs(operation, desired), giving_way.needs(world, desired))
+    return together(
+        scale_up.needs_to_begin(world, desired),
+        repair.needs_to_begin(world, desired),
+        decommission.needs_to_begin(world, desired),
+        disruption.needs(world, desired),
+        garbage.needs(world, desired),
+    )
+
+
+def together(*some: Needs) -> Needs:
+    return Needs(
+        proofs=_all(one.proofs for one in some),
+        drains=_all(one.drains for one in some),
+        outlooks=_all(one.outlooks for one in some),
+        safety=frozenset().union(*(one.safety for one in some)),
+        accepted_losses=tuple(sorted(_all(frozenset(one.accepted_losses) for one in some))),
+    )
+
+
+def _all(sets: Iterable[frozenset[T]]) -> frozenset[T]:
+    return frozenset().union(*sets)

@@ -29,7 +29,7 @@ from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Needs, Plan
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.needs import needs
+from bookie_operator.planner.plan import needs
 from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.plugin.clusters import pods_of, status_of
 from bookie_operator.plugin.connection import Api

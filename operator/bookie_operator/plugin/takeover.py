@@ -33,9 +33,9 @@ from bookie_operator.api.kinds import (
     key_of,
     resource_of,
 )
-from bookie_operator.builders import in_place, naming, ownership
+from bookie_operator.builders import in_place, naming
 from bookie_operator.builders.claims import volume_sizes
-from bookie_operator.builders.common import labels
+from bookie_operator.builders.common import is_own, labels, owner_of
 from bookie_operator.crds import names
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.observe.times import condition, seconds
@@ -108,7 +108,7 @@ class Sight:
     def foreign(self) -> KubernetesObject | None:
         """The StatefulSet, if it is somebody else's."""
         found = self.stateful_set
-        return found if found is not None and not ownership.is_own(found, self.seen.cluster) else None
+        return found if found is not None and not is_own(found, self.seen.cluster) else None
 
     def claims_of(self, pod: str) -> Iterator[tuple[str, str]]:
         """Kind and name of each."""
@@ -145,8 +145,8 @@ def refusals(sight: Sight, told: Mapping[str, Mapping[str, str]], ours: Mapping[
         return [f"there is no StatefulSet {sight.set_name} in this namespace: is the BookieCluster named after it?"]
     found = [f"spec is wrong: {each}" for each in sight.seen.world.spec_errors]
     for key, each in {**sight.named, key_of(owner): owner}.items():
-        if not ownership.is_own(each, sight.seen.cluster) and _controlled(each):
-            found.append(f"{key}: {ownership.owner_of(each)}, which would make it again: stop that operator first")
+        if not is_own(each, sight.seen.cluster) and _controlled(each):
+            found.append(f"{key}: {owner_of(each)}, which would make it again: stop that operator first")
     others = sight.seen.world.taken.keys() - {*sight.named, key_of(owner)}
     found += [f"{key} is somebody else's, and is not handed over: give it another name" for key in sorted(others)]
     if owner["spec"].get("serviceName") != sight.set_name:
@@ -321,7 +321,7 @@ def _names_held(sight: Sight, *, theirs: bool) -> Step | None:
     """Before labels of pods change: a Service that selects nothing keeps the addresses that it has, so the bookies are
     found by their names all the time. Whoever owns it next selects again."""
     service = sight.named.get(f"Service/{sight.set_name}")
-    if service is None or ownership.is_own(service, sight.seen.cluster) is theirs or not _selector(service):
+    if service is None or is_own(service, sight.seen.cluster) is theirs or not _selector(service):
         return None
     return Step(
         f"Service {sight.set_name} keeps the names that it has",
@@ -342,7 +342,7 @@ def _pod_labels(sight: Sight) -> Step | None:
 def _handed_over(sight: Sight) -> Step | None:
     cluster = sight.seen.cluster
     for key, each in sight.named.items():
-        if ownership.is_own(each, cluster):
+        if is_own(each, cluster):
             continue
         if each["kind"] in _MADE_ANEW:
             return Step(f"{key} makes way for the operator's own", lambda api, each=each: _delete_as_seen(api, each))  # type: ignore[misc]
@@ -403,7 +403,7 @@ def _objects_back(sight: Sight) -> Step | None:
             continue
         if live is None:
             return Step(f"{key} is made again", lambda api, old=old: api.kubernetes.create(old))  # type: ignore[misc]
-        if not ownership.is_own(live, sight.seen.cluster) and _selector(live) == _selector(old):
+        if not is_own(live, sight.seen.cluster) and _selector(live) == _selector(old):
             continue
         if old["kind"] in _MADE_ANEW:
             return Step(f"{key} makes way for the old one", lambda api, live=live: _delete_as_seen(api, live))  # type: ignore[misc]
@@ -491,7 +491,7 @@ def _strategy_back(sight: Sight) -> Step | None:
 def new_record(sight: Sight) -> KubernetesObject:
     """Of what is somebody else's now; what the operator made in an earlier run is not. The phase is `TakingOver`."""
     cluster = sight.seen.cluster
-    kept = {key: original(each) for key, each in sight.named.items() if not ownership.is_own(each, cluster)}
+    kept = {key: original(each) for key, each in sight.named.items() if not is_own(each, cluster)}
     assert sight.foreign is not None
     kept[key_of(sight.foreign)] = original(sight.foreign)
     metadata = {"name": record_name(cluster.name), "namespace": cluster.namespace}
@@ -511,7 +511,7 @@ def kept_anew(sight: Sight) -> dict[str, str] | None:
     live = {
         key: original(each)
         for key, each in candidates.items()
-        if not ownership.is_own(each, cluster)
+        if not is_own(each, cluster)
         and "deletionTimestamp" not in each["metadata"]  # with what Kubernetes wrote to it since; it was kept before
         and (owner is not None or each["kind"] in _MADE_ANEW)
         and (_selector(each) or not _selector(sight.kept.get(key, {})))  # `_names_held`, and a StatefulSet made again

@@ -21,8 +21,7 @@ from bookie_operator.api.errors import Absent, Conflict, Forbidden, Invalid, Kub
 from bookie_operator.api.kinds import BOOKIE_JOB, KubernetesObject, resource_of_kind
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.jobs.build import JobObjects, build_job
-from bookie_operator.crds.job_spec import BookieJobSpec
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.job_validation import parse_job_spec, parse_job_status, validate_job
 from bookie_operator.observe.jobs import job_resource, observe_job
 from bookie_operator.planner.decision import Event, EventType
@@ -30,7 +29,7 @@ from bookie_operator.planner.jobs import Blocker, JobPlan, plan_job
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status.job_reporting import status_after, unreadable, write_job_status
-from bookie_operator.world.job_model import JobWorld
+from bookie_operator.world.model import JobWorld
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S: Final = 0.5

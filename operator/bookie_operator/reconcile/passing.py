@@ -42,8 +42,8 @@ from bookie_operator.observe.observing import Observed, Sources, observe, with_c
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner import holding
 from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Wait
-from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import read_time
+from bookie_operator.planner.plan import needs
 from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
 from bookie_operator.reconcile.context import OperatorContext

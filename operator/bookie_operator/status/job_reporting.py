@@ -18,7 +18,7 @@ from typing import Any
 
 from bookie_operator.api.kinds import BOOKIE_JOB
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.crds.job_status import (
+from bookie_operator.crds.job_spec import (
     ACTIVE,
     HISTORY,
     ActiveRun,
@@ -30,7 +30,7 @@ from bookie_operator.crds.job_status import (
 from bookie_operator.planner.jobs import JobPlan, is_over
 from bookie_operator.planner.operations import written
 from bookie_operator.status.conditions import FALSE, TRUE, UNKNOWN, Finding, dated
-from bookie_operator.world.job_model import JobWorld
+from bookie_operator.world.model import JobWorld
 
 _ENDS = {
     RunOutcome.SUCCEEDED: JobPhase.SUCCEEDED,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookie_operator.planner.flows.repair_gates import loss_hash
+from bookie_operator.planner.flows.repair import loss_hash
 from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase, Outlook, Proof, SafetyFacts
 
 AUDIT_SECONDS: Final = 3.0

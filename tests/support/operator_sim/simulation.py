@@ -15,9 +15,8 @@ from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows.decommission_steps import MODE
-from bookie_operator.planner.flows.repair_gates import loss_hash
-from bookie_operator.planner.needs import needs
-from bookie_operator.planner.plan import plan
+from bookie_operator.planner.flows.repair import loss_hash
+from bookie_operator.planner.plan import needs, plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out

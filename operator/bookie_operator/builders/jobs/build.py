@@ -31,8 +31,7 @@ from bookie_operator.builders.jobs.common import (
 from bookie_operator.builders.jobs.pod import CONTAINER, driver_template, executor_template
 from bookie_operator.crds import names
 from bookie_operator.planner.jobs import FINDINGS_EXIT, DesiredJob
-from bookie_operator.world.job_model import JobResource
-from bookie_operator.world.model import ClusterView
+from bookie_operator.world.model import ClusterView, JobResource
 
 _SPARK_TAG: Final = "-spark"
 _FREE: Final = {

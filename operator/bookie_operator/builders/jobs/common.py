@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bookie_operator.builders.common import APP, Manifest, stamped
 from bookie_operator.crds import names
-from bookie_operator.world.job_model import JobResource
+from bookie_operator.world.model import JobResource
 
 KIND: Final = "BookieJob"
 MANAGER: Final = "podkeeper-jobs"

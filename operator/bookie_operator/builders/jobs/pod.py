@@ -45,8 +45,7 @@ from bookie_operator.builders.jobs.common import (
 )
 from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
 from bookie_operator.crds.job_spec import JobKind
-from bookie_operator.world.job_model import JobResource
-from bookie_operator.world.model import ClusterView
+from bookie_operator.world.model import ClusterView, JobResource
 
 CONTAINER: Final = "job"
 COMMAND: Final = ("bookie", "job")

@@ -21,8 +21,7 @@ from bookie_operator.builders.config import properties
 from bookie_operator.builders.jobs.common import BLOCK_PORT, DRIVER_PORT, object_name
 from bookie_operator.builders.settings import MIB, memory_budget_mb
 from bookie_operator.crds.quantity import bytes_of
-from bookie_operator.world.job_model import JobResource
-from bookie_operator.world.model import ClusterView
+from bookie_operator.world.model import ClusterView, JobResource
 
 DIRECTORY: Final = "/etc/podkeeper/spark"
 DEFAULTS_FILE: Final = "spark-defaults.conf"

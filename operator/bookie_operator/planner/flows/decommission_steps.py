@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.crds.cluster_spec import DecommissionMode, WhenDeleted
-from bookie_operator.planner import auditing, draining, gates, operations, proving, view
+from bookie_operator.planner import draining, gates, operations, proving, view
 from bookie_operator.planner.actions import (
     DeleteClaim,
     DeleteCookie,
@@ -42,7 +42,7 @@ def stops_first(mode: str) -> bool:
 def back(run: Run, why: str) -> Decision:
     """Drain it once more: it may have got data."""
     scaling = operations.planned_replicas(run.saved(SET), 0)
-    return run.forget(*auditing.KEYS, *draining.KEYS, *scaling).go("ReadOnly", why)
+    return run.forget(*proving.AUDIT_KEYS, *draining.KEYS, *scaling).go("ReadOnly", why)
 
 
 def stays(run: Run, why: str) -> Record:
@@ -59,14 +59,14 @@ def until_settled(run: Run) -> Decision:
 
 
 def audit(run: Run) -> Decision:
-    first = auditing.audit(run, frozenset({run.bookie}), run.patience)
+    first = proving.audit(run, frozenset({run.bookie}), run.patience)
     if first is not None:
         return first
     obstacle = gates.replicated(run.world)
     if obstacle is not None:
         return run.blocked(obstacle, run.patience)
     following = "Stop" if stops_first(run.saved(MODE)) else "ReadOnly"
-    return run.forget(*auditing.KEYS).go(following, "no ledger is under-replicated")
+    return run.forget(*proving.AUDIT_KEYS).go(following, "no ledger is under-replicated")
 
 
 def withdraw(run: Run) -> Decision:
@@ -129,12 +129,14 @@ def drain(run: Run) -> Decision:
 
 
 def prove(run: Run) -> Decision:
-    return _proven(run) or run.forget(*auditing.KEYS).go("ProveAgain", f"nothing names {run.bookie}, by a first proof")
+    return _proven(run) or run.forget(*proving.AUDIT_KEYS).go(
+        "ProveAgain", f"nothing names {run.bookie}, by a first proof"
+    )
 
 
 def prove_again(run: Run) -> Decision:
     planned = operations.planned_replicas(run.saved(SET), int(run.saved(ORDINAL)))
-    return _proven(run) or run.forget(*auditing.KEYS).go(
+    return _proven(run) or run.forget(*proving.AUDIT_KEYS).go(
         "Scale", f"nothing names {run.bookie}, by a second proof after another audit", saved=planned
     )
 
@@ -143,7 +145,7 @@ def _proven(run: Run) -> Decision | None:
     """None: an audit after the drain, and a listing of this pass, found nothing."""
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
-    audited = auditing.audit(run, frozenset({run.bookie}), run.patience)
+    audited = proving.audit(run, frozenset({run.bookie}), run.patience)
     if audited is not None:
         return audited
     proof = proving.told(run, run.patience)
@@ -245,17 +247,19 @@ def prove_gone(run: Run) -> Decision:
         return proof
     if (named := disproof(proof)) is not None:
         if stops_first(run.saved(MODE)):
-            return run.forget(*draining.KEYS, *auditing.KEYS).go("Drain", f"{run.bookie} is drained again: {named}")
+            return run.forget(*draining.KEYS, *proving.AUDIT_KEYS).go(
+                "Drain", f"{run.bookie} is drained again: {named}"
+            )
         return run.go("Return", f"{run.bookie} comes back: {named}")
     why = unproven(run, proof)
     if why is None:
-        return run.forget(*auditing.KEYS).go("Cookie", f"nothing names {run.bookie}, and it is stopped")
+        return run.forget(*proving.AUDIT_KEYS).go("Cookie", f"nothing names {run.bookie}, and it is stopped")
     if gates.audited_after(run.world, run.saved_time(draining.SINCE)):
         return run.wait_at_most(run.patience, "WaitingForProof", why)
     # What never served is not missed, and other bookies may wait for the room that it took, or for more.
     crowded = gates.without_room(run.world, run.desired, run.bookie)
     others = view.away(run.world, run.desired) if run.saved(WITHDRAWN) else crowded
-    audited = auditing.audit(run, frozenset({run.bookie, *others}), run.patience)
+    audited = proving.audit(run, frozenset({run.bookie, *others}), run.patience)
     return audited or run.wait_at_most(run.patience, "WaitingForProof", why)
 
 

@@ -1,6 +1,9 @@
 """Starts a bookie anew that lost a disk or its node, once its ledgers have their copies elsewhere.
 
 The loss of a journal or a ledger volume is the loss of the bookie: what was not flushed may have been in the journal.
+Lost is a bookie that is registered nowhere and cannot come back by itself: a volume of it is gone, or it refuses its
+directories (`why_lost`). One whose node does not answer is not: it may still run there, and two bookies must never
+share an id.
 
  1. Gates, before anything is recorded: the bookie is lost and registered nowhere, an auditor is there, each ledger has
     another bookie to go to, and none has its only copy there: those that have are told, until the annotation
@@ -27,20 +30,23 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Final
 
+from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner import auditing, draining, gates, operations, proving, view
+from bookie_operator.planner import draining, gates, operations, proving, view
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, SetReadOnly, UndoDrain
 from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import repair_gates
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
-from bookie_operator.world.facts import DrainFacts, Proof
-from bookie_operator.world.model import PodFault, World
+from bookie_operator.world.facts import DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.model import PodFault, PodView, World
 
 _ASKED_ABOUT: Final = 4
 _ASKED_FOR_S: Final = 60.0
@@ -51,7 +57,7 @@ CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
 def begin(world: World, desired: Desired) -> Decision | None:
     """By itself, or a word on what people have to do."""
     waiting = _claim_deleted(world, desired) or _stuck(world)
-    for name in repair_gates.lost_bookies(world, desired):
+    for name in lost_bookies(world, desired):
         found = _by_itself(world, desired, name)
         if not isinstance(found, Wait):
             return found
@@ -73,7 +79,7 @@ def _stuck(world: World) -> Wait | None:
 
 
 def _by_itself(world: World, desired: Desired, name: str) -> Decision:
-    why, pod = repair_gates.why_lost(world, desired, name), view.pod(world, name)
+    why, pod = why_lost(world, desired, name), view.pod(world, name)
     patience_s = world.cluster.spec.repair.auto_replace_after_seconds
     if _asked_for(world, name):
         return Wait("BookieLost", f"{name} is lost: {why}; a task replaces it", seconds=10.0)
@@ -85,9 +91,9 @@ def _by_itself(world: World, desired: Desired, name: str) -> Decision:
             seconds=15.0,
             stalled=True,
         )
-    if pod is None or world.now - repair_gates.lost_since(pod) < patience_s:
+    if pod is None or world.now - lost_since(pod) < patience_s:
         return Wait("BookieLost", f"{name} is lost: {why}; it is replaced after {patience_s} s", seconds=10.0)
-    doubt = gates.first(repair_gates.nodes_known(world, name), repair_gates.template_works(world, desired, pod))
+    doubt = gates.first(nodes_known(world, name), template_works(world, desired, pod))
     return refused(doubt) if doubt is not None else _begin(world, desired, name, f"it is lost: {why}", {})
 
 
@@ -101,7 +107,7 @@ def replace(world: World, desired: Desired, bookie: str, task: str) -> Decision:
 
 
 def _begin(world: World, desired: Desired, name: str, why: str, saved: dict[str, str]) -> Decision:
-    obstacle = repair_gates.obstacle(world, desired, name)
+    obstacle = why_not_anew(world, desired, name)
     if obstacle is not None:
         return refused(obstacle)
     pod = view.pod(world, name)
@@ -115,11 +121,11 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
     """What would be lost with bookies that might be replaced now."""
     asked = {name for task in world.tasks if task.type is TaskType.REPLACE for name in task.bookies}
     known = frozenset(view.expected_pods(world))
-    candidates = {name for name in asked & known if repair_gates.stopped(world, desired, name) is None}
+    candidates = {name for name in asked & known if stopped(world, desired, name) is None}
     patience_s = world.cluster.spec.repair.auto_replace_after_seconds
-    for name in repair_gates.lost_bookies(world, desired):
+    for name in lost_bookies(world, desired):
         pod = view.pod(world, name)
-        if patience_s and pod is not None and world.now - repair_gates.lost_since(pod) >= patience_s:
+        if patience_s and pod is not None and world.now - lost_since(pod) >= patience_s:
             candidates.add(name)
     ids = frozenset(desired.bookie_id(name) for name in _some(sorted(candidates), world.now))
     return Needs(outlooks=ids, safety=frozenset(frozenset({one}) for one in ids))
@@ -178,7 +184,7 @@ _COOKIE_GONE: Final = "cookieGone"
 
 
 def check(run: Run) -> Decision:
-    obstacle = repair_gates.obstacle(run.world, run.desired, run.bookie)
+    obstacle = why_not_anew(run.world, run.desired, run.bookie)
     if obstacle is not None:
         return run.blocked(obstacle, run.patience)
     safety = run.world.safety.get(frozenset({run.bookie_id}))
@@ -195,18 +201,18 @@ def drain(run: Run) -> Decision:
 def prove(run: Run) -> Decision:
     # Those that no node or quota lets in may wait for the room of a surplus bookie, which leaves when this one is back.
     crowded = gates.without_room(run.world, run.desired, run.bookie)
-    away = frozenset({run.bookie, *repair_gates.lost_bookies(run.world, run.desired), *crowded})
-    audited = auditing.audit(run, away, run.patience, writable=False)
+    away = frozenset({run.bookie, *lost_bookies(run.world, run.desired), *crowded})
+    audited = proving.audit(run, away, run.patience, writable=False)
     if audited is not None:
         return audited
     proof = proving.told(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
-        return run.forget(*auditing.KEYS, *draining.KEYS).go("Drain", f"{run.bookie} is drained again: {named}")
+        return run.forget(*proving.AUDIT_KEYS, *draining.KEYS).go("Drain", f"{run.bookie} is drained again: {named}")
     if (why := unproven(run, proof)) is not None:
         return run.wait_at_most(run.patience, "WaitingForProof", why)
-    return run.forget(*auditing.KEYS).go("Claims", f"no ledger needs what {run.bookie} had")
+    return run.forget(*proving.AUDIT_KEYS).go("Claims", f"no ledger needs what {run.bookie} had")
 
 
 def claims(run: Run) -> Decision:
@@ -331,3 +337,169 @@ _STEPS: Final = {
     "Start": start,
     "Undo": undo,
 }
+
+
+def why_lost(world: World, desired: Desired, name: str) -> str:
+    """Empty: it is not lost, or nobody can tell."""
+    pod = view.pod(world, name)
+    if pod is None or pod.ready or pod.deleting or world.facts is None:
+        return ""
+    if gates.is_registered(world, desired, name):
+        return ""
+    gone = next((claim.name for claim in view.claims_of(world, name) if claim.lost), "")
+    if gone:
+        return f"the volume of claim {gone} is gone"
+    if pod.fault is PodFault.COOKIE:
+        return f"its directories are not those of its cookie ({pod.fault_message})"
+    if pod.fault is PodFault.VOLUME:
+        return f"a volume of it is missing, or cannot be reached ({pod.fault_message})"
+    return ""
+
+
+def lost_bookies(world: World, desired: Desired) -> list[str]:
+    return [name for name in view.expected_pods(world) if why_lost(world, desired, name)]
+
+
+def lost_since(pod: PodView) -> float:
+    """Seconds since 1970: since when it is not ready, at least."""
+    return pod.created_at if pod.unready_since is None else max(pod.created_at, pod.unready_since)
+
+
+def why_not_anew(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
+    """Why it may not start anew with empty disks."""
+    bookie_id = desired.bookie_id(name)
+    return gates.first(
+        stopped(world, desired, name),
+        gates.renamed(world, desired, name),
+        gates.copies_can_be_made(world),
+        gates.elsewhere(world, bookie_id),
+        copies_elsewhere(world, bookie_id),
+    )
+
+
+def stopped(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
+    """It runs nowhere, as far as anybody can tell; also one that nobody would call lost."""
+    missing = gates.told(world)
+    if missing is not None:
+        return missing
+    pod = view.pod(world, name)
+    if gates.is_registered(world, desired, name) or (pod is not None and pod.ready):
+        return gates.Obstacle(
+            "BookieServes",
+            f"{name} is registered, and one that serves is not replaced: lower spec.replicas to take it out",
+            needs_person=True,
+        )
+    if stuck := stuck_on_node(world, pod):
+        return gates.Obstacle("NodeLost", f"{name} is not gone yet{stuck}", needs_person=True)
+    return _silent_node(world, pod)
+
+
+def _silent_node(world: World, pod: PodView | None) -> gates.Obstacle | None:
+    """A volume that cannot be reached may be on a node that only does not answer."""
+    if pod is None or pod.fault is not PodFault.VOLUME or world.nodes is None:
+        return None
+    silent = sorted(node.name for node in world.nodes.values() if not node.ready and not node.out_of_service)
+    if not silent:
+        return None
+    return gates.Obstacle(
+        "NodeLost",
+        f"{', '.join(silent)} do not answer, and the volumes of {pod.name} may be there: wait, or delete the Node, or"
+        f" give it the taint node.kubernetes.io/out-of-service if it is off for good",
+        needs_person=True,
+    )
+
+
+def nodes_known(world: World, name: str) -> gates.Obstacle | None:
+    """Nobody replaces a bookie by himself for a volume that may be on a node which he may not look at."""
+    pod = view.pod(world, name)
+    if pod is None or pod.fault is not PodFault.VOLUME or world.nodes is not None:
+        return None
+    if any(claim.lost for claim in view.claims_of(world, name)):
+        return None
+    return gates.Obstacle(
+        "BookieLost",
+        f"{name} cannot reach a volume ({pod.fault_message}), and the operator may not read nodes to tell whether its"
+        f" node is gone: replace it with a BookieTask of type Replace that names {name}",
+        needs_person=True,
+    )
+
+
+def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstacle | None:
+    """Nobody replaces a bookie by himself whose volumes may be there, where it may be the template that does not fit
+    them: no bookie works with it, or this one was started anew already and did not come up."""
+    if any(claim.lost for claim in view.claims_of(world, pod.name)):
+        return None
+    alike = rollout_state.alike(world, desired, pod.stateful_set, pod.template_hash)
+    if not any(rollout_state.works(world, desired, one) for one in alike):
+        why = "and no bookie works with the template that it has"
+    elif _in_vain(world, desired, pod.name):
+        why = "also with empty disks"
+    else:
+        return None
+    return gates.Obstacle(
+        "BookieLost",
+        f"{pod.name} does not get to what it stored ({pod.fault_message}), {why}: change spec, or put it back; or, if"
+        f" its volumes are gone, replace it with a BookieTask of type Replace that names {pod.name}",
+        needs_person=True,
+    )
+
+
+def _in_vain(world: World, desired: Desired, name: str) -> bool:
+    """What was done last about it was to start it anew, and it did not come up since."""
+    last = next((one for one in world.cluster.status.history if one.bookie == name), None)
+    failed = last is not None and last.type is OperationType.REPLACE and last.outcome == "Failed"
+    return failed and gates.never_served(world, desired, name)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def loss_hash(ledgers: Iterable[int]) -> str:
+    """What a person accepts the loss of: SHA-256, in hex, of the sorted ids with commas."""
+    return hashlib.sha256(",".join(map(str, sorted(ledgers))).encode()).hexdigest()
+
+
+def copies_elsewhere(world: World, bookie_id: str) -> gates.Obstacle | None:
+    """Every ledger has a copy beside this bookie's, or people gave up what has none."""
+    safety = world.safety.get(frozenset({bookie_id}))
+    if safety is None:
+        return gates.Obstacle(
+            "SafetyUnknown", f"nobody could tell yet which ledgers have their last copy on {bookie_id}"
+        )
+    if safety.unknown:
+        return gates.Obstacle(
+            "SafetyUnknown",
+            f"of {safety.unknown} ledgers nobody can tell whether they have a copy beside {bookie_id}{_shown(safety)}",
+        )
+    if not safety.without_copy or given_up(world, safety):
+        return None
+    return gates.Obstacle(
+        "LedgersUnrecoverable",
+        f"{safety.without_copy} ledgers have entries whose only copy is on {bookie_id}{_shown(safety)}: bring it or"
+        f" its volumes back; {_how_to_give_up(safety)}",
+        needs_person=True,
+    )
+
+
+def _how_to_give_up(safety: SafetyFacts) -> str:
+    if not safety.unrecoverable_hash:
+        return "they are too many to be given up by name: delete those of them that nobody needs"
+    return (
+        f"to give these entries up annotate the BookieCluster with {names.ACCEPT_LEDGER_LOSS}="
+        f"{safety.unrecoverable_hash}, or create a BookieTask of type AcceptLoss with the ids of these ledgers"
+    )
+
+
+def _shown(safety: SafetyFacts) -> str:
+    return f" ({'; '.join(safety.examples)})" if safety.examples else ""
+
+
+def given_up(world: World, safety: SafetyFacts) -> bool:
+    """Somebody accepted the loss of just these ledgers, or of more."""
+    tasks = view.accepted_losses(world)
+    if safety.unrecoverable and set(safety.unrecoverable) <= set(tasks):
+        return True
+    if not safety.unrecoverable_hash:
+        return False
+    annotated = world.cluster.annotations.get(names.ACCEPT_LEDGER_LOSS, "")
+    return annotated == safety.unrecoverable_hash or (bool(tasks) and loss_hash(tasks) == safety.unrecoverable_hash)

@@ -37,7 +37,7 @@ from typing import Final
 
 from bookie_operator.crds.cluster_spec import UpdateStrategy
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import auditing, gates, operations, view
+from bookie_operator.planner import gates, operations, proving, view
 from bookie_operator.planner.actions import ApplyObjects, ApplyTemplate, DeletePod, EvictPod, SetRecoveryDelay
 from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
@@ -216,7 +216,7 @@ def choose(run: Run) -> Decision:
     if broken:
         return _chosen(run, broken)
     if not run.saved(AUDITED) and state.checks_copies(run.world, run.operation.id):
-        return run.forget(*auditing.KEYS).go("Audit", "no bookie is stopped before an audit found every copy")
+        return run.forget(*proving.AUDIT_KEYS).go("Audit", "no bookie is stopped before an audit found every copy")
     return _chosen(run, _batch(run, left))
 
 
@@ -239,17 +239,17 @@ def _chosen(run: Run, pods: list[PodView]) -> Decision:
 
 def audit(run: Run) -> Decision:
     if any(state.replaceable(run.world, run.desired, pod) for pod in state.outdated(run.world, run.desired)):
-        return run.forget(*auditing.KEYS).go("Choose", "a bookie that is down goes first")
+        return run.forget(*proving.AUDIT_KEYS).go("Choose", "a bookie that is down goes first")
     if not state.checks_copies(run.world, run.operation.id):
         return run.go("Choose", "copies are not looked at", saved={AUDITED: TRUE})
     writable = not state.skips(run.world, run.operation.id)
-    waiting = auditing.audit(run, frozenset(), run.progress_deadline, writable=writable)
+    waiting = proving.audit(run, frozenset(), run.progress_deadline, writable=writable)
     if waiting is not None:
         return waiting
     obstacle = gates.replicated(run.world)
     if obstacle is not None:
         return run.blocked(state.how_to_skip(obstacle, run.operation.id), run.progress_deadline)
-    return run.forget(*auditing.KEYS).go("Choose", "every ledger has its copies", saved={AUDITED: TRUE})
+    return run.forget(*proving.AUDIT_KEYS).go("Choose", "every ledger has its copies", saved={AUDITED: TRUE})
 
 
 def stop(run: Run) -> Decision:
@@ -325,7 +325,7 @@ def await_(run: Run) -> Decision:
             return waiting
     count = str(state.restarted(run) + len(chosen))
     message = f"ready, with the new template: {', '.join(chosen)}"
-    return run.forget(STOPPING, READ_ONLY, AUDITED, *auditing.KEYS).go("Choose", message, saved={RESTARTED: count})
+    return run.forget(STOPPING, READ_ONLY, AUDITED, *proving.AUDIT_KEYS).go("Choose", message, saved={RESTARTED: count})
 
 
 def _not_back(run: Run, name: str, uid: str) -> Decision | None:

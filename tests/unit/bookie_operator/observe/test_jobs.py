@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.api.kinds import JOB, POD_EVENT
 from bookie_operator.crds.validation import parse_spec
 from bookie_operator.observe.jobs import object_view, run_view
-from bookie_operator.world.job_model import RunState
+from bookie_operator.world.model import RunState
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC, fake_cluster
 from tests.support.fake_kubernetes.jobs import FakeJobs
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_operator.crds.job_status import HISTORY, ActiveRun, BookieJobStatus, Run, RunOutcome
+from bookie_operator.crds.job_spec import HISTORY, ActiveRun, BookieJobStatus, Run, RunOutcome
 from bookie_operator.planner.operations import written
-from bookie_operator.world.job_model import JobWorld, RunState
+from bookie_operator.world.model import JobWorld, RunState
 from tests.support.job_worlds import NOW, after, applied, planned, run, world
 from tests.support.operator_clusters import cluster
 from tests.support.operator_jobs import ONCE, SCHEDULED, job

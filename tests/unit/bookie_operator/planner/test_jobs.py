@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.crds.job_status import ActiveRun, BookieJobStatus, JobPhase, Run, RunOutcome
+from bookie_operator.crds.job_spec import ActiveRun, BookieJobStatus, JobPhase, Run, RunOutcome
 from bookie_operator.planner.jobs import Removal, Suspension
 from bookie_operator.planner.operations import written
-from bookie_operator.world.job_model import JobWorld, ObjectView, RunState
+from bookie_operator.world.model import JobWorld, ObjectView, RunState
 from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, planned, run, told, world
 from tests.support.operator_clusters import MINIMAL, cluster
 from tests.support.operator_jobs import ONCE, SCHEDULED, job

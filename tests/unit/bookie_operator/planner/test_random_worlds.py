@@ -15,8 +15,7 @@ from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Act, Wait
-from bookie_operator.planner.needs import needs
-from bookie_operator.planner.plan import plan
+from bookie_operator.planner.plan import needs, plan
 from bookie_operator.world.model import World
 from tests.support.operator_sim import NAME, Simulation, desired_of, resting
 from tests.support.operator_sim.perturbations import PERTURBATIONS

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Rest, Wait
-from bookie_operator.planner.flows import repair_gates
+from bookie_operator.planner.flows import repair
 from tests.support.operator_sim import NeverAtRest, Simulation, resting
 from tests.support.operator_sim.bookkeeper import Refused
 from tests.support.operator_sim.mishaps import UNHEALED, Mishap, delete_claim, lose_volume, scale_far, upgrade, widen
@@ -100,7 +100,7 @@ def stop_first(sim: Simulation) -> None:
 
 def replaced(sim: Simulation) -> None:
     back(sim)
-    for name in repair_gates.lost_bookies(sim.world(), sim.desired()):
+    for name in repair.lost_bookies(sim.world(), sim.desired()):
         sim.ask(TaskType.REPLACE, name)
 
 

@@ -13,9 +13,16 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.reconcile import certificates
-from bookie_operator.reconcile.admin_certificate import AUTHORITY_DAYS, CERTIFICATE_DAYS, AdminCertificates
-from bookie_operator.reconcile.certificates import Pair, fault_of, make_authority, make_certificate
+from bookie_operator.reconcile import admin_certificate
+from bookie_operator.reconcile.admin_certificate import (
+    AUTHORITY_DAYS,
+    CERTIFICATE_DAYS,
+    AdminCertificates,
+    Pair,
+    fault_of,
+    make_authority,
+    make_certificate,
+)
 from bookie_operator.world.model import ClusterView
 from tests.support.fake_kubernetes.cluster import SPEC
 from tests.support.fake_kubernetes.serving import NOW, kubernetes_alone
@@ -148,7 +155,7 @@ async def test_none_is_made_where_none_is_wanted(kept: Kept) -> None:
 async def test_without_openssl_the_remedy_is_told_and_what_there_is_stays(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
     (error,) = await kept.keep()
     assert error.startswith("spec.tls.adminApi: no certificate can be made: there is no no-such-openssl in the")
     assert "give secretName, or set enabled to false" in error
@@ -156,13 +163,13 @@ async def test_without_openssl_the_remedy_is_told_and_what_there_is_stays(
     monkeypatch.undo()
     authority = make_authority("ours", 30)
     good = make_certificate(authority, "x", [HOST, f"*.{HOST}"], 30)
-    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
     kept.put({"tls.crt": good.certificate, "tls.key": good.key, "ca.crt": authority.certificate})
     assert await kept.keep(secretName="mine") == ()
     monkeypatch.undo()
     await kept.keep()
     made = kept.texts()
-    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
     assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7) == ()
     assert kept.texts() == made
 
@@ -214,9 +221,9 @@ def test_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     authority = make_authority("ours", 30)
     made = make_certificate(authority, "x", [HOST], 10)
     later = f"{time.time() + 20 * DAY_S:.0f}"
-    openssl = certificates._openssl
+    openssl = admin_certificate._openssl
     monkeypatch.setattr(
-        certificates, "_openssl", lambda folder, *rest: openssl(folder, rest[0], "-attime", later, *rest[1:])
+        admin_certificate, "_openssl", lambda folder, *rest: openssl(folder, rest[0], "-attime", later, *rest[1:])
     )
     assert fault_of(made, authority.certificate, HOST) == "it has expired: renew it"
     monkeypatch.undo()

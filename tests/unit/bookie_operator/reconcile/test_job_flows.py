@@ -11,7 +11,7 @@ import pytest
 
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kinds import BOOKIE_JOB, CLUSTER, CONFIG_MAP, CRON_JOB, JOB, NETWORK_POLICY, POD, SERVICE
-from bookie_operator.crds.job_status import BookieJobStatus
+from bookie_operator.crds.job_spec import BookieJobStatus
 from bookie_operator.planner.operations import read_time
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.job_passing import run_job_pass

@@ -45,11 +45,11 @@ BUILD = "tests.unit.bookie_operator.builders.test_build"
 PLUGIN = "tests.unit.bookie_operator.plugin"
 IN_PLACE = f"{PLUGIN}.test_migrate_in_place"
 ELSEWHERE = {
-    "tell the right bootstrap.instanceId": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "or delete the claims that do not belong to it": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "restore the claims of": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "apply the right one": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
-    "tell bootstrap.instanceId": f"{FLOWS}.test_adopt:test_what_is_advised_lets_an_adoption_go_on",
+    "tell the right bootstrap.instanceId": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
+    "or delete the claims that do not belong to it": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
+    "restore the claims of": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
+    "apply the right one": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
+    "tell bootstrap.instanceId": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
     "delete this resource and apply it with bootstrap.mode Adopt": (
         "tests.unit.bookie_operator.reconcile.test_endings:test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked"
     ),

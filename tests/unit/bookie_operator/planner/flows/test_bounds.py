@@ -17,9 +17,8 @@ from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import delete, tasks
-from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import written
-from bookie_operator.planner.plan import plan
+from bookie_operator.planner.plan import needs, plan
 from bookie_operator.status.reporting import body, status_after
 from bookie_operator.world.facts import BookieFacts, ClusterFacts
 from bookie_operator.world.model import ClaimView, PodFault, PodView, StatefulSetView, TaskView, World

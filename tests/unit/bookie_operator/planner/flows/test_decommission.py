@@ -17,7 +17,7 @@ from bookie_operator.planner.actions import (
 )
 from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.flows import decommission
-from bookie_operator.planner.needs import needs
+from bookie_operator.planner.plan import needs
 from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, steps_taken

@@ -14,7 +14,7 @@ from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Evictions
 from bookie_operator.planner.flows import disruption
-from bookie_operator.planner.needs import needs
+from bookie_operator.planner.plan import needs
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_operator.planner.flows import repair_gates
+from bookie_operator.planner.flows import repair
 from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.going import LOST, may_lose, settled
 
@@ -46,7 +46,7 @@ def test_a_pod_that_never_starts_without_its_volume_is_told_and_replaced_where_t
     sim = may_lose()
     sim.kubernetes.lose_volume(LOST, volume)
     sim.run_until_stalled("BookieLost")
-    assert repair_gates.lost_bookies(sim.world(), sim.desired()) == [LOST]
+    assert repair.lost_bookies(sim.world(), sim.desired()) == [LOST]
     sim.change(repair={"autoReplaceAfterSeconds": 10})
     sim.run_until_rest()
     assert len(sim.bookkeeper.writable) == 4

@@ -11,7 +11,7 @@ from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import invariants
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, EvictPod, RetireClaim, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Plan, Wait
-from bookie_operator.planner.needs import FLOWS
+from bookie_operator.planner.plan import FLOWS
 from bookie_operator.world.model import PodFault, World
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import at_step, every_step

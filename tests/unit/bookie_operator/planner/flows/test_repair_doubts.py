@@ -12,7 +12,7 @@ from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, EvictPod, ScaleStatefulSet
 from bookie_operator.planner.decision import Decision, Needs, Record, Wait
 from bookie_operator.planner.flows import repair
-from bookie_operator.planner.flows.repair_gates import loss_hash
+from bookie_operator.planner.flows.repair import loss_hash
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import NodeView, PodFault, World
 from tests.support.operator_sim import Simulation

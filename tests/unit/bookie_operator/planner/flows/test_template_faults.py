@@ -8,7 +8,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.actions import DeleteClaim, DeletePod, ScaleStatefulSet
 from bookie_operator.planner.decision import Wait
-from bookie_operator.planner.flows import repair_gates
+from bookie_operator.planner.flows import repair
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import acted, at_step
@@ -111,7 +111,7 @@ def test_nor_while_all_are_about_to_get_the_newest() -> None:
     assert not desired.held
     pod = world.pods_by_name["c-bookie-b-0"]
     assert pod.template_hash != world.pods_by_name["c-bookie-a-0"].template_hash
-    doubt = repair_gates.template_works(world, desired, pod)
+    doubt = repair.template_works(world, desired, pod)
     assert doubt is not None
     assert "no bookie works with the template" in doubt.message
 
