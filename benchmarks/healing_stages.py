@@ -34,7 +34,7 @@ from benchmarks.samples import Samples
 from bookie_client import Client
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.zookeeper.read_batches import MAX_READS
+from bookie_protocol.metadata_service.zookeeper.client import MAX_READS
 from tests.support.auto_recovery import read_every_replica
 
 _READ_BACK: Final = 2

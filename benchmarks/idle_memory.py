@@ -21,7 +21,7 @@ from typing import Final
 
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.keys import master_key
-from bookie_protocol.wire.v2_layout import Flag, OpCode, header_word
+from bookie_protocol.wire.v2 import Flag, OpCode, header_word
 from tests.support.bookie_process import DB_STORAGE, free_port
 from tests.support.serve_process import ServeProcess
 

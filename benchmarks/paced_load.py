@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, cast
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.v2_layout import OpCode
+from bookie_protocol.wire.v2 import OpCode
 
 KEY: Final = bytes(range(1, 21))
 WINDOW: Final = 2000

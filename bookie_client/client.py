@@ -40,10 +40,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
-from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
+from bookie_client.connection.request import BookieInfo
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions

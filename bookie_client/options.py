@@ -8,7 +8,7 @@ from typing import Final
 
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
-from bookie_protocol.tls_stores import PEM
+from bookie_protocol.tls import PEM
 from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE, LEAST_RECEIVED_FRAME_SIZE

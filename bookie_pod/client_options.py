@@ -21,7 +21,7 @@ from bookie_protocol.auth.entry_points import CLIENT, make_provider
 from bookie_protocol.auth.sasl import AUDITOR_SECTION, JaasAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
-from bookie_protocol.tls_stores import PEM
+from bookie_protocol.tls import PEM
 from bookie_protocol.wire.auth import ClientAuthProvider
 
 

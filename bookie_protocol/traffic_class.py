@@ -3,7 +3,7 @@
 A read of the class `batch` says so; one that says nothing is of the class `online`, and its bytes are those of every
 BookKeeper client. A bookie of Podkeeper serves reads of the class `batch` behind everything else.
 
-    version 2    flag 0x0008 (`v2_layout.Flag.BATCH_CLASS`) in the header word of READENTRY and BATCH_READ_ENTRY; a
+    version 2    flag 0x0008 (`v2.Flag.BATCH_CLASS`) in the header word of READENTRY and BATCH_READ_ENTRY; a
                  bookie that does not know the bit ignores it, as it does all unknown bits
     version 3    a pair in `Request.requestContext` (field 200) of READ_ENTRY: key `podkeeper.trafficClass`, value
                  `batch`; other bookies put it into their log lines

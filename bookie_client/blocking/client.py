@@ -26,8 +26,8 @@ from bookie_client.blocking.handles import (
 )
 from bookie_client.blocking.loop_thread import LoopThread, iterate
 from bookie_client.client import Client
-from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.pool import Connector, tcp_connector
+from bookie_client.connection.request import BookieInfo
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice
 from bookie_client.reading.handle import LedgerReader

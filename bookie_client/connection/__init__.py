@@ -5,8 +5,8 @@ pool.ChannelPool             channels to bookies; its `connector` is the network
                              the event loop's clock is looked at)
 operations.BookieOperations  single requests, awaited: fence, LAC, long poll, batch read, force, space, list of
                              entries; ranges have batch reads without a task (`BatchRequest`)
-incoming                     what a connection receives: bytes, frames, answers, each for the request that waits; the
-                             memory that the network writes into
 health.BookieHealth          preferences: who failed, is slow or quarantined; expected read time; never a refusal
-handshake                    START_TLS and authentication before the first request
+channel.Channel              connects on demand, START_TLS and authentication before the first request
+connection.Connection        what is sent in one turn goes out together; what comes in: bytes, frames, answers, each for
+                             the request that waits; the memory that the network writes into
 """

@@ -24,7 +24,7 @@ from bookie_protocol.entry import ENTRY_HEADER, ENTRY_IDS
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
 from bookie_protocol.wire.framing import LENGTH
-from bookie_protocol.wire.v2_layout import ADD_ENTRY_OFFSET, CURRENT_VERSION, Flag, OpCode, header_word
+from bookie_protocol.wire.v2 import ADD_ENTRY_OFFSET, CURRENT_VERSION, Flag, OpCode, header_word
 
 _pack_header: Final = ENTRY_HEADER.pack
 _REQUEST_ID: Final = struct.Struct(">q")

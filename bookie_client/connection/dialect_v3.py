@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from bookie_client.connection.answers import BookieInfo, LacAnswer
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
-from bookie_client.connection.request import Answer, SplitAdd, error_for
+from bookie_client.connection.request import Answer, BookieInfo, LacAnswer, SplitAdd, error_for
 from bookie_protocol.columns import byte_column
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER

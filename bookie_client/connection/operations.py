@@ -31,14 +31,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from bookie_client.connection.answers import NO_LAC, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer
 from bookie_client.connection.dialect import KeyAndFrame
 from bookie_client.connection.pool import Channel, ChannelPool
-from bookie_client.connection.request import Answer, Request
+from bookie_client.connection.request import NO_LAC, Answer, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer, Request
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadVersion, ConnectionLost, PodkeeperError, ProtocolViolation, fresh
 from bookie_protocol.wire.availability import Availability
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 
 __all__ = ["BookieInfo", "BookieOperations", "EntryAnswer", "LacAnswer", "LongPollAnswer"]
 

@@ -1,7 +1,7 @@
 """Reading a ledger: replica order and fall-over, pipelined ranges, the reader's handle.
 
-order, read_failure             pure: order of replicas and its reasons (health, read-only, region and rack); which of
-                                several errors counts
+sources, read_failure           which replica is asked, in which order (health, read-only, region and rack) and by
+                                which request; which of several errors counts
 plan, range_read                pure: pieces of a range within its window; a range under way, without a plan where one
                                 batch brings it, else by batch (of a striped ledger one for each place in the
                                 ensemble, with a step) or one request per entry
@@ -11,8 +11,7 @@ reader.EntryReader              `batches` (a range, some entries at a time), `ra
                                 `read_into` (all of it, in one list), `read_entry`;
                                 `reading.maintenance.replicas(handle)`: one named replica without fall-over (`read`,
                                 `read_all`, `scan`)
-lac_vote, lac                   pure: coverage and the vote on the LAC, for fencing and for readers; asking bookies
-                                for it
-followed.FollowedLedger         metadata that follow the store, a LAC that only rises; `reading.lac_follower`, `tail`:
+lac                             coverage and the vote on the LAC, for fencing and for readers; asking bookies for it
+followed.FollowedLedger         metadata that follow the store, a LAC that only rises; `LacFollower`, `tail`:
                                 long polls (version 2: polling) and the iteration over them
 """

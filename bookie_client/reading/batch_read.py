@@ -26,7 +26,7 @@ from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import PodkeeperError, fresh
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 
 if TYPE_CHECKING:
     from bookie_client.reading.sources import EntrySources

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple, overload
 
-from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
+from bookie_protocol.wire.v2 import ENTRY_LENGTH
 
 
 class LedgerEntry(NamedTuple):

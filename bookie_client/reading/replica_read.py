@@ -26,7 +26,7 @@ from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.verified import verify_packed, verify_run
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, fresh
 from bookie_protocol.ledger_metadata.model import holds_entry
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 
 CHUNKS_AHEAD: Final = 4
 

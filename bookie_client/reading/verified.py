@@ -22,8 +22,7 @@ from bookie_client.reading.entry import EntryBatch, LedgerEntry
 from bookie_protocol.digest import DigestManager, DigestType
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from bookie_protocol.errors import DigestMismatch, fresh
-from bookie_protocol.wire.packed_entries import PackedEntries
-from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
+from bookie_protocol.wire.v2 import ENTRY_LENGTH, PackedEntries
 
 _CRC32C_OVERHEAD: Final = ENTRY_HEADER_SIZE + 4
 """The header, and the digest behind it."""

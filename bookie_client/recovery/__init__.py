@@ -1,6 +1,6 @@
 """Recovery: fencing, finding the end of a ledger that nobody closed, storing it.
 
-recovery.recover_ledger  marks, finds the end (`end`, which fences and stores again, `forward_read`), closes by
+recovery.recover_ledger  marks, finds the end (fences, `forward_read`, stores again), closes by
                          compare-and-set or adopts another's end
 forward_read.EntryVote   pure: found, not found (Qw - Qa + 1 denials behind a fence), or nobody can tell
 

@@ -1,13 +1,26 @@
 """Recovery: a ledger that nobody closed gets its end, though its writer may be dead, or alive and unaware.
 
-Mark the metadata IN_RECOVERY, so that the writer cannot change the ensemble any more; find the end (`end`);
-store it with one compare-and-set. Any number of clients may do this at once, and any of them may die anywhere: the
-first compare-and-set that makes the ledger CLOSED decides, and all others adopt what it stored.
+Mark the metadata IN_RECOVERY, so that the writer cannot change the ensemble any more; find the end (`find_end`: fence,
+read forward, store again what is found, stop at the first entry that was never acknowledged); store it with one
+compare-and-set. Any number of clients may do this at once, and any of them may die anywhere: the first compare-and-set
+that makes the ledger CLOSED decides, and all others adopt what it stored.
 
 Invariants
-- A ledger is never closed below an entry that its writer saw acknowledged.
 - Nobody is fenced with a password that differs from the one the ledger recorded.
 - An attempt that fails leaves the ledger IN_RECOVERY, and anybody may try again.
+- The end found is at or above every entry that a writer saw acknowledged, and every entry up to it has its ack
+  quorum.
+- Reading ahead never decides anything: entries are taken in order, and what was read behind the end is dropped.
+- Entries read ahead or on their way to the ack quorum are bounded in number and bytes.
+- Once the ledger is fenced the old writer can never again collect Qa acknowledgements in any write set: the vote was
+  covered, by bookies that made their fence durable before they answered. The LAC that comes out was confirmed by the
+  writer, or by a recovery before this one: it is a start, not the end.
+- Entries that are stored again keep id, payload and length. They carry the LAC that fencing found, not how far the
+  recovery is: until the ledger is closed its writer, or another recovery, may still close it at a lower end, and a
+  reader must never hear of a LAC above the end.
+- A failed bookie is replaced for this recovery alone: nothing is written into the metadata before the end is
+  (`segments`). Without a spare bookie the ack quorum has to do.
+- When it returns or raises, nothing is under way any more.
 
 Event loop only.
 
@@ -16,16 +29,26 @@ Source: reference client protocol, section 14.
 
 from __future__ import annotations
 
-from typing import NoReturn
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
-from bookie_client.recovery.end import LedgerEnd, find_end
-from bookie_client.recovery.forward_read import RecoveryParts
-from bookie_client.writing.ensemble_change import with_new_ensemble
+from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
+from bookie_client.reading.reader import EntryReader
+from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.ensemble_change import find_spares, replace_bookies, with_new_ensemble
+from bookie_client.writing.pipeline import AddPipeline
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
+    CouldNotTell,
+    DigestMismatch,
     LedgerDeleted,
     MetadataError,
     MetadataNotFound,
@@ -33,9 +56,249 @@ from bookie_protocol.errors import (
     PodkeeperError,
     RecoveryFailed,
     Unauthorized,
+    fresh,
 )
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import Versioned
+
+FIRST_WINDOW: Final = 4
+"""Entries under way at first; as many more as were found, because most ledgers have very few to recover."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """What is to be stored."""
+
+    last_entry_id: int
+    length: int
+    """Payload bytes of all entries."""
+    segments: Mapping[int, Ensemble]
+    """Ensembles that recovered entries were stored on, by first entry; in addition to the stored ones."""
+    recovered: int
+    """How many entries were stored again."""
+
+
+async def find_end(parts: RecoveryParts) -> LedgerEnd:
+    """Raises `Unauthorized`, and the errors of bookies when nobody can tell the end; a later call may."""
+    fencing = Fencing(parts)
+    try:
+        start = await fencing.run()
+        forward = _Forward(parts, start)
+        try:
+            last = await forward.run()
+        finally:
+            await forward.close()
+        if last is None:
+            return LedgerEnd(start, await _length_at(parts, start, fencing), {}, 0)
+        return LedgerEnd(last.entry_id, last.length, forward.segments(last.entry_id), last.entry_id - start)
+    finally:
+        await fencing.close()
+
+
+async def _length_at(parts: RecoveryParts, entry_id: int, fencing: Fencing) -> int:
+    length = fencing.exact_length(entry_id)
+    if length is not None:
+        return length
+    reader = EntryReader(parts.context, lambda: parts.metadata, parts.digest, recovering=True)
+    try:
+        return (await reader.read_entry(entry_id)).length
+    except PodkeeperError as error:
+        # That entry is confirmed and needs no recovery: not being able to read it must not keep the ledger open.
+        length = fencing.length_heard
+        _log.warning("length is not exact", ledger=parts.ledger_id, entry=entry_id, length=length, error=str(error))
+        return length
+
+
+class _Forward:
+    """Reads ahead and stores again, from the entry behind `start` on."""
+
+    def __init__(self, parts: RecoveryParts, start: int) -> None:
+        options = parts.context.options
+        self._parts = parts
+        self._rewriter = Rewriter(parts, start)
+        self._reads: deque[asyncio.Task[FoundEntry | None]] = deque()
+        self._start = start
+        self._next = start + 1
+        self._largest = 0
+        self._max_entries = options.recovery_window_entries
+        self._max_bytes = options.recovery_window_bytes
+
+    async def run(self) -> FoundEntry | None:
+        """The last entry, once all are stored again; None when there was none behind the start."""
+        last: FoundEntry | None = None
+        while True:
+            self._read_ahead()
+            if not self._reads:
+                await self._rewriter.progress()
+                continue
+            found = await self._reads[0]
+            self._reads.popleft()
+            if found is None:
+                await self._rewriter.drain()
+                return last
+            self._largest = max(self._largest, len(found.payload))
+            self._rewriter.store(found)
+            last = found
+
+    def segments(self, last_entry_id: int) -> dict[int, Ensemble]:
+        """The new ensembles; one that was reached behind the last entry holds nothing."""
+        return {first: ensemble for first, ensemble in self._rewriter.segments.items() if first <= last_entry_id}
+
+    async def close(self) -> None:
+        """End what is under way."""
+        reads, self._reads = self._reads, deque()
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        await self._rewriter.close()
+
+    def _read_ahead(self) -> None:
+        while self._next <= self._rewriter.lac + self._window():
+            self._reads.append(asyncio.get_running_loop().create_task(read_forward(self._parts, self._next)))
+            self._next += 1
+
+    def _window(self) -> int:
+        if not self._largest:
+            return min(FIRST_WINDOW, self._max_entries)
+        found = self._rewriter.lac - self._start
+        return max(1, min(FIRST_WINDOW + found, self._max_entries, self._max_bytes // self._largest))
+
+
+class Fencing:
+    """One round; `close` it when the recovery ends, because bookies that answer late are fenced all the same."""
+
+    def __init__(self, parts: RecoveryParts) -> None:
+        self._parts = parts
+        self._vote = LacVote(parts.quorums)
+        self._ballot = Ballot(
+            {position: self._fence(bookie) for position, bookie in enumerate(parts.metadata.last_ensemble)}
+        )
+
+    async def run(self) -> int:
+        """Fence; returns the highest LAC that is known then.
+
+        Raises `Unauthorized` at once; else, when too few bookies could be fenced, the last error.
+        """
+        async for position, answer in self._ballot:
+            self._count(position, answer)
+            if self._vote.outcome is not VoteOutcome.OPEN:
+                break
+        if self._vote.outcome is not VoteOutcome.COVERED:
+            raise vote_failure(self._parts.metadata, self._vote, "it cannot be fenced")
+        return max(self._vote.lac, least_lac(self._parts.metadata))
+
+    def exact_length(self, lac: int) -> int | None:
+        """Payload bytes of entries 0 to `lac`, if one of the last entries told."""
+        return self._vote.exact_length(lac)
+
+    @property
+    def length_heard(self) -> int:
+        """What the reference would take for the length, when nothing exact can be had."""
+        return self._vote.length_heard
+
+    async def close(self) -> None:
+        """Give up what is not answered."""
+        await self._ballot.close()
+
+    def _count(self, position: int, answer: LastEntry | PodkeeperError) -> None:
+        if isinstance(answer, DigestMismatch):
+            self._vote.damaged(position, answer)
+        elif isinstance(answer, PodkeeperError):
+            self._vote.failed(position, answer)
+        else:
+            self._vote.served(position, answer)
+
+    async def _fence(self, bookie: str) -> LastEntry:
+        parts = self._parts
+        answer = await parts.context.operations.read_entry(
+            bookie, parts.ledger_id, LAST_ENTRY, fence_key=parts.master_key, high_priority=True
+        )
+        return LastEntry.of(parts.digest, parts.ledger_id, answer.entry)
+
+
+class _Rewrites(AddState):
+    """The adds of a recovery: they continue the ledger behind `start`."""
+
+    def __init__(self, parts: RecoveryParts, start: int) -> None:
+        options = parts.context.options
+        super().__init__(
+            parts.ledger_id,
+            parts.quorums,
+            parts.metadata.last_ensemble,
+            lac=start,
+            delay_ensemble_change=options.delay_ensemble_change,
+            max_ensemble_changes=options.max_ensemble_changes,
+        )
+        self._start = start
+
+    def piggy_back(self) -> int:
+        self.piggy_backed = self._start
+        return self._start
+
+
+class Rewriter:
+    """Stores the entries of one recovery again; `close` it. `start`: the LAC that fencing found."""
+
+    def __init__(self, parts: RecoveryParts, start: int) -> None:
+        self._parts = parts
+        self._state = _Rewrites(parts, start)
+        encoder = parts.context.pool.dialect.add_encoder(parts.ledger_id, parts.master_key, recovery=True)
+        self._pipeline = AddPipeline(parts.context, self._state, parts.digest, encoder, self._change)
+        self._ensemble = parts.metadata.last_ensemble
+        self._under_way: deque[asyncio.Future[int]] = deque()
+        self.segments: dict[int, Ensemble] = {}
+        """Ensembles that this recovery went over to, by the first entry that they hold."""
+
+    @property
+    def lac(self) -> int:
+        """The last entry that reached its ack quorum, as all before it did."""
+        return self._state.lac
+
+    def store(self, entry: FoundEntry) -> None:
+        """Send the next entry; the caller bounds how many are under way. Raises what ended the rewriting."""
+        self._raise_failure()
+        state = self._state
+        if entry.entry_id != state.last_pushed + 1:
+            raise AssertionError(f"entry {entry.entry_id} does not follow entry {state.last_pushed}")
+        state.length = entry.length - len(entry.payload)
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pipeline.intake.submit_overdrawn(entry.payload, waiter)
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft()
+        self._under_way.append(waiter)
+
+    async def progress(self) -> None:
+        """Wait until one more entry is confirmed. Raises what ended the rewriting."""
+        if self._under_way:
+            await asyncio.wait([self._under_way.popleft()])
+        self._raise_failure()
+
+    async def drain(self) -> None:
+        """Wait until all are confirmed. Raises what ended the rewriting."""
+        await self._pipeline.idle()
+        self._raise_failure()
+
+    async def close(self) -> None:
+        """Give up what is under way. Calling it behind `drain` ends the background work alone."""
+        self._state.stop()
+        if not self._state.idle:
+            self._pipeline.abandon(CouldNotTell(f"the recovery of ledger {self._parts.ledger_id} ended"))
+        await self._pipeline.close()
+
+    def _raise_failure(self) -> None:
+        failure: PodkeeperError | None = self._state.failure
+        if failure is not None:
+            raise fresh(failure)
+
+    async def _change(self, failed: Mapping[int, str]) -> Ensemble:
+        context, quorums = self._parts.context, self._parts.quorums
+        spares = await find_spares(context, quorums, self._ensemble, failed)
+        ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
+        if ensemble != self._ensemble:
+            # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.
+            self.segments[self._state.lac + 1] = self._ensemble = ensemble
+        return ensemble
+
 
 _log = get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 add_state.AddState              pure: answers in, `Outcome` out (fail, change, resend, deliver)
 pipeline.AddPipeline            carries outcomes out; takes an `EnsembleChange`, so recovery can pass its own
-outbox.Outbox                   what one turn of the loop submits is encoded and sent together; `_settle` lets it
+intake.Outbox                   what one turn of the loop submits is encoded and sent together; `_settle` lets it
                                 leave before the state hears of anything but acknowledgements
 pending_add.PendingAdd          one object for all replicas of an add: it waits in the connections to all its bookies;
                                 acknowledgements that come together are counted together

@@ -32,8 +32,7 @@ from bookie_client.reading.background import defect_found, fail_on_defect
 from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import ChangeRunner, EnsembleChange, mend
-from bookie_client.writing.intake import AddBatch, AddIntake
-from bookie_client.writing.outbox import Outbox
+from bookie_client.writing.intake import AddBatch, AddIntake, Outbox
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager

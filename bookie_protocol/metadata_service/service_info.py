@@ -22,8 +22,8 @@ from google.protobuf.message import DecodeError
 
 from bookie_protocol.addresses import EVERY_ADDRESS, host_and_port
 from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.ledger_metadata.codec import checked_string
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import BookieServiceInfoFormat
-from bookie_protocol.ledger_metadata.protobuf import checked_string
 
 BOOKIE_RPC: Final = "bookie-rpc"
 READ_ONLY_NODE: Final = "readonly"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.errors import V2Code, V3Status
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import (
     KEY,
     NO_KEY,

@@ -22,8 +22,8 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree.nodes import Node
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.tree.under_replication.locks import _Directory
-from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 from tests.contract.test_metadata_golden import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest

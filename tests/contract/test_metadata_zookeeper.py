@@ -16,8 +16,8 @@ from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.metadata_service.zookeeper.client import MultiRead
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
-from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead
 from tests.contract.test_metadata_service import INFO, ledger
 from tests.support import zookeeper as zookeeper_support
 from tests.support.bookie_process import free_port

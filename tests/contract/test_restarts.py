@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.garbage_collection import make_collection
 from bookie_pod.storage.gc.fenced_deleted import NAME
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import (
     LAST,
     NO_KEY,

@@ -19,7 +19,7 @@ from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, AuthStep, Peer
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.auth import TwoTokens
 from tests.support.certificates import Certificates
 from tests.support.frames import (

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie_client.connection.answers import NO_LAC
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.latency import Ticker
 from bookie_client.connection.operations import OneShot
 from bookie_client.connection.pool import dialect
+from bookie_client.connection.request import NO_LAC
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation
 from tests.support import golden_frames

@@ -13,7 +13,7 @@ from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import decode_auth_message, encode_auth_message
 from bookie_protocol.wire.availability import decode_availability
 from bookie_protocol.wire.framing import FrameReader
-from bookie_protocol.wire.v2_layout import OpCode
+from bookie_protocol.wire.v2 import OpCode
 from tests.support import golden_frames
 from tests.support.mutations import mutated
 from tests.support.v2_frames import reencode_request, reencode_response

@@ -20,11 +20,11 @@ from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.latency import Lateness
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.request import BookieRequest, Outstanding
-from bookie_client.reading import lac_vote
-from bookie_client.reading.lac_vote import LacVote
+from bookie_client.reading import lac
+from bookie_client.reading.lac import LacVote
 from bookie_client.recovery import forward_read
-from bookie_client.recovery.end import Rewriter, _Forward, _Rewrites
 from bookie_client.recovery.forward_read import RecoveryParts
+from bookie_client.recovery.recovery import Rewriter, _Forward, _Rewrites
 from bookie_client.writing import writer
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
@@ -126,7 +126,7 @@ def _close_at_the_lac(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_bookie_is_enough(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lac_vote, "is_covered", lambda quorums, known: bool(known))
+    patch.setattr(lac, "is_covered", lambda quorums, known: bool(known))
 
 
 def _keep_acknowledgements_of_replaced(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import struct
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 
 KEY = bytes(range(1, 21))
 OTHER_KEY = bytes(range(21, 41))

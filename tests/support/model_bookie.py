@@ -25,7 +25,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
-from bookie_protocol.wire.v2_layout import Flag, OpCode
+from bookie_protocol.wire.v2 import Flag, OpCode
 from tests.support.model_bookie_v3 import is_long_poll, serve_v3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 
 
 def packed(entries: Iterable[bytes]) -> PackedEntries:

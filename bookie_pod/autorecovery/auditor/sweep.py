@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.together import read_ahead
 
 MAX_PENDING: Final = 1000
 MAX_LOOKS: Final = 12

@@ -30,8 +30,8 @@ from bookie_pod.autorecovery.auditor.ledgers_check import MISSING, Checker
 from bookie_pod.autorecovery.auditor.marking import Known
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataExists, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from bookie_protocol.together import read_ahead
 
 _log = structlog.get_logger(__name__)
 

@@ -48,8 +48,8 @@ from bookie_protocol.errors import (
     Refused,
     SessionEnded,
 )
+from bookie_protocol.ledger_metadata.codec import parse_text
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
-from bookie_protocol.ledger_metadata.protobuf import parse_text
 from bookie_protocol.metadata_service.interface import CookieStore, Identity, MetadataService
 
 LOCKS_SECONDS: Final = 30.0

@@ -21,7 +21,7 @@ from typing import Final
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.together import read_ahead
 
 WINDOW: Final = 64
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie_protocol.errors import InvalidCookie, MetadataDamaged
+from bookie_protocol.ledger_metadata.codec import format_text, parse_text
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
-from bookie_protocol.ledger_metadata.protobuf import format_text, parse_text
 
 COOKIE_FILE: Final = "VERSION"
 CURRENT_FOLDER: Final = "current"

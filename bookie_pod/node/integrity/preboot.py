@@ -39,7 +39,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, StorageFau
 from bookie_protocol.keys import is_unknown_key, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerStore
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.together import read_ahead
 
 _log = structlog.get_logger(__name__)
 

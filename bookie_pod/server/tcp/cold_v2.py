@@ -21,7 +21,7 @@ from bookie_pod.server.tcp.requests import (
 from bookie_protocol.entry import LAST_ENTRY, read_prefix
 from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.v2_layout import ACCEPTED_VERSIONS, Flag, OpCode
+from bookie_protocol.wire.v2 import ACCEPTED_VERSIONS, Flag, OpCode
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_pod.server.tcp.cold_v2 import cold_v2
 from bookie_pod.server.tcp.cold_v3 import cold_v3
 from bookie_pod.server.tcp.lane_reads import PIECE_BYTES, V2_READS, V3_READS, PlainRead, ReadDialect
-from bookie_protocol.wire.v2_layout import PLAIN_READ, PLAIN_READ_HEAD
+from bookie_protocol.wire.v2 import PLAIN_READ, PLAIN_READ_HEAD
 from bookie_protocol.wire.v3_hot import ReadFields, decode_read_request
 
 if TYPE_CHECKING:

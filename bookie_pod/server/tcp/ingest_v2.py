@@ -22,7 +22,7 @@ from bookie_pod.server.tcp.hot_reads import answer_reads_v2
 from bookie_pod.server.tcp.hot_runs import admit_run
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, Echo, RunShape, take_add_run
-from bookie_protocol.wire.v2_layout import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
+from bookie_protocol.wire.v2 import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
 
 if TYPE_CHECKING:
     from bookie_pod.ledgers.operations import WriteLane

@@ -26,7 +26,7 @@ from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import Reply, code_of, status_of
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
-from bookie_protocol.wire.v2_layout import RESPONSE_SIZE, OpCode, response_prefix
+from bookie_protocol.wire.v2 import RESPONSE_SIZE, OpCode, response_prefix
 from bookie_protocol.wire.v3_encode import read_error, read_response
 from bookie_protocol.wire.v3_hot import ReadFields
 

@@ -31,7 +31,7 @@ from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unau
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage, Peer, ServerAuthentication, from_protobuf, to_protobuf
-from bookie_protocol.wire.v2_layout import CURRENT_VERSION
+from bookie_protocol.wire.v2 import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
 if TYPE_CHECKING:

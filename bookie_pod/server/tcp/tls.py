@@ -18,8 +18,7 @@ import structlog
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.tls_limits import OLD_VERSIONS, limit_tls
-from bookie_protocol.tls_stores import PEM, BadStore, load_own, load_trusted
+from bookie_protocol.tls import OLD_VERSIONS, PEM, BadStore, limit_tls, load_own, load_trusted
 
 _log = structlog.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import DEFAULT_LAYOUT, FORMATTING, TreeCluster, encode_layout
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.under_replication import names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 
 _NAMED: Final = 5
 _SPECIAL: Final = frozenset(
@@ -76,7 +76,7 @@ class ClusterMetadata(TreeCluster):
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
-        for name in (names.LEDGERS, names.LOCKS, names.LEFT_ALONE):
+        for name in (formats.LEDGERS, formats.LOCKS, formats.LEFT_ALONE):
             await erase(self._tree, f"{self._root}/{paths.UNDER_REPLICATION}/{name}", timeout=timeout)
         for name in (paths.COOKIES, paths.PODKEEPER):  # records tell of bookies and ledgers that are no more
             await erase(self._tree, f"{self._root}/{name}", timeout=timeout)

@@ -24,8 +24,8 @@ from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+from bookie_protocol.together import read_ahead
 
 READ_AHEAD: Final = 16
 _FLAT_RANGE: Final = 10_000

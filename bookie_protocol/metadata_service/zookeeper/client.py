@@ -1,14 +1,20 @@
 """kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS; and
-the way from kazoo's threads to the event loop.
+the way from kazoo's threads to the event loop. Reads asked for together, or in one turn of the event loop, are sent as
+one request (`ReadBatches`, ZooKeeper's `multiRead`): kazoo hands every request from the loop to a thread, and its
+answer back, which costs more than the read itself.
 
 Invariants
 - The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.
 - A loop that is gone swallows what still arrives: kazoo's threads never see an error of ours.
+- Of reads that go together each has its own outcome: one node that is missing fails no other read. A read alone in its
+  turn is an ordinary request, as all reads are on a server before 3.6, which has no `multiRead`. No request asks for
+  more than `NODES_AT_ONCE` nodes, and reads that nobody waits for any more are not sent.
 
 Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
 kazoo, runs on kazoo's threads.
 
-Sources: reference metadata layout, sections 12 and 13.
+Sources: reference metadata layout, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and `MultiResponse`
+(operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with `done` ends them.
 """
 
 from __future__ import annotations
@@ -16,20 +22,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    SASLException,
+    SessionClosedRequireSaslError,
+    UnimplementedError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.paths import _prefix_root
+from kazoo.protocol.serialization import (
+    Connect,
+    GetData,
+    int_struct,
+    multiheader_struct,
+    read_buffer,
+    stat_struct,
+)
+from kazoo.protocol.states import ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 
 _RECONNECT_PAUSE: Final = 0.1
 LONGEST_RECONNECT_PAUSE: Final = 2.0
@@ -171,3 +194,107 @@ async def await_result(result: Any) -> Any:
 
     result.rawlink(hop(loop, settle))
     return await future
+
+
+_ERROR: Final = -1
+_END: Final[bytes] = multiheader_struct.pack(-1, True, -1)
+
+Found = tuple[bytes, ZnodeStat]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiRead:
+    """A request for kazoo's queue; `paths` with the chroot of the client."""
+
+    type: ClassVar[int] = 22
+    paths: Sequence[str]
+
+    def serialize(self) -> bytes:
+        header: bytes = multiheader_struct.pack(GetData.type, False, -1)
+        return b"".join([header + GetData(path, None).serialize() for path in self.paths]) + _END
+
+    @classmethod
+    def deserialize(cls, answer: bytes, offset: int) -> list[Found | Exception]:
+        """What was found, or why not, in the order of the paths."""
+        outcomes: list[Found | Exception] = []
+        while True:
+            kind, done, _ = multiheader_struct.unpack_from(answer, offset)
+            offset += multiheader_struct.size
+            if done:
+                return outcomes
+            if kind == _ERROR:
+                outcomes.append(EXCEPTIONS[int_struct.unpack_from(answer, offset)[0]]())
+                offset += int_struct.size
+            else:
+                data, offset = read_buffer(answer, offset)
+                outcomes.append((data, ZnodeStat._make(stat_struct.unpack_from(answer, offset))))
+                offset += stat_struct.size
+
+
+class ReadBatches:
+    """Reads of one kazoo client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[str, asyncio.Future[Found]]] = []
+        self._single = False
+
+    async def get(self, path: str) -> Found:
+        """Data and stat of a node. Raises what kazoo's `get` raises."""
+        future: asyncio.Future[Found] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.append((path, future))
+        try:
+            return await future
+        except UnimplementedError:
+            self._single = True
+            found: Found = await await_result(self._client.get_async(path))
+            return found
+
+    async def get_each(self, paths: Sequence[str]) -> list[Found | BaseException]:
+        """What `get` returns or raises for each of at most `NODES_AT_ONCE`. Raises what befalls the whole request."""
+        if not self._single:
+            try:
+                outcomes: list[Found | BaseException] = await await_result(self._multi_read(paths))
+                return outcomes
+            except UnimplementedError:
+                self._single = True
+        gets: list[Awaitable[Found]] = [await_result(self._client.get_async(path)) for path in paths]
+        return await asyncio.gather(*gets, return_exceptions=True)
+
+    def _multi_read(self, paths: Sequence[str]) -> Any:
+        """kazoo's result, whose value are the outcomes."""
+        result = self._client.handler.async_result()
+        self._client._call(MultiRead([_prefix_root(self._client.chroot, path) for path in paths]), result)
+        return result
+
+    def _send(self) -> None:
+        waiting = [(path, future) for path, future in self._waiting if not future.done()]
+        self._waiting.clear()
+        most = 1 if self._single else NODES_AT_ONCE
+        for first in range(0, len(waiting), most):
+            self._send_batch(waiting[first : first + most])
+
+    def _send_batch(self, reads: Sequence[tuple[str, asyncio.Future[Found]]]) -> None:
+        if len(reads) == 1:
+            result = self._client.get_async(reads[0][0])
+        else:
+            result = self._multi_read([path for path, _ in reads])
+        futures = [future for _, future in reads]
+        result.rawlink(hop(self._loop, lambda _: _settle(futures, result)))
+
+
+def _settle(futures: Sequence[asyncio.Future[Found]], result: Any) -> None:
+    if result.exception is not None:
+        outcomes: Sequence[Found | Exception] = [result.exception] * len(futures)
+    else:
+        outcomes = [result.value] if len(futures) == 1 else result.value
+    for future, outcome in zip(futures, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

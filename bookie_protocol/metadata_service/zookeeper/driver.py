@@ -68,8 +68,14 @@ from bookie_protocol.metadata_service.tree.nodes import (
     check_session,
 )
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, await_result, hop, make_client
-from bookie_protocol.metadata_service.zookeeper.read_batches import Found, ReadBatches
+from bookie_protocol.metadata_service.zookeeper.client import (
+    LONGEST_RECONNECT_PAUSE,
+    Found,
+    ReadBatches,
+    await_result,
+    hop,
+    make_client,
+)
 
 MAX_IN_FLIGHT: Final = 1024
 _LOST: Final = (

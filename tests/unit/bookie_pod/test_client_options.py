@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_client.connection.handshake import tls_context
+from bookie_client.connection.channel import tls_context
 from bookie_client.placement.options import PlacementOptions
 from bookie_pod.client_options import client_options, client_placement
 from bookie_pod.config.load import load_config

@@ -11,7 +11,7 @@ from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_protocol.traffic_class import CONTEXT_KEY, TrafficClass, is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode, v3_hot
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.v3_frames import ID, TXN, hot_read
 
 KEY = bytes(range(20))

@@ -24,7 +24,7 @@ CLIENT = (
     "bookie_protocol.errors",
     "bookie_protocol.metadata_service.zookeeper.driver",
     "bookie_protocol.metadata_service.embedded.remote",
-    "bookie_protocol.tls_stores",
+    "bookie_protocol.tls",
 )
 FOR = {
     "": CLIENT,

@@ -13,7 +13,7 @@ from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
 
@@ -24,22 +24,22 @@ class UnderReplicationBase:
         self.tree = tree
         self.cluster = cluster
         self.path = f"{root}/{paths.UNDER_REPLICATION}"
-        self.ledgers = f"{self.path}/{names.LEDGERS}"
-        self.locks = f"{self.path}/{names.LOCKS}"
-        self.left_alone = f"{self.path}/{names.LEFT_ALONE}"
+        self.ledgers = f"{self.path}/{formats.LEDGERS}"
+        self.locks = f"{self.path}/{formats.LOCKS}"
+        self.left_alone = f"{self.path}/{formats.LEFT_ALONE}"
         self._prepared = False
 
     def mark(self, ledger_id: int) -> str:
         """The path of a ledger's mark."""
-        return self.ledgers + names.mark_path(ledger_id)
+        return self.ledgers + formats.mark_path(ledger_id)
 
     def lock(self, ledger_id: int) -> str:
         """The path of a ledger's lock."""
-        return f"{self.locks}/{names.leaf_name(ledger_id)}"
+        return f"{self.locks}/{formats.leaf_name(ledger_id)}"
 
     def note(self, ledger_id: int) -> str:
         """The path of the note that a ledger is left alone."""
-        return f"{self.left_alone}/{names.leaf_name(ledger_id)}"
+        return f"{self.left_alone}/{formats.leaf_name(ledger_id)}"
 
     async def prepare(self, timeout: float | None = None, *, again: bool = False) -> None:
         """Make what is missing. `MetadataDamaged`: the tree has another layout. `again`: look once more."""
@@ -50,7 +50,7 @@ class UnderReplicationBase:
         except MetadataNotFound:
             await self.cluster.require(timeout=timeout)
             raise
-        layout = f"{self.path}/{names.LAYOUT}"
+        layout = f"{self.path}/{formats.LAYOUT}"
         try:
             await self.tree.create(layout, formats.encode_layout(), timeout=timeout)
         except MetadataExists:

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
@@ -32,7 +32,7 @@ class AuditorElection:
     def __init__(self, base: UnderReplicationBase) -> None:
         self._base = base
         self._tree = base.tree
-        self._parent = f"{base.path}/{names.AUDITOR_ELECTION}"
+        self._parent = f"{base.path}/{formats.AUDITOR_ELECTION}"
         self._withdrawing: asyncio.Task[None] | None = None
 
     async def elect(self, bookie_id: str) -> Auditorship:
@@ -78,11 +78,11 @@ class AuditorElection:
             listed = (await self._tree.children(self._parent)).names
         except MetadataNotFound:
             return []
-        numbered = ((names.vote_number(name), name) for name in listed)
+        numbered = ((formats.vote_number(name), name) for name in listed)
         return [name for _, name in sorted((number, name) for number, name in numbered if number is not None)]
 
     async def _cast(self, data: bytes) -> str:
-        prefix = f"{self._parent}/{names.VOTE_PREFIX}"
+        prefix = f"{self._parent}/{formats.VOTE_PREFIX}"
         await self._base.prepare()
         await self._tree.ensure(self._parent)
         path = await self._tree.create(prefix, data, ephemeral=True, sequential=True)

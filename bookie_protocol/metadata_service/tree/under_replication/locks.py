@@ -33,10 +33,10 @@ from typing import Final
 
 from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree.nodes import NodeStat, check_session
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.under_replication import LedgerLock, LockHolder
+from bookie_protocol.together import read_ahead
 
 MAX_DIRECTORIES: Final = 100_000
 STALE_SECONDS: Final = 5.0
@@ -127,7 +127,7 @@ class Locks:
         except MetadataNotFound:
             await self._base.cluster.require()
             return {}
-        ids = sorted(found for found in map(names.lock_ledger_id, listed) if found is not None)
+        ids = sorted(found for found in map(formats.lock_ledger_id, listed) if found is not None)
         return {i: holder async for i, holder in read_ahead(_each(ids), read, _READ_AHEAD) if holder is not None}
 
     async def _lock(self, ledger_id: int, mark: NodeStat | None, timeout: float | None = None) -> LedgerLock:
@@ -198,8 +198,8 @@ class Locks:
         self._directories.clear()
 
     async def _walk(self, directory: str, level: int) -> LedgerLock | None:
-        if level == names.LEVELS:
-            ledger_id = names.directory_ledger_id(directory)
+        if level == formats.LEVELS:
+            ledger_id = formats.directory_ledger_id(directory)
             return None if ledger_id is None else await self._try_lock(ledger_id)
         listed = await self._list(self._base.ledgers + directory)
         count = len(listed.groups)
@@ -213,7 +213,7 @@ class Locks:
 
     async def _try_lock(self, ledger_id: int) -> LedgerLock | None:
         locks, notes = await self._list(self._base.locks), await self._list(self._base.left_alone)
-        name = names.leaf_name(ledger_id)
+        name = formats.leaf_name(ledger_id)
         if ledger_id in self._left_alone or name in locks.names or name in notes.names:
             return None
         path = self._base.mark(ledger_id)
@@ -253,7 +253,7 @@ class Locks:
             children = await self._tree.children(path, watch=changed)
         found.names = frozenset(children.names)
         if path not in apart:
-            found.groups = sorted(filter(names.is_group, children.names))
+            found.groups = sorted(filter(formats.is_group, children.names))
         if path not in self._directories and len(self._directories) >= MAX_DIRECTORIES:
             self._directories.pop(next(iter(self._directories)))
         self._directories[path] = found

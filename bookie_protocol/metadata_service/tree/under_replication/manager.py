@@ -16,7 +16,7 @@ from typing import Final
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
@@ -39,8 +39,8 @@ class UnderReplication(Marks):
     def __init__(self, base: UnderReplicationBase, random: Random | None = None) -> None:
         super().__init__(base)
         self._locks = Locks(base, random)
-        self._disable = f"{base.path}/{names.DISABLE}"
-        self._delay = f"{base.path}/{names.LOST_BOOKIE_RECOVERY_DELAY}"
+        self._disable = f"{base.path}/{formats.DISABLE}"
+        self._delay = f"{base.path}/{formats.LOST_BOOKIE_RECOVERY_DELAY}"
 
     # --- locks ------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class UnderReplication(Marks):
 
     async def disable(self) -> None:
         """`MetadataExists`: it is disabled already."""
-        if not await self._base.write(names.DISABLE, b"", replace=False):
+        if not await self._base.write(formats.DISABLE, b"", replace=False):
             raise MetadataExists("auto-recovery is disabled already")
 
     def watch_enabled(self) -> Subscription[bool]:
@@ -140,7 +140,7 @@ class UnderReplication(Marks):
 
     async def lost_bookie_recovery_delay(self) -> int | None:
         """Seconds between the loss of a bookie and its audit; None: nobody set it."""
-        data = await self._base.read(names.LOST_BOOKIE_RECOVERY_DELAY)
+        data = await self._base.read(formats.LOST_BOOKIE_RECOVERY_DELAY)
         return None if data is None else formats.decode_delay(data, self._delay)
 
     async def initialize_lost_bookie_recovery_delay(self, seconds: int) -> bool:
@@ -168,7 +168,7 @@ class UnderReplication(Marks):
 
     async def _write_delay(self, seconds: int, *, replace: bool) -> bool:
         data = formats.encode_delay(seconds)
-        return await self._base.write(names.LOST_BOOKIE_RECOVERY_DELAY, data, open_to_all=True, replace=replace)
+        return await self._base.write(formats.LOST_BOOKIE_RECOVERY_DELAY, data, open_to_all=True, replace=replace)
 
     def watch_lost_bookie_recovery_delay(self) -> Subscription[Versioned[int] | None]:
         """The delay, now and after each write, also of the same value (then with a greater version)."""

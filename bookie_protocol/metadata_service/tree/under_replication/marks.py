@@ -24,11 +24,11 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.tree.nodes import Node, parent_of
-from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.under_replication import ReplicaPredicate, UnderreplicatedLedger
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
+from bookie_protocol.together import read_ahead
 
 READ_AHEAD: Final = 64
 COUNTED_ONE_BY_ONE: Final = 1000
@@ -177,8 +177,8 @@ class Marks:
             path = parent_of(path)
 
     async def _ids(self, directory: str, level: int = 0) -> AsyncGenerator[int, None]:
-        if level == names.LEVELS:
-            ledger_id = names.directory_ledger_id(directory)
+        if level == formats.LEVELS:
+            ledger_id = formats.directory_ledger_id(directory)
             if ledger_id is not None:
                 yield ledger_id
             return
@@ -186,6 +186,6 @@ class Marks:
             children = await self._tree.children(self._base.ledgers + directory)
         except MetadataNotFound:
             return
-        for name in sorted(filter(names.is_group, children.names)):
+        for name in sorted(filter(formats.is_group, children.names)):
             async for ledger_id in self._ids(f"{directory}/{name}", level + 1):
                 yield ledger_id

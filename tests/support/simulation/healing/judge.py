@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from tests.support.simulation import checks
 from tests.support.simulation.healing.copies import Part, lacks_what_it_had, parts, quorums_of, striped
 from tests.support.simulation.healing.decommissions import Decommissions
@@ -73,11 +73,11 @@ class HealingJudge:
 
     def written(self, host: str, path: str, data: bytes) -> None:
         name = path.rpartition("/")[2]
-        ledger_id = names.lock_ledger_id(name)
-        if ledger_id is not None and path.startswith(f"{self._under}/{names.LOCKS}/"):
+        ledger_id = formats.lock_ledger_id(name)
+        if ledger_id is not None and path.startswith(f"{self._under}/{formats.LOCKS}/"):
             self.locks[ledger_id] = Lock(host, self._clock())
             self.history.on_event("lock", host)
-        elif ledger_id is not None and path.startswith(f"{self._under}/{names.LEDGERS}/"):
+        elif ledger_id is not None and path.startswith(f"{self._under}/{formats.LEDGERS}/"):
             self.marks[ledger_id] = self._clock()
             if not formats.decode_mark(ledger_id, data, path).replicas:
                 self._to_be_moved[ledger_id] = None
@@ -92,12 +92,12 @@ class HealingJudge:
     def deleted(self, host: str, path: str, record: NodeRecord) -> None:
         name = path.rpartition("/")[2]
         self.decommissions.deleted(path)
-        ledger_id = names.lock_ledger_id(name)
-        if ledger_id is not None and path.startswith(f"{self._under}/{names.LOCKS}/"):
+        ledger_id = formats.lock_ledger_id(name)
+        if ledger_id is not None and path.startswith(f"{self._under}/{formats.LOCKS}/"):
             lock = self.locks.pop(ledger_id)
             if host and host != lock.host:
                 self._violated("H4 locks", ledger_id, f"{host} removed the lock of {lock.host}")
-        elif ledger_id is not None and path.startswith(f"{self._under}/{names.LEDGERS}/"):
+        elif ledger_id is not None and path.startswith(f"{self._under}/{formats.LEDGERS}/"):
             self._mark_gone(host, ledger_id, path, record)
         elif self._is_registration(path):
             self._registrations[name].pop(path, None)

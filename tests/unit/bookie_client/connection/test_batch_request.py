@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.operations import BatchRequest, BookieOperations
-from bookie_client.connection.request import Answer
+from bookie_client.connection.request import Answer, BookieInfo
 from bookie_protocol.errors import BadVersion, ConnectionLost, NoSuchEntry, ProtocolViolation
 from tests.support.packed import packed
 

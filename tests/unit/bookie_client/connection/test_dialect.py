@@ -8,7 +8,7 @@ from bookie_client.connection.request import Answer
 from bookie_protocol.errors import LedgerFenced, NoSuchEntry, ProtocolViolation, StorageFault, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
-from bookie_protocol.wire.v2_layout import Flag, OpCode
+from bookie_protocol.wire.v2 import Flag, OpCode
 from bookie_protocol.wire.varint import encode_varint
 from tests.support.golden_frames import exchanged
 

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from bookie_client.connection.answers import BookieInfo, LacAnswer
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.request import BookieInfo, LacAnswer
 from bookie_protocol.errors import (
     BadVersion,
     NoSuchEntry,
@@ -21,7 +21,7 @@ from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf
 from bookie_protocol.wire.availability import Availability, encode_availability
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from bookie_protocol.wire.varint import encode_varint
 from tests.support.golden_frames import exchanged
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.connection.incoming import LARGE, SMALL, ReceiveBuffer
+from bookie_client.connection.connection import LARGE, SMALL, ReceiveBuffer
 
 SIZES = [1, 4, 100, SMALL - 1, SMALL, SMALL + 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE]
 
@@ -68,7 +68,7 @@ def test_the_beginning_of_a_frame_moves_with_the_memory() -> None:
 
 FAULTS = """
 import resource
-from bookie_client.connection.incoming import LARGE, ReceiveBuffer
+from bookie_client.connection.connection import LARGE, ReceiveBuffer
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

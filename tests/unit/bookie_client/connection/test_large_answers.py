@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.connection import incoming
-from bookie_client.connection.connection import BookieConnection
+from bookie_client.connection import connection
+from bookie_client.connection.connection import LARGE_FRAME, BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.health import BookieHealth
-from bookie_client.connection.incoming import LARGE_FRAME
 from bookie_client.connection.latency import Ticker
 from bookie_client.connection.operations import OneShot, detail_of
 from bookie_client.options import ClientOptions
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.packed_entries import PackedEntries
-from bookie_protocol.wire.v2_layout import CURRENT_VERSION
+from bookie_protocol.wire.v2 import CURRENT_VERSION, PackedEntries
 from tests.support.receiving import receive
 
 SIZES = [0, 1, 5000, LARGE_FRAME, 3 * LARGE_FRAME]
@@ -86,7 +84,7 @@ def test_answers_in_any_pieces(way, sizes, cuts):
 @pytest.mark.parametrize("behind", [1, 3, 4, 5, 100])
 def test_the_beginning_of_the_next_answer_comes_with_the_end_of_a_large_one(monkeypatch, way, behind):
     """And the large one is not looked at together with it."""
-    monkeypatch.setattr(incoming, "LARGE_FRAME", 1000)
+    monkeypatch.setattr(connection, "LARGE_FRAME", 1000)
     answers = [[b"a" * 2000], [b"b" * 2000]]
     whole = 2 * len(answer(0, answers[0]))
     assert asyncio.run(received(way, answers, [0.25, 0.5 + behind / whole])) == answers

@@ -13,7 +13,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
 from bookie_protocol.wire import v2, v3_encode
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
-from bookie_protocol.wire.v2_layout import CURRENT_VERSION, OpCode
+from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
 
 KEY = bytes(range(20))
 BIG = st.sampled_from([0, 1, 127, 128, 2**14 - 1, 2**14, 2**28 - 1, 2**28, 2**35, 2**62])

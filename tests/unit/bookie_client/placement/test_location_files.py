@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.placement.location_files import parse_locations
+from bookie_client.placement.sources import parse_locations
 from bookie_protocol.errors import BadRequest
 
 

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
-from bookie_client.connection.answers import EntryAnswer, LacAnswer, LongPollAnswer
+from bookie_client.connection.request import EntryAnswer, LacAnswer, LongPollAnswer
 from bookie_client.options import ClientOptions
-from bookie_client.reading.followed import FollowedLedger
-from bookie_client.reading.lac_follower import LacFollower
+from bookie_client.reading.followed import FollowedLedger, LacFollower
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadVersion, BookieUnavailable
 from tests.support.memory_metadata import MemoryMetadata

@@ -9,9 +9,9 @@ from itertools import count
 from random import Random
 from types import SimpleNamespace
 
-from bookie_client.connection.answers import EntryAnswer
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.request import EntryAnswer
 from bookie_client.context import BatchSupport
 from bookie_client.options import ClientOptions
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY

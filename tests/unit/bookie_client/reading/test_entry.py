@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bookie_client.reading.entry import EntryBatch, LedgerEntry, payload_bytes, payloads_of
 from bookie_client.reading.verified import verify_packed
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 from tests.support.packed import packed
 
 LEDGER = 7

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bookie_client.reading.lac_follower import FIRST_PATIENCE
+from bookie_client.reading.followed import FIRST_PATIENCE
 from bookie_protocol.errors import CouldNotTell, Unauthorized
 from bookie_protocol.metadata_service.interface import Versioned
 from tests.unit.bookie_client.reading.follower_rig import LATENCY, LONG, FollowerRig, somebody_waits

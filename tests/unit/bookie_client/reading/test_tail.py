@@ -1,6 +1,6 @@
 """Tailing: while a ledger is written, across failures and segments, to its end.
 
-Whom the follower of the LAC asks, and when, is in `test_lac_follower`.
+Whom the follower of the LAC asks, and when, is in `test_followed`.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from bookie_client.reading import lac_follower
+from bookie_client.reading import followed
 from bookie_protocol.errors import (
     BadRequest,
     BadVersion,
@@ -29,9 +29,9 @@ from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(lac_follower, "FIRST_PATIENCE", 0.1)
-    monkeypatch.setattr(lac_follower, "MAX_PATIENCE", 0.3)
-    monkeypatch.setattr(lac_follower, "MAX_PAUSE", 0.05)
+    monkeypatch.setattr(followed, "FIRST_PATIENCE", 0.1)
+    monkeypatch.setattr(followed, "MAX_PATIENCE", 0.3)
+    monkeypatch.setattr(followed, "MAX_PAUSE", 0.05)
 
 
 def collect(reader, start=0):

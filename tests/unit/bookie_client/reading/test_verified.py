@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bookie_client.reading.verified import even_crc32c_batch, verify_packed, verify_run
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import DigestMismatch, ProtocolViolation
-from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2 import PackedEntries
 from tests.support.packed import packed
 
 LEDGER = 7

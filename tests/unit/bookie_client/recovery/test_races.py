@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.recovery.end import FIRST_WINDOW, Rewriter
+from bookie_client.recovery.recovery import FIRST_WINDOW, Rewriter
 from bookie_protocol.errors import (
     BookieReadOnly,
     LedgerClosed,

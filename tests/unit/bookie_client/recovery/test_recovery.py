@@ -6,7 +6,7 @@ from itertools import combinations, product
 import pytest
 
 from bookie_client.distribution import Quorums
-from bookie_client.reading.lac_vote import is_covered
+from bookie_client.reading.lac import is_covered
 from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import read_header
 from bookie_protocol.errors import (

@@ -7,7 +7,7 @@ import pytest
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support import model_bookie
 from tests.unit.bookie_client.recovery.crashed import LEDGER, CrashedLedger
 

@@ -9,7 +9,7 @@ import pytest
 from bookie_client.writing import pipeline
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.explicit_lac import LacAnnouncements
-from bookie_client.writing.outbox import BULK_BYTES, Outbox
+from bookie_client.writing.intake import BULK_BYTES, Outbox
 from bookie_client.writing.pipeline import AddAges
 from bookie_protocol.errors import CouldNotTell, LedgerClosed, QuorumLost, StorageFault
 from tests.support.until import until

@@ -27,7 +27,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
 from bookie_protocol.wire import v2, v3, v3_encode
 from bookie_protocol.wire.framing import LENGTH_SIZE
-from bookie_protocol.wire.v2_layout import CURRENT_VERSION, OpCode
+from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
 from bookie_protocol.wire.varint import encode_varint
 
 LEDGERS = (7, 8)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.errors import MetadataDamaged
-from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 
 ids = st.integers(0, 2**63 - 1)
@@ -27,29 +27,29 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
     ],
 )
 def test_paths(ledger_id: int, path: str) -> None:
-    assert names.mark_path(ledger_id) == path
+    assert formats.mark_path(ledger_id) == path
 
 
 @given(ids)
 def test_a_path_names_its_ledger(ledger_id: int) -> None:
-    directory, _, leaf = names.mark_path(ledger_id).rpartition("/")
-    assert names.directory_ledger_id(directory) == ledger_id
-    assert names.lock_ledger_id(leaf) == ledger_id
-    assert all(names.is_group(group) for group in directory.split("/")[1:])
+    directory, _, leaf = formats.mark_path(ledger_id).rpartition("/")
+    assert formats.directory_ledger_id(directory) == ledger_id
+    assert formats.lock_ledger_id(leaf) == ledger_id
+    assert all(formats.is_group(group) for group in directory.split("/")[1:])
 
 
 def test_other_names() -> None:
     for name in ("urL1", "L0000000001", "urL000000000x", "urL0000000001 ", "urL١٢٣٤٥٦٧٨٩٠"):
-        assert names.lock_ledger_id(name) is None
-    assert not any(names.is_group(name) for name in ("000", "00000", "00AB", "000g", "LAYOUT"))
-    assert names.directory_ledger_id("/8000/0000/0000/0000") is None
-    assert [names.vote_number(name) for name in ("V_0000000012", "V_-2147483648", "V_", "X_1")] == [
+        assert formats.lock_ledger_id(name) is None
+    assert not any(formats.is_group(name) for name in ("000", "00000", "00AB", "000g", "LAYOUT"))
+    assert formats.directory_ledger_id("/8000/0000/0000/0000") is None
+    assert [formats.vote_number(name) for name in ("V_0000000012", "V_-2147483648", "V_", "X_1")] == [
         *(12, -(2**31)),
         *(None, None),
     ]
     for ledger_id in (-1, 2**63):
         with pytest.raises(ValueError, match="outside 0"):
-            names.mark_path(ledger_id)
+            formats.mark_path(ledger_id)
 
 
 def test_worked_bytes() -> None:

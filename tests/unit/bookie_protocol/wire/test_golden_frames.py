@@ -8,7 +8,7 @@ from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support import golden_frames
 from tests.support.v2_frames import reencode_request, reencode_response
 

@@ -1,4 +1,7 @@
-"""The binary protocol: round trips, worked hex of the reference, header words, refusals."""
+"""The binary protocol: round trips, worked hex of the reference, header words, refusals.
+
+Entries in the answer to a batch read.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ from bookie_protocol.errors import ProtocolViolation, V2Code
 from bookie_protocol.keys import master_key
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AUTH_DISABLED_ANSWER
-from bookie_protocol.wire.v2_layout import (
+from bookie_protocol.wire.v2 import (
     ACCEPTED_VERSIONS,
     ADD_HEADER,
     Flag,
     OpCode,
+    PackedEntries,
     carries_key,
     header_word,
     response_prefix,
     split_word,
 )
+from tests.support.packed import packed
 from tests.support.v2_frames import reencode_request, reencode_response
 
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -196,3 +201,23 @@ def test_every_cut_of_a_response_is_a_violation_or_a_whole_number_of_entries():
     for size in range(24):
         with pytest.raises(ProtocolViolation):
             v2.decode_response(v2.encode_response(2, 1, 0, 7, 3)[4 : 4 + size])
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_they_are_split_as_they_were_packed(entries):
+    assert packed(entries).split() == entries
+    assert packed(entries).is_empty is (not entries)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"\0\0\0", "within the length"),
+        (b"\0\0\0\1a\0\0", "within the length"),
+        (b"\0\0\0\5abcd", "5 bytes beyond its end"),
+        (b"\xff\xff\xff\xffabcd", "-1 bytes beyond its end"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_told(body, words):
+    with pytest.raises(ProtocolViolation, match=words):
+        PackedEntries(body).split()

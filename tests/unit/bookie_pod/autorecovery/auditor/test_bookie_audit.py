@@ -10,7 +10,7 @@ from typing import Any
 from bookie_pod.autorecovery.auditor.bookie_audit import WINDOW, BookieAudit
 from bookie_protocol.metadata_service.interface import LedgerRange
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
-from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead, ReadBatches
+from bookie_protocol.metadata_service.zookeeper.client import MultiRead, ReadBatches
 
 LEDGERS = 16 * NODES_AT_ONCE
 

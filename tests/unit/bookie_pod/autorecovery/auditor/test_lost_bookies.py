@@ -16,7 +16,7 @@ from bookie_pod.autorecovery.auditor.lost_bookies import Registrations
 from bookie_pod.autorecovery.auditor.runs import set_enabled, trigger_audit
 from bookie_protocol.errors import Refused
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
-from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
+from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import QUIET, AuditorRig, R, audits, ledger
 

@@ -6,7 +6,7 @@ import asyncio
 
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_protocol.errors import BookieUnavailable
-from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
+from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import AuditorRig, ledger
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.wire import add_runs
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import KEY, OTHER_KEY, entry, v2_add, v3_add
 from tests.support.server_rig import ServerRig, answers
 

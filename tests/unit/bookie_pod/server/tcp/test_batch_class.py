@@ -12,7 +12,7 @@ from bookie_pod.server.tcp.read_lanes import BURST_S, LOOK_S, PATIENCE_S, REST_F
 from bookie_protocol.traffic_class import BATCH_CONTEXT, is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3_encode
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from bookie_protocol.wire.v3 import encode_frame
 from tests.support.frames import (
     KEY,

@@ -19,7 +19,7 @@ from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_protocol.errors import EntryDamaged
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import (
     entry,
     v2_add,

@@ -9,7 +9,7 @@ import pytest
 from bookie_pod.server.tcp import older_ledgers
 from bookie_pod.server.tcp.older_ledgers import OlderLedgers
 from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import entry, v2_add, v2_code, v2_fence, v3_add, v3_status, v3_write_lac
 from tests.support.server_rig import ServerRig, answers
 from tests.support.until import until

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookie_protocol.errors import V2Code
 from bookie_protocol.wire import v2
-from bookie_protocol.wire.v2_layout import Flag
+from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import entry, v2_add
 from tests.support.server_rig import ServerRig
 

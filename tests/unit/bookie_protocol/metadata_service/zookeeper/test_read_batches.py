@@ -12,7 +12,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import ZnodeStat
 
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
-from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead, ReadBatches
+from bookie_protocol.metadata_service.zookeeper.client import MultiRead, ReadBatches
 
 STAT = ZnodeStat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 

@@ -1,4 +1,8 @@
-"""Keys and certificates out of Java's key stores: PKCS12 and JKS.
+"""TLS as Java's programs configure it: keys and certificates out of key stores (PKCS12 and JKS), and which versions and
+cipher suites are used, under the names that Java gives them.
+
+The cipher suites of TLS 1.3 cannot be chosen singly: naming one of them lets TLS 1.3 be used with all three, all of
+which are sound, and naming none turns TLS 1.3 off, as it would in Java. Names of OpenSSL are taken too.
 
 Which of the two a file is its first bytes tell, as Java goes by them too: what `keytool` of a Java above 8 makes is
 PKCS12, whatever the configuration calls it.
@@ -23,13 +27,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import ssl
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration
 
 PEM: Final = "PEM"
 LARGEST: Final = 16 * 1024 * 1024
@@ -246,3 +253,56 @@ def _inside(der: bytes, at: int) -> int:
     """Where the content of the element at `at` begins."""
     first = der[at + 1]
     return at + 2 + (0 if first < 0x80 else first & 0x7F)
+
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+OLD_VERSIONS: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
+"""What Java knows besides. Configurations that name them beside newer ones are many; nobody is served with them."""
+_NEWEST: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+"""The cipher suites of TLS 1.3."""
+_SUITE: Final = re.compile(r"TLS_([A-Z0-9_]+)_WITH_([A-Z0-9_]+)")
+
+
+def limit_tls(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
+    """Empty lists: at least TLS 1.2, and OpenSSL's choice. Raises InvalidConfiguration."""
+    versions = [_version(name) for name in protocols if name not in OLD_VERSIONS]
+    if protocols and not versions:
+        raise InvalidConfiguration(f"tlsEnabledProtocols={','.join(protocols)}: none is {' or '.join(_VERSIONS)}")
+    versions = versions or list(_VERSIONS.values())
+    older = [suite for suite in suites if suite not in _NEWEST]
+    if suites and not older:
+        versions = [version for version in versions if version == ssl.TLSVersion.TLSv1_3]
+    if suites and len(older) == len(suites):
+        versions = [version for version in versions if version == ssl.TLSVersion.TLSv1_2]
+    if not versions:
+        raise InvalidConfiguration(
+            f"tlsEnabledCipherSuites={','.join(suites)}: none of them is of tlsEnabledProtocols={','.join(protocols)}"
+        )
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    for suite in older:
+        _choose(context, suite, openssl_name(suite))  # each by itself: of a list unknown names are left out silently
+    if older:
+        context.set_ciphers(":".join(map(openssl_name, older)))
+
+
+def openssl_name(suite: str) -> str:
+    """OpenSSL's name of a cipher suite: ECDHE-RSA-AES128-GCM-SHA256 for TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
+    found = _SUITE.fullmatch(suite)
+    if found is None:
+        return suite
+    exchange, cipher = (part.replace("_", "-") for part in found.groups())
+    cipher = re.sub(r"^AES-([0-9]+)", r"AES\1", cipher).replace("-CBC", "").replace("POLY1305-SHA256", "POLY1305")
+    return cipher if exchange == "RSA" else f"{exchange}-{cipher}"
+
+
+def _version(name: str) -> ssl.TLSVersion:
+    if name not in _VERSIONS:
+        raise InvalidConfiguration(f"tlsEnabledProtocols: {name} is none of {', '.join(_VERSIONS)}")
+    return _VERSIONS[name]
+
+
+def _choose(context: ssl.SSLContext, suite: str, name: str) -> None:
+    try:
+        context.set_ciphers(name)
+    except ssl.SSLError:
+        raise InvalidConfiguration(f"tlsEnabledCipherSuites: {suite} is not a cipher suite that OpenSSL has") from None
