@@ -1,21 +1,34 @@
-"""Archived ledgers in: verified entries out.
+"""Parquet files in, verified entries out: manifests, whole ledgers (`read_payloads`), and entries from one to another
+(`read_entries`).
+
+`read_entries` tells what the files say apart from what nobody could tell: damage is `ArchiveDamaged`, a file that is
+not there `ArchivedFileMissing`, and a store that does not answer `ArchiveUnavailable`. Each names the ledger and the
+file.
 
 Memory: one row group, which `writing` bounds in bytes.
+
+Invariants
+- Every page's checksum is verified, and that entries are those that belong there; of a ledger that is read whole its
+  CRC32C, too, behind the last entry.
+- An entry is given once, in order, or it is an error.
 
 Any thread.
 """
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie_protocol.archive import ArchivedFile, Counts
-from bookie_protocol.errors import EntryDamaged, MetadataDamaged
+from bookie_protocol.archive import ArchivedFile, ArchivedLedger, Counts
+from bookie_protocol.errors import CouldNotTell, EntryDamaged, MetadataDamaged, NotThere
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
+from pyspark_bookie.archive.writing import schema
 from pyspark_bookie.common.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -106,3 +119,155 @@ def _batches(
 def _groups(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     for group in range(opened.num_row_groups):
         yield from opened.read_row_group(group, columns=["ledger_id", "entry_id", "value"]).to_batches()
+
+
+T = TypeVar("T")
+
+_COLUMNS: Final = ["ledger_id", "entry_id", "value", "lac"]
+"""What files do not have is left out."""
+_PIECE: Final = 1024 * 1024
+
+
+class ArchiveDamaged(EntryDamaged):
+    """Files are not what was written. Entries up to `last` are not to be had; what is behind it may be."""
+
+    def __init__(self, text: str, last: int) -> None:
+        super().__init__(text)
+        self.last = last
+
+
+class ArchivedFileMissing(NotThere):
+    """The store says that there is no such file."""
+
+
+class ArchiveUnavailable(CouldNotTell):
+    """The store cannot be reached, or does not let this process in."""
+
+
+def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Entries `first` to `last`, both included: `entry_id`, `value` and, but for files of older versions, `lac`.
+
+    Raises `ArchiveDamaged`, `ArchivedFileMissing`, `ArchiveUnavailable`."""
+    counter: Counter | None = None
+    for file in ledger.files:
+        if file.first_entry + file.entries <= first or file.first_entry > last:
+            continue
+        part = _Part(files, ledger, file)
+        for group, start, count in part.groups():
+            if start + count <= first or start > last:
+                continue
+            counter = counter or Counter(start)
+            for batch in part.read(group, start + count - 1):
+                at = counter.entries
+                part.check(batch, counter, start + count - 1)
+                begin, end = max(first - at, 0), min(last + 1 - at, len(batch))
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+    what = f"the files of ledger {ledger.ledger_id} in {ledger.target}"
+    if counter is None or counter.entries <= last:
+        raise ArchiveDamaged(f"{what} end before entry {last}", last)
+    if first == 0 and last + 1 == ledger.counts.entries and counter.counts() != ledger.counts:
+        raise ArchiveDamaged(f"{what} are not what was written", last)
+
+
+class _Part:
+    """One file, opened when it is needed."""
+
+    def __init__(self, files: Files, ledger: ArchivedLedger, file: ArchivedFile) -> None:
+        self._files = files
+        self._ledger_id = ledger.ledger_id
+        self._file = file
+        self._what = f"{files.path(file.path)} of ledger {ledger.ledger_id}"
+        self._last = file.first_entry + file.entries - 1
+        self._opened: pq.ParquetFile | None = None
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Number, first entry and entries of each row group."""
+        self._check_size()
+        metadata = self._tried(lambda opened: opened.metadata, self._last)
+        start = self._file.first_entry
+        for group in range(metadata.num_row_groups):
+            count = metadata.row_group(group).num_rows
+            yield group, start, count
+            start += count
+        if start != self._last + 1:
+            raise ArchiveDamaged(f"{self._what} ends at entry {start - 1}, not {self._last}", self._last)
+
+    def read(self, group: int, last: int) -> list[pa.RecordBatch]:
+        """A row group, whose last entry is `last`."""
+        return self._tried(lambda opened: _checked(opened.read_row_group(group, columns=_COLUMNS)).to_batches(), last)
+
+    def check(self, batch: pa.RecordBatch, counter: Counter, last: int) -> None:
+        """Whether these are the entries that come next, which are counted then."""
+        import pyarrow.compute as pc
+
+        if not pc.all(pc.equal(batch.column("ledger_id"), self._ledger_id)).as_py():
+            raise ArchiveDamaged(f"{self._what} holds entries of other ledgers", last)
+        try:
+            counter.add_arrow(counter.entries, batch.column("entry_id"), batch.column("value"))
+        except EntryDamaged as error:
+            raise ArchiveDamaged(f"{self._what}: {error}", last) from None
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> pq.ParquetFile:
+        import pyarrow.parquet as pq
+
+        if self._opened is None:
+            self._opened = pq.ParquetFile(
+                self._files.path(self._file.path),
+                filesystem=self._files.system,
+                page_checksum_verification=True,
+                memory_map=False,
+            )
+        return self._opened
+
+    def _tried(self, read: Callable[[pq.ParquetFile], T], last: int) -> T:
+        """Stores and Parquet fail with the same errors. What fails is damaged only if every byte can be fetched, and it
+        fails once more."""
+        import pyarrow as pa
+
+        try:
+            return read(self._open())
+        except (pa.ArrowException, OSError):
+            self._opened = None
+            self._fetch()
+        try:
+            return read(self._open())
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveDamaged(f"{self._what} is damaged: {' '.join(str(error).split())}", last) from None
+
+    def _check_size(self) -> None:
+        with self._reached():
+            size = self._files.size(self._file.path)
+        if size is None:
+            where = f" on {os.uname().nodename}" if self._files.system.type_name == "local" else ""
+            raise ArchivedFileMissing(f"{self._what} is not there{where}: every executor must reach the archive")
+        if size != self._file.nbytes:
+            raise ArchiveDamaged(f"{self._what} has {size} bytes, and {self._file.nbytes} were written", self._last)
+
+    def _fetch(self) -> None:
+        with self._reached(), self._files.system.open_input_stream(self._files.path(self._file.path)) as stream:
+            while stream.read(_PIECE):
+                pass
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise ArchivedFileMissing(f"{self._what} is not there any more") from None
+        except OSError as error:
+            text = " ".join(str(error).split())
+            raise ArchiveUnavailable(f"{self._what} cannot be reached from {os.uname().nodename}: {text}") from None
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """The footer, which says what the columns are, has no checksum."""
+    import pyarrow as pa
+
+    written = schema()
+    for name in _COLUMNS[:-1]:
+        if table.schema.get_field_index(name) < 0 or table.schema.field(name).type != written.field(name).type:
+            raise pa.ArrowInvalid(f"column {name} is not what was written")
+    return table

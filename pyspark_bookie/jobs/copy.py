@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark_bookie.jobs.framework.arguments import UsageError, access_options, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import missing_findings
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
 from pyspark_bookie.jobs.framework.registry import job
-from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.framework.result import JobResult, missing_findings
 from pyspark_bookie.jobs.transfer.running import TransferArguments, TransferPlan, run_transfer
 from pyspark_bookie.jobs.transfer.sources import ClusterSource
 

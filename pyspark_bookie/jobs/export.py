@@ -14,10 +14,16 @@ from bookie_protocol.errors import EntryDamaged
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.framework.arguments import argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table, missing_findings
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, bundles, select_ledgers
 from pyspark_bookie.jobs.framework.registry import job
-from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.result import (
+    WOULD,
+    JobExit,
+    JobResult,
+    LedgerFinding,
+    findings_table,
+    missing_findings,
+)
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps
 from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenCluster

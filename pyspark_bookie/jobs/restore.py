@@ -12,10 +12,9 @@ from pyspark_bookie.archive.reading import archived_ledgers, manifest_at
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import not_at_source, readable
 from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
-from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.framework.result import JobResult, not_at_source, readable
 from pyspark_bookie.jobs.transfer.running import TransferArguments, TransferPlan, run_transfer
 from pyspark_bookie.jobs.transfer.sources import ArchiveSource, closed_row
 

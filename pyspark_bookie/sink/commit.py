@@ -54,9 +54,8 @@ from bookie_protocol.errors import (
 )
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, code_of, named, told
 from pyspark_bookie.common.options import MIB
-from pyspark_bookie.sink.ledgers import Owner, TaskLedgers, settings_of
 from pyspark_bookie.sink.options import ReplayCheck, SinkOptions
-from pyspark_bookie.sink.writing import Batch, WriteLimits, write_ledgers
+from pyspark_bookie.sink.writing import Batch, Owner, TaskLedgers, WriteLimits, settings_of, write_ledgers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,8 +36,7 @@ from pyspark_bookie.sink.commit import (
     told_if_away,
 )
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
-from pyspark_bookie.sink.rows import check_input
-from pyspark_bookie.sink.writing import batch_of, collected, write_task
+from pyspark_bookie.sink.writing import batch_of, check_input, collected, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

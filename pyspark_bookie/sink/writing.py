@@ -1,13 +1,23 @@
-"""What a task of the sink does, batch or streaming: record batches into ledgers; and what it tells the driver of them.
+"""What a task of the sink does, batch or streaming: record batches into ledgers, one column as their entries; how the
+ledgers are made and whose they are; and what it tells the driver of them.
+
+Each row is an entry, its column `value` the payload: binary, or a string, which is stored as UTF-8. Columns that the
+source gives may stand beside it, so that what was read can be written; any other column would be lost, and is refused.
+
+Only `write_task` knows Spark, which tells a task who it is. One thread writes with one call; payloads are copied once,
+out of the Arrow buffer.
+
+Each ledger carries tags in its custom metadata that say who made it: for people, and for the job `orphans`, which finds
+what attempts left behind that failed or were killed.
+
+Any process but one that is forked while it uses this.
 
 Invariants
 - A ledger is created with its first entry, so a task without rows leaves nothing behind.
 - At most `inflight_bytes` of payload, and the entries of one chunk, were sent and are not acknowledged.
 - What is returned is closed: its end is in the metadata, and every entry is acknowledged.
 - After a failure the ledgers of this attempt are deleted, as far as they can be: nobody else knows of them.
-
-Only `write_task` knows Spark, which tells a task who it is. One thread writes with one call; payloads are copied once,
-out of the Arrow buffer.
+- No value is changed, dropped or made up: a null is an error, never an empty entry.
 
 Source: reference Spark notes, section 3.
 """
@@ -15,23 +25,176 @@ Source: reference Spark notes, section 3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import google_crc32c
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
 
-from bookie_client.streams.model import PublishedLedger
+from bookie_client.streams.model import APPLICATION, STREAM_KEY, PublishedLedger, StreamSettings
 from bookie_protocol.errors import PodkeeperError
-from pyspark_bookie.common.errors import PodkeeperSparkError, told
-from pyspark_bookie.sink.ledgers import Owner, TaskLedgers
+from pyspark_bookie.common.errors import SCHEMA, PodkeeperSparkError, told
 from pyspark_bookie.sink.options import SinkOptions
-from pyspark_bookie.sink.rows import values
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from bookie_client.blocking import BlockingClient
+    from bookie_client.blocking.handles import BlockingLedgerWriter
+
+VALUE: Final = "value"
+OF_THE_SOURCE: Final = frozenset({"ledger_id", "entry_id", "length", "lac", "stream", "_metadata", "_corrupt"})
+"""All columns that the source gives of raw entries."""
+
+
+def check_input(schema: StructType, options: SinkOptions) -> None:
+    """Raises `PodkeeperSparkError` (SCHEMA)."""
+    names = schema.fieldNames()
+    if VALUE not in names:
+        has = ", ".join(names) or "none at all"
+        raise PodkeeperSparkError(
+            SCHEMA, f"there is no column value, the payload of the entries, among {has}: select it, as binary or string"
+        )
+    kind = schema[VALUE].dataType
+    if not isinstance(kind, (BinaryType, StringType)):
+        text = f"column value is {kind.simpleString()}, not binary or string: cast it, or use to_json"
+        raise PodkeeperSparkError(SCHEMA, text)
+    for name in options.order_by:
+        if name not in names:
+            raise PodkeeperSparkError(
+                SCHEMA, f"there is no column {name} to order by (orderBy): there are {', '.join(names)}"
+            )
+    for name in names:
+        if name != VALUE and name not in OF_THE_SOURCE and name not in options.order_by:
+            text = (
+                "would be lost: an entry has only its value. Drop it, or put it into value, as with to_json(struct(*))"
+            )
+            raise PodkeeperSparkError(SCHEMA, f"column {name} {text}")
+
+
+def values(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[pa.BinaryArray]:
+    """The payloads, in the order in which they are to be written. Raises `PodkeeperSparkError` (SCHEMA) for a null."""
+    import pyarrow as pa
+
+    ordered = _sorted(batches, options) if options.order_by else batches
+    before = 0
+    for batch in ordered:
+        column = batch.column(VALUE)
+        if column.null_count:
+            row = before + next(n for n, value in enumerate(column) if not value.is_valid)
+            raise PodkeeperSparkError(
+                SCHEMA, f"the value of row {row} of this partition is null, which no entry can be: filter it out"
+            )
+        yield column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+        before += batch.num_rows
+
+
+def _sorted(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[pa.RecordBatch]:
+    """All rows of the task by the columns of `orderBy`; equal ones stay as they came."""
+    import pyarrow as pa
+
+    kept = []
+    nbytes = 0
+    for batch in batches:
+        nbytes += batch.nbytes
+        if nbytes > options.order_by_max_bytes:
+            raise PodkeeperSparkError(
+                "ORDER_BY",
+                f"a task has more than orderByMaxBytes={options.order_by_max_bytes} to sort: use smaller batches or"
+                " more partitions, sortWithinPartitions in a batch write, or a larger limit",
+            )
+        kept.append(batch)
+    if kept:
+        table = pa.Table.from_batches(kept)
+        yield from table.sort_by([(name, "ascending") for name in options.order_by]).to_batches()
+
+
+SINK: Final = "pyspark_bookie"
+"""Value of `application` of ledgers that belong to no stream, and of `podkeeper/sink`."""
+TAG: Final = "podkeeper/"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who writes. `query_id` and `batch_id` are None in a batch write; `run_id` is the run of the query, or the
+    write."""
+
+    partition_id: int
+    attempt: int
+    task_attempt_id: int
+    run_id: str
+    query_id: str | None = None
+    batch_id: int | None = None
+
+    def tags(self) -> dict[str, bytes]:
+        """Custom metadata."""
+        found = {
+            "sink": SINK,
+            "query-id": self.query_id,
+            "batch-id": self.batch_id,
+            "partition-id": self.partition_id,
+            "attempt": self.attempt,
+            "task-attempt-id": self.task_attempt_id,
+            "run-id": self.run_id,
+        }
+        return {f"{TAG}{name}": str(value).encode() for name, value in found.items() if value is not None}
+
+
+def settings_of(options: SinkOptions, stream: StreamSettings | None) -> StreamSettings:
+    """How ledgers are made: sizes that were given count more than those of the stream, which count more than the
+    defaults."""
+    settings = stream or StreamSettings()
+    if stream is None or options.has_own_sizes:
+        ensemble, write, ack = options.quorums
+        settings = replace(settings, ensemble=ensemble, write_quorum=write, ack_quorum=ack)
+    return replace(settings, digest=options.digest_type or settings.digest)
+
+
+class TaskLedgers:
+    """Makes and deletes the ledgers of one task. Raises `PodkeeperSparkError`."""
+
+    def __init__(self, options: SinkOptions, owner: Owner) -> None:
+        self._options = options
+        self._owner = owner
+        self._settings: StreamSettings | None = None
+
+    def create(self) -> BlockingLedgerWriter:
+        client = self._options.client()
+        password = self._options.password.read() or b""
+        if self._settings is None:
+            self._settings = settings_of(self._options, self._stream_settings(client))
+        made = self._settings
+        with told():
+            return client.create(
+                ensemble=made.ensemble,
+                write_quorum=made.write_quorum,
+                ack_quorum=made.ack_quorum,
+                digest=made.digest,
+                password=password,
+                metadata=self._metadata(),
+            )
+
+    def delete(self, ledger_id: int) -> None:
+        self._options.client().delete(ledger_id)
+
+    def _stream_settings(self, client: BlockingClient) -> StreamSettings | None:
+        from bookie_client.streams.streams import Streams
+
+        stream = self._options.stream
+        if stream is None:
+            return None
+        with told(f"stream {stream}"):
+            return client.run(lambda each: Streams(each).settings(stream))
+
+    def _metadata(self) -> Mapping[str, bytes]:
+        stream = self._options.stream
+        own = {name: value.encode() for name, value in self._options.ledger_metadata.items()}
+        of_stream = {"application": APPLICATION.encode(), STREAM_KEY: stream.encode()} if stream else {}
+        return {"application": SINK.encode(), **own, **of_stream, **self._owner.tags()}
+
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Payload bytes that are handed to the client at a time, at most."""

@@ -21,8 +21,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable
-from pyspark_bookie.archive.reading import read_manifest
+from pyspark_bookie.archive.reading import ArchivedFileMissing, ArchiveUnavailable, read_manifest
 from pyspark_bookie.common.ledger_ids import LedgerIds
 
 if TYPE_CHECKING:

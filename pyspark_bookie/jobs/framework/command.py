@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_protocol.errors import PodkeeperError
+from pyspark_bookie.archive.files import file_system
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.common.filesystems import file_system
 from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.registry import description, find_job, job_names, summary

@@ -18,7 +18,6 @@ from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.manifest import PARTITIONS
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import (
     LedgerRow,
     Selected,
@@ -28,7 +27,7 @@ from pyspark_bookie.jobs.framework.ledgers import (
     select_ledgers,
 )
 from pyspark_bookie.jobs.framework.registry import job
-from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.result import MISSING, WOULD, JobExit, JobResult, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.offload.cleaning import OffloadStore, TakenOver, find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, cut, is_due, oldest

@@ -225,7 +225,7 @@ def read_findings(uri: str) -> list[Finding]:
     """The lost copies that the newest run below the URI found, or the one run that it names. Raises `UsageError`."""
     import pyarrow.dataset as ds
 
-    from pyspark_bookie.common.filesystems import file_system
+    from pyspark_bookie.archive.files import file_system
 
     found, path = file_system("--findings", uri)
     folder = _newest(found, path)

@@ -16,11 +16,10 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.jobs.framework.arguments import COUNT, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, bundles
 from pyspark_bookie.jobs.framework.records import TakenOver
+from pyspark_bookie.jobs.framework.result import WOULD, JobExit, JobResult, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.result import Counter as Counted
-from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.transfer.machine import (
     TransferFate,

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from pyspark_bookie.source.options import SourceOptions
     from pyspark_bookie.source.planning import LostLedger, ReadPartition
+    from pyspark_bookie.source.reading.arrow import Decoder
     from pyspark_bookie.source.reading.chunk import Chunk
-    from pyspark_bookie.source.reading.decoded import Decoder
 
 BATCHES_PER_SECOND: Final = 32
 """Of a task whose rate is limited. Bookies are asked for more whenever a batch is full, so small batches keep the
@@ -73,7 +73,7 @@ def _batches(
     chunks: Iterator[Chunk], options: SourceOptions, schema: pa.Schema, limit: int
 ) -> Iterator[pa.RecordBatch]:
     if options.decode is not Decode.RAW:
-        from pyspark_bookie.source.reading.decoded import decoded_batches
+        from pyspark_bookie.source.reading.arrow import decoded_batches
 
         return decoded_batches(chunks, _decoder(options.decode), schema, limit, strict=options.fail_on_data_loss)
     from pyspark_bookie.source.reading.arrow import batches

@@ -8,10 +8,17 @@ from bookie_client.streams.model import PublishedLedger, StreamSettings
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink.ledgers import Owner, settings_of
 from pyspark_bookie.sink.options import SinkOptions
-from pyspark_bookie.sink.rows import OF_THE_SOURCE, check_input, values
-from pyspark_bookie.sink.writing import Written, batch_of, collected
+from pyspark_bookie.sink.writing import (
+    OF_THE_SOURCE,
+    Owner,
+    Written,
+    batch_of,
+    check_input,
+    collected,
+    settings_of,
+    values,
+)
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.schema import full_schema
 

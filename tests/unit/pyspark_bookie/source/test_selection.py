@@ -14,7 +14,7 @@ from bookie_protocol.errors import MetadataUnavailable, NoSuchStream
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source import selection
 from pyspark_bookie.source.pulsar import PulsarDecoder
-from pyspark_bookie.source.reading.decoded import decoded_batches
+from pyspark_bookie.source.reading.arrow import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support.pulsar_entries import batch, entry
 from tests.support.pulsar_metadata import ledger_info, message

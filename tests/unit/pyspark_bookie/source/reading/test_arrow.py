@@ -14,9 +14,8 @@ from pyspark_bookie.source.dlog import DlogDecoder
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.pulsar import PulsarDecoder
 from pyspark_bookie.source.reading import arrow
-from pyspark_bookie.source.reading.arrow import LARGE, batches, columns_of
+from pyspark_bookie.source.reading.arrow import LARGE, batches, columns_of, decoded_batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
-from pyspark_bookie.source.reading.decoded import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support import dlog_entries
 from tests.support.pulsar_entries import batch, entry

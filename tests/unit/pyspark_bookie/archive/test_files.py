@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_bookie.archive.files import file_system
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.common.filesystems import file_system
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])

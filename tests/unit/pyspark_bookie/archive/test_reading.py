@@ -13,9 +13,9 @@ import pytest
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedLedger
-from pyspark_bookie.archive import parts
+from pyspark_bookie.archive import reading
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.parts import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries
+from pyspark_bookie.archive.reading import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 
@@ -148,7 +148,7 @@ def test_a_store_that_does_not_answer_is_no_damage(
 ) -> None:
     there = files.system
     files.system = Away(there)
-    monkeypatch.setattr(parts._Part, "_open", lambda self: files.system.open_input_stream(self._what))
+    monkeypatch.setattr(reading._Part, "_open", lambda self: files.system.open_input_stream(self._what))
     with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
         rows(files, ledger, 0, 3)
     files.system = there
