@@ -27,7 +27,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
 from bookie_client.placement.rack_aware import positions, too_few
 from bookie_client.placement.rule_based import Level, RuleBasedPlacement
-from bookie_client.placement.search import Labels, Windows, WriteSet, can_span, windows_of
+from bookie_client.placement.search import Labels, Windows, WriteSet, WriteSetRule, can_span, windows_of
 from bookie_client.placement.topology import DEFAULT_RACK, DEFAULT_REGION, Location
 from bookie_protocol.errors import BadRequest
 
@@ -35,7 +35,7 @@ UNKNOWN_PLACE: Location = (DEFAULT_REGION, DEFAULT_RACK)
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRule:
+class RegionRule(WriteSetRule):
     """Each write set spans `min_regions` regions and `min_racks` racks, and no `ack` of its members are in
     `min_durable` - 1 regions (0: no such demand)."""
 
@@ -46,15 +46,7 @@ class RegionRule:
     min_durable: int = 0
     local: str | None = None
 
-    def objection(self, labels: Labels, position: int) -> str | None:
-        for write_set in self.windows.through[position]:
-            problem = self.problem(labels, write_set)
-            if problem is not None:
-                return problem
-        return None
-
     def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
-        """Why this write set cannot obey; None if it can."""
         regions = [_region(labels[member]) for member in write_set]
         if self.min_durable:
             fullest = Counter(region for region in regions if region is not None).most_common(self.min_durable - 1)

@@ -21,6 +21,7 @@ Source: reference client protocol, sections 4 and 16.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,24 @@ class Rule(Protocol):
     def preference(self, labels: Labels, position: int, label: Location) -> tuple[int, ...]:
         """Smaller is drawn first; labels of equal preference are alike."""
         ...
+
+
+class WriteSetRule(ABC):
+    """A rule that each write set obeys or breaks by itself."""
+
+    __slots__ = ()
+    windows: Windows
+
+    def objection(self, labels: Labels, position: int) -> str | None:
+        for write_set in self.windows.through[position]:
+            problem = self.problem(labels, write_set)
+            if problem is not None:
+                return problem
+        return None
+
+    @abstractmethod
+    def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
+        """Why this write set cannot obey; None if it can."""
 
 
 class Effort:

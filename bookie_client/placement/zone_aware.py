@@ -25,7 +25,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
 from bookie_client.placement.rack_aware import positions
 from bookie_client.placement.rule_based import Level, RuleBasedPlacement
-from bookie_client.placement.search import Labels, Windows, WriteSet, can_span, windows_of
+from bookie_client.placement.search import Labels, Windows, WriteSet, WriteSetRule, can_span, windows_of
 from bookie_client.placement.topology import DEFAULT_UPGRADE_DOMAIN, DEFAULT_ZONE, Location
 from bookie_protocol.errors import BadRequest
 
@@ -33,7 +33,7 @@ UNKNOWN_ZONE: Location = (DEFAULT_ZONE, DEFAULT_UPGRADE_DOMAIN)
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneRule:
+class ZoneRule(WriteSetRule):
     """Each write set spans `minimum` zones (`desired` if it can), and with `domains` two upgrade domains of a zone
     that comes twice."""
 
@@ -42,15 +42,7 @@ class ZoneRule:
     desired: int
     domains: bool = True
 
-    def objection(self, labels: Labels, position: int) -> str | None:
-        for write_set in self.windows.through[position]:
-            problem = self.problem(labels, write_set)
-            if problem is not None:
-                return problem
-        return None
-
     def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
-        """Why this write set cannot obey; None if it can."""
         members = [labels[member] for member in write_set]
         if not can_span([label and label[0] for label in members], self.minimum):
             zones = sorted({label[0] for label in members if label is not None})

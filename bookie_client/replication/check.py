@@ -185,7 +185,7 @@ class LedgerChecker:
             if listed is None:
                 percentage = 100
             else:
-                doubtful = await _first_missing(entries, listed)
+                doubtful = await first_missing(entries, listed)
         ids = sampled(entries, percentage, self._client.context.random)
         # It says so itself, or has it by now. It is read alone: what is asked for together has to ascend.
         first = [] if doubtful is None else [doubtful]
@@ -258,8 +258,8 @@ def verdict_of(error: PodkeeperError) -> ReplicaVerdict:
     return ReplicaVerdict.UNREACHABLE
 
 
-async def _first_missing(entries: StripedEntries, listed: Availability) -> int | None:
-    """The first entry that the list lacks."""
+async def first_missing(entries: StripedEntries, listed: Availability) -> int | None:
+    """The first entry that the list lacks; None: it has all. The event loop has its turns meanwhile."""
     for looked_at, entry_id in enumerate(entries, 1):
         if entry_id not in listed:
             return entry_id

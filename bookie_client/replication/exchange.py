@@ -19,13 +19,13 @@ Source: reference auto-recovery, sections 5 and 7.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.metadata_update import update_metadata
+from bookie_client.replication.check import first_missing
 from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -120,8 +120,6 @@ def _changed(fragment: Fragment, what: str) -> MetadataVersionConflict:
 
 LISTS_TO_GIVE_UP: Final = 3
 """A bookie that was silent so often in a row is not asked for lists again."""
-YIELD_EVERY: Final = 20_000
-"""Entries compared before other tasks get their turn."""
 
 
 class NewCopies:
@@ -154,12 +152,7 @@ class NewCopies:
                 pass
             else:
                 self._silences.pop(bookie, None)
-                for looked_at, entry_id in enumerate(entries, 1):
-                    if entry_id not in listed:
-                        return entry_id
-                    if not looked_at % YIELD_EVERY:
-                        await asyncio.sleep(0)
-                return None
+                return await first_missing(entries, listed)
         await self._throttle.read(0)
         try:
             await self._operations.read_entry(bookie, fragment.ledger_id, entries[0])

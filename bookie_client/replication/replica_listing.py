@@ -19,6 +19,7 @@ from bookie_client.access import replica_access
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.replication.check import YIELD_EVERY
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
 from bookie_protocol.errors import MetadataError, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -66,8 +67,6 @@ class LedgerReplicas:
 
 MAX_HELD: Final = 1 << 32
 """Entries that one bookie can hold of one ledger, at most; who claims more is not believed."""
-YIELD_EVERY: Final = 20_000
-"""Entries compared before other tasks get their turn."""
 
 
 async def replicas_of(client: Client, ledger_id: int, *, everywhere: bool = False) -> LedgerReplicas:
