@@ -2,7 +2,7 @@
 
 Frames carry their length word. Frames with an entry come in pieces, so that the entry is not copied; the
 caller joins or writes them in one go. Numbers that a server echoes are raw varints, as the hot decoders hand them
-out; `raw_ids` makes them from integers.
+out.
 
 Pure functions; any thread.
 """
@@ -35,17 +35,6 @@ _DEFERRED_FIELD: Final = b"\x28\x01"
 
 
 # --- server -------------------------------------------------------------------------------------------------
-
-
-def raw_ids(txn_id: int, ledger_id: int, entry_id: int) -> tuple[bytes, bytes, bytes]:
-    """The three numbers as the response encoders want them."""
-    return encode_varint(txn_id), encode_varint(ledger_id), encode_varint(entry_id)
-
-
-def add_response(txn: bytes, ledger: bytes, entry: bytes) -> bytes:
-    """The frame that acknowledges an add."""
-    part1, part2 = add_response_parts(len(txn), len(ledger), len(entry))
-    return b"".join((part1, txn, part2, ledger, b"\x18", entry))
 
 
 @lru_cache(maxsize=1000)
@@ -113,16 +102,6 @@ def add_request_tail(flags: int) -> bytes:
     """What stands behind the entry in the frame of an add with these flags."""
     tail = _DEFERRED_FIELD if flags & DEFERRED_SYNC else b""
     return tail + _RECOVERY_FIELD if flags & RECOVERY_ADD else tail
-
-
-def add_request(
-    txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int = 0
-) -> list[bytes]:
-    """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
-    txn, number = encode_varint(txn_id), encode_varint(entry_id)
-    before, between, behind = add_request_parts(ledger_id, master_key, len(entry), len(txn), len(number), flags)
-    head, tail = b"".join((before, txn, between, number, behind)), add_request_tail(flags)
-    return [head, entry, tail] if tail else [head, entry]
 
 
 def read_request(txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:

@@ -7,6 +7,7 @@ import struct
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode
 from bookie_protocol.wire.v2 import Flag
+from bookie_protocol.wire.varint import encode_varint
 
 KEY = bytes(range(1, 21))
 OTHER_KEY = bytes(range(21, 41))
@@ -84,7 +85,7 @@ def v3_add(
     flags = (
         v3_encode.RECOVERY_ADD * recovery | v3_encode.HIGH_PRIORITY * priority | v3_encode.DEFERRED_SYNC * (not sync)
     )
-    return b"".join(v3_encode.add_request(txn, ledger_id, entry_id, key, stored, flags))
+    return b"".join(add_request(txn, ledger_id, entry_id, key, stored, flags))
 
 
 def v3_read(ledger_id: int, entry_id: int, *, txn: int = 1, priority: bool = False) -> bytes:
@@ -147,3 +148,26 @@ def v3_answer(frame: bytes) -> pb.Response:
 
 def v3_status(frame: bytes) -> int:
     return int(v3_answer(frame).status)
+
+
+def raw_ids(txn_id: int, ledger_id: int, entry_id: int) -> tuple[bytes, bytes, bytes]:
+    """The three numbers as the response encoders want them."""
+    return encode_varint(txn_id), encode_varint(ledger_id), encode_varint(entry_id)
+
+
+def add_response(txn: bytes, ledger: bytes, entry: bytes) -> bytes:
+    """The frame that acknowledges an add."""
+    part1, part2 = v3_encode.add_response_parts(len(txn), len(ledger), len(entry))
+    return b"".join((part1, txn, part2, ledger, b"\x18", entry))
+
+
+def add_request(
+    txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int = 0
+) -> list[bytes]:
+    """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
+    txn, number = encode_varint(txn_id), encode_varint(entry_id)
+    before, between, behind = v3_encode.add_request_parts(
+        ledger_id, master_key, len(entry), len(txn), len(number), flags
+    )
+    head, tail = b"".join((before, txn, between, number, behind)), v3_encode.add_request_tail(flags)
+    return [head, entry, tail] if tail else [head, entry]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode, v3_hot
+from tests.support.frames import add_request
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 ID = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.just(-1), I64)
@@ -18,7 +19,7 @@ ADD_FLAGS = st.sampled_from([0, 2, 4, 6, 0x10000, 0x10002, 0x10006])
 @st.composite
 def add_frames(draw: st.DrawFn) -> bytes:
     """Frames of adds as a client of ours writes them."""
-    pieces = v3_encode.add_request(draw(TXN), draw(ID), draw(ID), draw(KEY), draw(ENTRY), draw(ADD_FLAGS))
+    pieces = add_request(draw(TXN), draw(ID), draw(ID), draw(KEY), draw(ENTRY), draw(ADD_FLAGS))
     return b"".join(pieces)
 
 

@@ -14,6 +14,7 @@ from bookie_protocol.errors import V2Code, V3Status
 from bookie_protocol.wire import v2, v3_encode
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
 from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
+from tests.support.frames import add_response, raw_ids
 
 KEY = bytes(range(20))
 BIG = st.sampled_from([0, 1, 127, 128, 2**14 - 1, 2**14, 2**28 - 1, 2**28, 2**35, 2**62])
@@ -43,13 +44,13 @@ def test_adds_that_are_encoded_together_are_the_bytes_of_single_ones(
 def added(dialect, txn_id, ledger_id, entry_id):
     if dialect.version == 2:
         return v2.encode_response(CURRENT_VERSION, OpCode.ADDENTRY, V2Code.EOK, ledger_id, entry_id)
-    return v3_encode.add_response(*v3_encode.raw_ids(txn_id, ledger_id, entry_id))
+    return add_response(*raw_ids(txn_id, ledger_id, entry_id))
 
 
 def something_else(dialect):
     if dialect.version == 2:
         return v2.encode_response(CURRENT_VERSION, OpCode.ADDENTRY, V2Code.EFENCED, 7, 3)
-    return v3_encode.read_error(*v3_encode.raw_ids(1, 7, 3), V3Status.ENOENTRY)
+    return v3_encode.read_error(*raw_ids(1, 7, 3), V3Status.ENOENTRY)
 
 
 def one_by_one(dialect, data):

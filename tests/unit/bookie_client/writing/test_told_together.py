@@ -25,10 +25,11 @@ from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
-from bookie_protocol.wire import v2, v3, v3_encode
+from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
 from bookie_protocol.wire.varint import encode_varint
+from tests.support.frames import add_response
 
 LEDGERS = (7, 8)
 BOOKIES = ("b1", "b2", "b3")
@@ -54,7 +55,7 @@ def answer(version, key, request, *, stored=True):
     if version == 2:
         code = V2Code.EOK if stored else V2Code.EREADONLY
         return v2.encode_response(CURRENT_VERSION, OpCode.ADDENTRY, code, ledger_id, entry_id)
-    added = v3_encode.add_response(key, encode_varint(ledger_id), encode_varint(entry_id))
+    added = add_response(key, encode_varint(ledger_id), encode_varint(entry_id))
     if stored:
         return added
     message = v3.parse_response(added[LENGTH_SIZE:])

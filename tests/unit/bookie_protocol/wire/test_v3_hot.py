@@ -11,6 +11,7 @@ from bookie_protocol.keys import master_key
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode, v3_hot
 from tests.support import golden_frames
+from tests.support.frames import add_request, add_response, raw_ids
 from tests.support.v3_frames import (
     ENTRY,
     ID,
@@ -62,7 +63,7 @@ def test_golden_add_is_decoded_hot_and_encoded_again(golden):
     assert fields is not None
     assert fields == parsed_add(golden.body)
     txn_id, ledger_id, entry_id, key, entry, flags = fields
-    pieces = v3_encode.add_request(txn_id, ledger_id, entry_id, key, entry, flags)
+    pieces = add_request(txn_id, ledger_id, entry_id, key, entry, flags)
     assert b"".join(pieces) == golden.frame
     # The second time its shape is known.
     assert hot_add(golden.frame, 4, len(golden.frame)) == fields
@@ -88,9 +89,9 @@ def test_golden_read_is_decoded_hot_unless_it_fences_or_waits(golden):
 @pytest.mark.parametrize("golden", ADD_ANSWERS, ids=repr)
 def test_golden_add_answer(golden):
     response = pb.Response.FromString(golden.body)
-    raw = v3_encode.raw_ids(response.header.txnId, response.addResponse.ledgerId, response.addResponse.entryId)
+    raw = raw_ids(response.header.txnId, response.addResponse.ledgerId, response.addResponse.entryId)
     if V3Status(response.status) is V3Status.EOK:
-        assert v3_encode.add_response(*raw) == golden.frame
+        assert add_response(*raw) == golden.frame
 
 
 @pytest.mark.parametrize("golden", READ_ANSWERS, ids=repr)
@@ -99,7 +100,7 @@ def test_golden_read_answer(golden):
     read = response.readResponse
     if read.HasField("lacUpdateTimestamp") or (response.status == pb.EOK and not read.HasField("body")):
         return  # answers of long polls are built from messages
-    raw = v3_encode.raw_ids(response.header.txnId, read.ledgerId, read.entryId)
+    raw = raw_ids(response.header.txnId, read.ledgerId, read.entryId)
     if response.status == pb.EOK:
         max_lac = read.maxLAC if read.HasField("maxLAC") else None
         assert b"".join(v3_encode.read_response(*raw, read.body, max_lac)) == golden.frame
@@ -109,10 +110,10 @@ def test_golden_read_answer(golden):
 
 def test_worked_hex():
     entry = bytes.fromhex("0000000000000007 0000000000000003 0000000000000002 0000000000000014 e9857074 68656c6c6f")
-    add = b"".join(v3_encode.add_request(1, 7, 3, SECRET, entry))
+    add = b"".join(add_request(1, 7, 3, SECRET, entry))
     assert add == (bytes.fromhex("00000050 0a06080310021801 aa0645 08071003 1a14") + SECRET + b"\x22\x29" + entry)
     answer = bytes.fromhex("00000013 0a06080310021801 1000 aa0606 080010071803")
-    assert v3_encode.add_response(*v3_encode.raw_ids(1, 7, 3)) == answer
+    assert add_response(*raw_ids(1, 7, 3)) == answer
     fields = v3_hot.decode_add_request(add, 4, len(add))
     assert fields == (answer, 7, 3, 2, SECRET, len(add) - 41, len(add), 0)
 
@@ -129,7 +130,7 @@ def test_add_request_is_what_protobuf_writes(txn_id, ledger_id, entry_id, key, e
         add.writeFlags = v3.DEFERRED_SYNC
     if flags & v3_encode.RECOVERY_ADD:
         add.flag = pb.AddRequest.RECOVERY_ADD
-    pieces = v3_encode.add_request(txn_id, ledger_id, entry_id, key, entry, flags)
+    pieces = add_request(txn_id, ledger_id, entry_id, key, entry, flags)
     assert b"".join(pieces) == v3.encode_frame(request)
     assert pieces[1] is entry
 
@@ -139,13 +140,13 @@ def test_add_answers_are_what_protobuf_writes(txn_id, ledger_id, entry_id):
     response = v3.new_response(v3.new_request(pb.ADD_ENTRY, txn_id), V3Status.EOK)
     response.addResponse.status = v3.status_code(V3Status.EOK)
     response.addResponse.ledgerId, response.addResponse.entryId = ledger_id, entry_id
-    assert v3_encode.add_response(*v3_encode.raw_ids(txn_id, ledger_id, entry_id)) == v3.encode_frame(response)
+    assert add_response(*raw_ids(txn_id, ledger_id, entry_id)) == v3.encode_frame(response)
 
 
 @given(TXN, ID, ID, ENTRY | st.integers(16000, 17000).map(bytes), st.none() | ID, STATUSES)
 def test_read_answers_are_what_protobuf_writes(txn_id, ledger_id, entry_id, body, max_lac, status):
     request = v3.new_request(pb.READ_ENTRY, txn_id)
-    raw = v3_encode.raw_ids(txn_id, ledger_id, entry_id)
+    raw = raw_ids(txn_id, ledger_id, entry_id)
     response = v3.new_response(request, V3Status.EOK)
     read = response.readResponse
     read.status, read.ledgerId, read.entryId, read.body = pb.EOK, ledger_id, entry_id, body
@@ -185,7 +186,7 @@ def test_frames_in_one_buffer_are_decoded_as_protobuf_reads_them(frames):
 
 @given(TXN.filter(lambda txn: txn < 2**63), ID.filter(lambda n: n >= 0), st.integers(24, 40_000))
 def test_ordinary_adds_of_any_size_are_hot(txn_id, ledger_id, size):
-    frame = b"".join(v3_encode.add_request(txn_id, ledger_id, 5, SECRET, bytes(size)))
+    frame = b"".join(add_request(txn_id, ledger_id, 5, SECRET, bytes(size)))
     assert v3_hot.decode_add_request(frame, 4, len(frame)) is not None
 
 
@@ -199,8 +200,8 @@ def test_ordinary_reads_are_hot(txn_id, ledger_id, entry_id):
 
 
 def test_same_length_with_other_widths_does_not_take_the_known_shape():
-    one = b"".join(v3_encode.add_request(1, 300, 5, SECRET, bytes(50)))
-    two = b"".join(v3_encode.add_request(300, 1, 5, SECRET, bytes(50)))
+    one = b"".join(add_request(1, 300, 5, SECRET, bytes(50)))
+    two = b"".join(add_request(300, 1, 5, SECRET, bytes(50)))
     assert len(one) == len(two)
     for frame in (one, two, one, two):
         assert hot_add(frame, 4, len(frame)) == parsed_add(frame[4:])
@@ -208,13 +209,13 @@ def test_same_length_with_other_widths_does_not_take_the_known_shape():
 
 @pytest.mark.parametrize("size", [0, 16, 23])
 def test_an_entry_without_lac_is_left_to_protobuf(size):
-    frame = b"".join(v3_encode.add_request(1, 7, 3, SECRET, bytes(size)))
+    frame = b"".join(add_request(1, 7, 3, SECRET, bytes(size)))
     assert v3_hot.decode_add_request(frame, 4, len(frame)) is None
 
 
 @pytest.mark.parametrize("size", [0, 19, 21])
 def test_a_key_of_another_size_is_left_to_protobuf(size):
-    frame = b"".join(v3_encode.add_request(1, 7, 3, bytes(size), bytes(40)))
+    frame = b"".join(add_request(1, 7, 3, bytes(size), bytes(40)))
     assert v3_hot.decode_add_request(frame, 4, len(frame)) is None
 
 
@@ -242,13 +243,13 @@ def test_another_tail_of_the_same_length_does_not_take_the_known_shape():
         add.ledgerId, add.entryId, add.masterKey, add.body, add.writeFlags = 7, 3, SECRET, bytes(40), flags
         frames.append(v3.encode_frame(request))
     # Same length, but the last two bytes belong to the entry.
-    frames.append(b"".join(v3_encode.add_request(1, 7, 3, SECRET, bytes(42))))
+    frames.append(b"".join(add_request(1, 7, 3, SECRET, bytes(42))))
     for frame in frames * 2:
         assert hot_add(frame, 4, len(frame)) == parsed_add(frame[4:])
 
 
 def test_end_beyond_the_buffer_is_refused():
-    frame = b"".join(v3_encode.add_request(1, 7, 3, SECRET, bytes(40)))
+    frame = b"".join(add_request(1, 7, 3, SECRET, bytes(40)))
     read = v3_encode.read_request(1, 7, 3)
     for known in (False, True):
         assert (v3_hot._add_shapes != {}) is known
@@ -265,7 +266,7 @@ def test_the_caches_stay_bounded(monkeypatch):
     for size in range(24, 100):
         for width in (1, 300):
             for flags in (0, 2, 4, 6):
-                frame = b"".join(v3_encode.add_request(width, width, 3, SECRET, bytes(size), flags))
+                frame = b"".join(add_request(width, width, 3, SECRET, bytes(size), flags))
                 assert v3_hot.decode_add_request(frame, 4, len(frame)) is not None
                 assert len(v3_hot._add_shapes) <= 16
                 assert len(v3_hot._add_families) <= 16
