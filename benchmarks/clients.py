@@ -6,8 +6,6 @@ round after round. Prints ratios and writes every figure, as `benchmarks.compare
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +16,8 @@ from typing import Any
 
 import click
 
-from benchmarks.environment import DriverError, Environment, drive
+from benchmarks.drivers import DriverError, printed_object
+from benchmarks.environment import Environment, drive
 from benchmarks.samples import JAVA, OURS, Samples
 from benchmarks.session import DEFAULT_OUT, Session
 
@@ -65,18 +64,7 @@ QUICK = [Load(1024, 1, 1, 2000), Load(1024, 1, 3, 2000), Load(128, 1, 1, 2000)]
 
 def drive_ours(*arguments: str) -> dict[str, Any]:
     """Runs the Python driver; returns the object it printed. Raises `DriverError`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.python_client", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_DRIVER_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise DriverError(f"driver {' '.join(arguments)}: {done.stderr[-1500:]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return printed_object([sys.executable, "-m", "benchmarks.python_client", *arguments], arguments, _DRIVER_SECONDS)
 
 
 class Comparison:

@@ -9,16 +9,15 @@ One thread uses an `Environment`.
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.drivers import printed_object
 from benchmarks.samples import CEILING
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
 from tests.support.java import BOOKKEEPER_OPTIONS, NETTY_OPTIONS, MavenProject, find_java
@@ -39,13 +38,9 @@ SHARED: Mapping[str, str] = {
 _DRIVER_SECONDS = 600
 
 
-class DriverError(RuntimeError):
-    """The load driver saw a failed request or could not run; the message says which."""
-
-
 def drive(class_path: str, *arguments: str) -> dict[str, Any]:
     """Runs the load driver; returns the object it printed. Raises `DriverError`."""
-    done = subprocess.run(
+    return printed_object(
         [
             find_java(),
             "-Xms512m",
@@ -58,17 +53,9 @@ def drive(class_path: str, *arguments: str) -> dict[str, Any]:
             "dev.podkeeper.bench.Main",
             *arguments,
         ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_DRIVER_SECONDS,
-        check=False,
+        arguments,
+        _DRIVER_SECONDS,
     )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        raise DriverError(f"driver {' '.join(arguments)}: {done.stderr[:800]}\n{done.stdout[-600:]}")
-    result: dict[str, Any] = json.loads(lines[-1])
-    return result
 
 
 class Environment:

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from benchmarks.bookie_under_test import DEFAULT_STATE
-from benchmarks.environment import PROJECT, DriverError, drive
+from benchmarks.drivers import DriverError
+from benchmarks.environment import PROJECT, drive
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -20,7 +20,8 @@ import psutil
 import uvloop
 
 from benchmarks.clients import drive_ours
-from benchmarks.environment import DriverError, Environment, drive
+from benchmarks.drivers import DriverError
+from benchmarks.environment import Environment, drive
 from benchmarks.python_client import PASSWORD
 from benchmarks.samples import JAVA, OURS, Samples
 from benchmarks.session import DEFAULT_OUT, Session

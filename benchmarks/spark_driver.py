@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from typing import Any, Final
 
 import click
 
+from benchmarks.drivers import printed_object
 from bookie_client import BlockingClient, ClientOptions, TrafficClass
 
 REPOSITORY: Final = Path(__file__).parent.parent
@@ -40,23 +40,10 @@ WARM_UPS: Final = 3
 
 
 def drive_spark(stage: str, *arguments: str) -> dict[str, Any]:
-    """Run a stage in a process of its own; returns the object it printed. Raises `RuntimeError`."""
+    """Run a stage in a process of its own; returns the object it printed. Raises `DriverError`."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.spark_driver", stage, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_LONGEST_S,
-        check=False,
-        env=environment,
-        cwd=REPOSITORY,
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        raise RuntimeError(f"{stage}: {done.stderr[-1500:]}")
-    result: dict[str, Any] = json.loads(lines[-1])
-    return result
+    command = [sys.executable, "-m", "benchmarks.spark_driver", stage, *arguments]
+    return printed_object(command, [stage, *arguments], _LONGEST_S, environment=environment, folder=REPOSITORY)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.disk import plain_writer
-from benchmarks.environment import DriverError, Environment
+from benchmarks.drivers import DriverError
+from benchmarks.environment import Environment
 from benchmarks.plan import Plan, Point
 from benchmarks.samples import CEILING, Samples
 from tests.support.bookie_process import BookieProcess

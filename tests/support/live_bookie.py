@@ -15,7 +15,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import bookie as bookie_module
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.metadata import open_metadata
-from tests.support.bookie_process import free_port
+from tests.support.bookie_process import free_port, loopback_configuration
 from tests.support.small_bookie import SMALL_BOOKIE
 
 
@@ -45,16 +45,10 @@ def _config(work: Path, settings: Mapping[str, str] | None) -> BookieConfig:
     return load_config(
         environ={},
         overrides={
-            "bookiePort": str(free_port()),
-            "listeningInterface": "lo",
-            "allowLoopback": "true",
-            "advertisedAddress": "127.0.0.1",
-            "metadataServiceUri": f"file://{work}/metadata",
-            "journalDirectories": str(work / "journal"),
-            "ledgerDirectories": str(work / "ledgers"),
+            **loopback_configuration(work, f"file://{work}/metadata", free_port()),
+            "httpServerEnabled": "true",
             "httpServerHost": "127.0.0.1",
             "httpServerPort": str(free_port()),
-            "grpcServerEnabled": "false",
             **SMALL_BOOKIE,
             "numReadWorkerThreads": "2",
             **(settings or {}),

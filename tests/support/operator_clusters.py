@@ -8,7 +8,7 @@ template hash is a rolling restart of everybody's bookies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -210,11 +210,11 @@ def rendered(case: str) -> str:
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def main() -> None:
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for case in CASES:
-        (GOLDEN / f"{case}.yaml").write_text(rendered(case), encoding="utf-8")
+def write_golden(folder: Path, cases: Iterable[str], content: Callable[[str], str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in cases:
+        (folder / f"{case}.yaml").write_text(content(case), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_golden(GOLDEN, CASES, rendered)

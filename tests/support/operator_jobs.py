@@ -17,7 +17,7 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import JobObjects, build_job
 from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.world.model import ClusterView, JobResource
-from tests.support.operator_clusters import MINIMAL, cluster, yaml_dumper
+from tests.support.operator_clusters import MINIMAL, cluster, write_golden, yaml_dumper
 
 GOLDEN: Final = Path(__file__).parents[1] / "unit" / "bookie_operator" / "builders" / "jobs" / "golden"
 
@@ -103,11 +103,5 @@ def rendered(case: str) -> str:
     )
 
 
-def main() -> None:
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for case in CASES:
-        (GOLDEN / f"{case}.yaml").write_text(rendered(case), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_golden(GOLDEN, CASES, rendered)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
-from tests.support.bookie_process import free_port
+from tests.support.bookie_process import free_port, loopback_configuration
 from tests.support.frames import v2_read
 from tests.support.hanging import hang
 from tests.support.small_bookie import SMALL_BOOKIE
@@ -37,16 +37,7 @@ class ServeProcess:
     def __init__(self, work: Path, settings: Mapping[str, str] | None = None) -> None:
         self.work = work
         self.settings = {
-            "bookiePort": str(free_port()),
-            "listeningInterface": "lo",
-            "allowLoopback": "true",
-            "advertisedAddress": "127.0.0.1",
-            "metadataServiceUri": f"file://{work}/metadata",
-            "journalDirectories": str(work / "journal"),
-            "ledgerDirectories": str(work / "ledgers"),
-            "httpServerEnabled": "false",
-            "prometheusStatsHttpEnable": "false",
-            "grpcServerEnabled": "false",
+            **loopback_configuration(work, f"file://{work}/metadata", free_port()),
             **SMALL_BOOKIE,
             **(settings or {}),
         }
