@@ -12,7 +12,7 @@ import yaml
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.validation import parse_spec, validate
-from bookie_operator.plugin import migration, strangers, takeover
+from bookie_operator.plugin import migration, refusals, strangers, takeover
 from bookie_operator.plugin.main import cli
 from bookie_pod.cli.main import cli as bookie
 from bookie_pod.node.identity import rename
@@ -73,7 +73,7 @@ def test_options_that_it_names_are_there() -> None:
 
 def test_reasons_are_given_in_its_words() -> None:
     source = inspect.getsource(migration) + inspect.getsource(strangers) + inspect.getsource(rename)
-    source += inspect.getsource(takeover)
+    source += inspect.getsource(takeover) + inspect.getsource(refusals)
     rows = [row for row in TEXT.splitlines() if re.match(r"\| (?!refused|---)", row)]
     assert len(rows) == 11 + 6 + 8, "beside, both ways compared, in place"
     for words in (

@@ -198,7 +198,7 @@ _CERTIFICATE: Final = "cert-manager.io/certificate-name"
 def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     """Whether the object is the cluster's, by the UID of its controller. Without one it is the cluster's if it has
     the operator's labels, and is the identity, which outlives its cluster, or a cluster is taken over on request."""
-    controller = _controller(obj)
+    controller = controller_of(obj)
     if controller:
         return bool(controller.get("uid") == cluster.uid)
     labels = obj["metadata"].get("labels") or {}
@@ -209,7 +209,7 @@ def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
 
 def is_outlived(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     """Whether an earlier cluster of this name owns it, with which Kubernetes takes it away."""
-    controller = _controller(obj)
+    controller = controller_of(obj)
     same = controller.get("kind") == KIND and controller.get("name") == cluster.name
     return same and controller.get("uid") != cluster.uid
 
@@ -222,13 +222,14 @@ def is_issued(secret: Mapping[str, Any]) -> bool:
 
 def owner_of(obj: Mapping[str, Any]) -> str:
     """The owner in words."""
-    controller = _controller(obj)
+    controller = controller_of(obj)
     if controller:
         return f"it belongs to {controller.get('kind', 'something')} {controller.get('name', '')}"
     manager = (obj["metadata"].get("labels") or {}).get(names.MANAGED_BY, "")
     return f"{manager} manages it" if manager and manager != MANAGER else "it has no owner"
 
 
-def _controller(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+def controller_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The owner that answers for the object; empty: there is none."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return next((each for each in owners if each.get("controller")), {})

@@ -36,6 +36,7 @@ from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.faults import ExitCode, RefusedFault, explained
 from bookie_operator.plugin.forwarding import opener
 from bookie_operator.plugin.planning import see
+from bookie_operator.plugin.refusals import refusals
 from bookie_operator.plugin.strangers import Place, Stranger, differences, settings_of
 from bookie_operator.plugin.tables import plain_table, print_to_terminal
 from bookie_operator.plugin.takeover import (
@@ -52,7 +53,6 @@ from bookie_operator.plugin.takeover import (
     next_to_return,
     of_pod_set,
     record_name,
-    refusals,
     runs_ours,
 )
 from bookie_operator.world.model import World
