@@ -20,7 +20,7 @@ from __future__ import annotations
 from bookie_client.access import access_to
 from bookie_client.client import Client
 from bookie_client.recovery.recovery import recover_ledger
-from bookie_client.replication.report import LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import LedgerReport, ReplicaVerdict
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 

@@ -15,10 +15,9 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport
 from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
-from bookie_client.replication.report import LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms

@@ -17,7 +17,7 @@ from typing import Final
 import grpc
 
 from bookie_client import Client
-from bookie_client.connection.network import Connector, tcp_connector
+from bookie_client.connection.pool import Connector, tcp_connector
 from bookie_client.writing.window import Window
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.client_options import client_options, client_placement

@@ -13,7 +13,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_client.connection.network import Connector
+    from bookie_client.connection.pool import Connector
     from bookie_pod.gateway.gateway import Gateway
 
 

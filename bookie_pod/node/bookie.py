@@ -66,7 +66,7 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from bookie_client.connection.network import Connector
+    from bookie_client.connection.pool import Connector
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")

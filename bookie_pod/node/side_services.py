@@ -43,7 +43,7 @@ from bookie_protocol.errors import MetadataError, PodkeeperError, ResourcesShort
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_client.connection.network import Connector
+    from bookie_client.connection.pool import Connector
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.grpc.server import GrpcServer
@@ -178,7 +178,7 @@ def own_connector(
 ) -> Connector:
     """`published`: host and port of this bookie as other clients find them; None while it is not registered."""
     # Here, because the client takes a while to load, and a bookie without a gateway needs none.
-    from bookie_client.connection.network import tcp_connector
+    from bookie_client.connection.pool import tcp_connector
     from bookie_pod.client_options import tls_options
 
     if tls_options(config.tls) is not None:

@@ -15,8 +15,8 @@ import yaml
 
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs.build import build_job
+from bookie_operator.crds.job_rules import validate_job
 from bookie_operator.crds.job_spec import BookieJobSpec, JobKind, JobPhase
-from bookie_operator.crds.job_validation import validate_job
 from bookie_operator.world.model import JobResource
 from pyspark_bookie.jobs.framework.arguments import parse
 from pyspark_bookie.jobs.framework.registry import find_job, job_names

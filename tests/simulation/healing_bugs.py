@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bookie_client.replication import check, exchange, replicator, targets
+from bookie_client.replication.check import ReplicaVerdict
 from bookie_client.replication.copying import FragmentCopy
 from bookie_client.replication.exchange import NewCopies
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator
-from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.decommission import coordinator, drain, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.drain import LedgerDrain

@@ -13,8 +13,8 @@ from types import TracebackType
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView, Placement, ReplacementRequest
 from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_client.replication.fragments import fragments
-from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources

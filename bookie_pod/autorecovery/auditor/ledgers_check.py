@@ -21,7 +21,7 @@ from typing import Protocol
 
 import structlog
 
-from bookie_client.replication.report import LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.lost_bookies import LostBookies
 from bookie_pod.autorecovery.auditor.marking import Marked, Marker

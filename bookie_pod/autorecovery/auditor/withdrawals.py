@@ -25,7 +25,7 @@ from typing import Final
 
 import structlog
 
-from bookie_client.replication.report import LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import LedgerReport, ReplicaVerdict
 from bookie_pod.autorecovery.auditor.ledgers_check import MISSING, Checker
 from bookie_pod.autorecovery.auditor.marking import Known
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataExists, PodkeeperError

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from bookie_client.replication.check import FragmentReport, ReplicaVerdict
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
-from bookie_client.replication.report import FragmentReport, ReplicaVerdict
 from bookie_pod.autorecovery.worker.progress import LedgerNote, WorkerProgress
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import (

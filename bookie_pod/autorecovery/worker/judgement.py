@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 
 _HOW: dict[ReplicaVerdict, str] = {
     ReplicaVerdict.LOST: "is registered nowhere",

@@ -29,7 +29,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from bookie_client.replication.report import FragmentReport, LedgerReport
+from bookie_client.replication.check import FragmentReport, LedgerReport
 from bookie_pod.autorecovery.worker import judgement
 from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair, Replicator
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress

@@ -35,7 +35,7 @@ from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_client.connection.network import Connector
+    from bookie_client.connection.pool import Connector
     from bookie_pod.gateway.gateway import Gateway
     from bookie_pod.server.http.server import HttpServer
 
@@ -97,7 +97,7 @@ def _check(config: BookieConfig) -> None:
 
 
 def _over_tcp() -> Connector:
-    from bookie_client.connection.network import tcp_connector
+    from bookie_client.connection.pool import tcp_connector
 
     return tcp_connector
 

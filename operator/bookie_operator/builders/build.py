@@ -22,10 +22,16 @@ from bookie_operator.builders.identity import identity_secret
 from bookie_operator.builders.metadata import check_job, destruction_job, embedded_service, initialisation_job
 from bookie_operator.builders.metadata_uri import moves_to
 from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, unknown_alerts
-from bookie_operator.builders.network import client_service, gateway_service, headless_service, network_policies
+from bookie_operator.builders.network import (
+    certificates,
+    client_service,
+    gateway_service,
+    headless_service,
+    issued_secrets,
+    network_policies,
+)
 from bookie_operator.builders.settings import dynamic_config, given_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets, budgets
-from bookie_operator.builders.tls import certificates, issued_secrets
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.world.model import ClusterView
 

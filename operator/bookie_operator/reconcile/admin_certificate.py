@@ -43,8 +43,8 @@ from bookie_operator.builders import naming
 from bookie_operator.builders.common import content_hash, is_outlived, is_own, manifest, owner_of
 from bookie_operator.builders.container import admin_tls_secret
 from bookie_operator.builders.metadata_uri import is_protected, metadata_host
+from bookie_operator.builders.network import dns_names
 from bookie_operator.builders.secrets import secret_data, secret_texts
-from bookie_operator.builders.tls import dns_names
 from bookie_operator.crds import names
 from bookie_operator.executor.workloads import apply_own
 from bookie_operator.world.model import ClusterView

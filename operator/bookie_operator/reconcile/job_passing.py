@@ -21,8 +21,8 @@ from bookie_operator.api.errors import Absent, Conflict, Forbidden, Invalid, Kub
 from bookie_operator.api.kinds import BOOKIE_JOB, KubernetesObject, resource_of_kind
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.jobs.build import JobObjects, build_job
+from bookie_operator.crds.job_rules import parse_job_spec, parse_job_status, validate_job
 from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
-from bookie_operator.crds.job_validation import parse_job_spec, parse_job_status, validate_job
 from bookie_operator.observe.jobs import job_resource, observe_job
 from bookie_operator.planner.decision import Event, EventType
 from bookie_operator.planner.jobs import Blocker, JobPlan, plan_job

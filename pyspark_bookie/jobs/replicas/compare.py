@@ -21,9 +21,8 @@ from typing import Final
 
 from bookie_client.access import replica_access
 from bookie_client.client import Client
-from bookie_client.replication.check import verdict_of
+from bookie_client.replication.check import ReplicaVerdict, verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.report import ReplicaVerdict
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError, TooManyRequests

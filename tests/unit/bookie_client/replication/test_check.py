@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.replication.check import CheckOptions, LedgerChecker, sampled, verdict_of
+from bookie_client.replication.check import CheckOptions, LedgerChecker, ReplicaVerdict, sampled, verdict_of
 from bookie_client.replication.fragments import StripedEntries, fragments
 from bookie_client.replication.replicator import FragmentReplicator
-from bookie_client.replication.report import ReplicaVerdict
 from bookie_client.replication.source_reads import SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol import errors

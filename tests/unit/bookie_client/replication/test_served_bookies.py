@@ -3,10 +3,9 @@
 import pytest
 
 from bookie_client.reading.maintenance import replicas
-from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.check import CheckOptions, LedgerChecker, ReplicaVerdict
 from bookie_client.replication.replica_listing import replicas_of
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
-from bookie_client.replication.report import ReplicaVerdict
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.entry import read_header
 from bookie_protocol.errors import LedgerFenced, Unauthorized

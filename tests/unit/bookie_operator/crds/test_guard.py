@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.crds.job_validation import parse_job_spec, validate_job
+from bookie_operator.crds.job_rules import parse_job_spec, validate_job
 from bookie_operator.crds.validation import parse_spec, validate
 from tests.support.admission_cases import ALLOWED, CREATED, Case, resource
 from tests.unit.bookie_operator.crds.examples import PARTIAL

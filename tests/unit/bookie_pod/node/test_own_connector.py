@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bookie_client.connection.network import tcp_connector
+from bookie_client.connection.pool import tcp_connector
 from bookie_client.connection.request import FramedRequest
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import TlsConfig

@@ -20,8 +20,7 @@ from bookie_operator.builders.jobs import pod, spark
 from bookie_operator.builders.jobs.build import build_job, spark_image
 from bookie_operator.builders.jobs.common import object_name, pod_labels
 from bookie_operator.crds import names
-from bookie_operator.crds.job_rules import OWN_SPARK_CONF
-from bookie_operator.crds.job_validation import OWN_VARIABLES, OWN_VOLUMES
+from bookie_operator.crds.job_rules import OWN_SPARK_CONF, OWN_VARIABLES, OWN_VOLUMES
 from tests.support.operator_clusters import MINIMAL, cluster
 from tests.support.operator_jobs import CASES, ONCE, SCHEDULED, built, job
 

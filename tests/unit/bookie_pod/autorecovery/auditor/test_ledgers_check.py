@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bookie_client.replication.report import ReplicaVerdict
+from bookie_client.replication.check import ReplicaVerdict
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.runs import (
     AuditRecords,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bookie_client.replication.report import ReplicaVerdict
+from bookie_client.replication.check import ReplicaVerdict
 from bookie_protocol.errors import BookieUnavailable
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.versioned import ANY_VERSION

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_client.replication.fragments import fragments
-from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned

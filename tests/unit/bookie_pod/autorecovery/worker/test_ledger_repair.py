@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
-from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaVerdict
 from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
