@@ -34,14 +34,14 @@ from benchmarks.samples import Samples
 from bookie_client import Client
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.zookeeper.client import MAX_READS
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 from tests.support.auto_recovery import read_every_replica
 
 _READ_BACK: Final = 2
 """Ledgers of which every replica is read after a healing."""
 _QUIET_S: Final = 5.0
 _BUSY: Final = 10
-"""Requests in a fifth of a second; sessions that idle send fewer. Ours asks for `MAX_READS` ledgers with one."""
+"""Requests in a fifth of a second; sessions that idle send fewer. Ours asks for `NODES_AT_ONCE` ledgers with one."""
 
 Log = Callable[[str], None]
 
@@ -189,7 +189,7 @@ class HealingStages:
         finally:
             await asyncio.to_thread(healer.stop)
             await no_auditor(service)
-        if (requests - before) * MAX_READS < self._plan.many_ledgers:
+        if (requests - before) * NODES_AT_ONCE < self._plan.many_ledgers:
             raise RuntimeError(f"{requests - before} requests are no audit")
         add, per_ledger = self._samples.add, (requests - before) / self._plan.many_ledgers
         add(kind, name, "s", "less", ended - began)
