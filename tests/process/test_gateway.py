@@ -32,6 +32,13 @@ async def appending(stub):
     return call, ledger_id
 
 
+async def finish(call):
+    """To its end: whatever it is told later would come to the event loop of the next test."""
+    await call.done_writing()
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def test_every_gateway_serves_every_ledger(cluster):
     async with (
         grpc.aio.insecure_channel(cluster.grpc[0]) as first,
@@ -40,7 +47,7 @@ async def test_every_gateway_serves_every_ledger(cluster):
         call, ledger_id = await appending(LedgerServiceStub(first))
         tail = LedgerServiceStub(second).Tail(pb.TailRequest(ledger_id=ledger_id, first_entry_id=0))
         await call.write(pb.AppendRequest(entries=[b"more"] * 10_000))
-        await call.done_writing()
+        await finish(call)
         entries = [entry async for response in tail for entry in response.entries]
         assert entries == [b"stored"] + [b"more"] * 10_000
 
@@ -50,7 +57,7 @@ async def test_a_gateway_reaches_its_own_bookie_without_the_port_and_the_others_
     async with grpc.aio.insecure_channel(cluster.grpc[0]) as channel:
         call, _ = await appending(LedgerServiceStub(channel))
         reached = {peer.raddr.port for peer in psutil.Process(pid).net_connections("tcp") if peer.raddr}
-        call.cancel()
+        await finish(call)
     assert own not in reached
     assert set(others) <= reached
 

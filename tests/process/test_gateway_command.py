@@ -41,6 +41,13 @@ async def appending(stub):
     return call, ledger_id
 
 
+async def finish(call):
+    """To its end: whatever it is told later would come to the event loop of the next test."""
+    await call.done_writing()
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def read(address, ledger_id):
     async with grpc.aio.insecure_channel(address) as channel:
         request = pb.ReadRequest(ledger_id=ledger_id)
@@ -71,7 +78,7 @@ async def test_it_reaches_every_bookie_over_its_port(cluster, gateway):
     async with grpc.aio.insecure_channel(gateway.address) as channel:
         call, _ = await appending(LedgerServiceStub(channel))
         reached = {peer.raddr.port for peer in psutil.Process(gateway.pid).net_connections("tcp") if peer.raddr}
-        call.cancel()
+        await finish(call)
     assert {bookie["port"] for bookie in cluster.ready["bookies"]} <= reached
 
 
