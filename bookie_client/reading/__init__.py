@@ -1,12 +1,12 @@
 """Reading a ledger: replica order and fall-over, pipelined ranges, the reader's handle.
 
-sources, read_failure           which replica is asked, in which order (health, read-only, region and rack) and by
-                                which request; which of several errors counts
+sources                         which replica is asked, in which order (health, read-only, region and rack) and by
+                                which request
 plan, range_read                pure: pieces of a range within its window; a range under way, without a plan where one
                                 batch brings it, else by batch (of a striped ledger one for each place in the
                                 ensemble, with a step) or one request per entry
-entry_read, batch_read, speculation  fall-over, speculation and parallel reads of an entry or a batch; a damaged entry
-                                of a batch is read elsewhere alone
+entry_read, batch_read, speculation  fall-over, speculation and parallel reads of an entry or a batch, and which of
+                                several errors counts; a damaged entry of a batch is read elsewhere alone
 reader.EntryReader              `batches` (a range, some entries at a time), `range` (the same without a generator),
                                 `read_into` (all of it, in one list), `read_entry`;
                                 `reading.maintenance.replicas(handle)`: one named replica without fall-over (`read`,

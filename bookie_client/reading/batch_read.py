@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bookie_client.connection.operations import BatchRequest, BookieOperations
 from bookie_client.context import BatchSupport
-from bookie_client.reading.read_failure import read_failure
+from bookie_client.reading.entry_read import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager

@@ -1,14 +1,16 @@
-"""The read of one entry, one replica after the other until one serves undamaged bytes; and groups of such reads.
+"""The read of one entry, one replica after the other until one serves undamaged bytes; and groups of such reads. And
+which error counts when all replicas failed.
 
 Invariants
 - `done` is called exactly once, when the entry, or every one of a group, was served or failed; unless it was abandoned
   before, then never.
-- The next replica is asked when none is outstanding, or by `speculate`. The first undamaged copy wins; what
-  the others answer later is dropped.
+- The next replica is asked when none is outstanding, or by `speculate`. The first undamaged copy wins; what the others
+  answer later is dropped.
 - Nothing is asked after the end, nor after `abandon`.
-- "No such entry" is the outcome only when every replica says so.
 - Each entry of a group is looked after for speculation by itself: one slow entry asks nobody for its neighbours. The
   delay is the group's: it grows whenever somebody was asked for one of its entries.
+- "No such entry" is the outcome only when every replica says so, and nobody failed in any other way: a fault, a
+  time-out or a bad digest leaves open whether the entry exists.
 
 Event loop only.
 
@@ -21,20 +23,55 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.origins import Origins
-from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER
-from bookie_protocol.errors import DigestMismatch, PodkeeperError, fresh
+from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests, fresh
 
 if TYPE_CHECKING:
     from bookie_client.reading.sources import EntrySources
+
+_PASSING: Final = (BookieUnavailable, TooManyRequests)
+"""What every replica of an entry may say at one moment and none at the next."""
+
+
+def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
+    """The error that stands for all of them, in the order in which they came."""
+    chosen: PodkeeperError | None = None
+    for error in errors.values():
+        if (
+            chosen is None
+            or isinstance(chosen, NotThere)
+            or (isinstance(chosen, BookieUnavailable) and not isinstance(error, NotThere))
+        ):
+            chosen = error
+    if chosen is None:
+        raise ValueError("no replica was asked")
+    return chosen
+
+
+def read_failure(ledger_id: int, entry_id: int, errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
+    """The error for the application: of the type that counts, naming every replica and what it said."""
+    chosen = outcome_of(errors)
+    said = "; ".join(f"{bookie}: {error}" for bookie, error in errors.items())
+    failure = type(chosen)(f"entry {entry_id} of ledger {ledger_id}: no replica could serve it ({said})")
+    failure.__cause__ = chosen if len(errors) == 1 else ExceptionGroup("what the replicas said", list(errors.values()))
+    return failure
+
+
+def may_pass(failure: PodkeeperError) -> bool:
+    """Whether waiting may help: some replica could not be reached, or had too much to do, whatever the others said."""
+    if isinstance(failure, _PASSING):
+        return True
+    cause = failure.__cause__
+    return isinstance(cause, ExceptionGroup) and any(isinstance(error, _PASSING) for error in cause.exceptions)
+
 
 Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
 """(entry id, payload or None, whole entry, error)."""

@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry, payloads_of
+from bookie_client.reading.entry_read import may_pass
 from bookie_client.reading.followed import FollowedLedger, LacFollower
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
-from bookie_client.reading.read_failure import may_pass
 from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_by_one, read_with_refresh, whole
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError, fresh

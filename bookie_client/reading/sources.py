@@ -32,9 +32,8 @@ from bookie_client.logs import get_logger
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology
 from bookie_client.reading.batch_read import BatchAnswer, BatchParts, BatchQuestion, BatchRead
 from bookie_client.reading.entry import LedgerEntry, payload_bytes
-from bookie_client.reading.entry_read import EntryGroup, ReadPath
+from bookie_client.reading.entry_read import EntryGroup, ReadPath, read_failure
 from bookie_client.reading.origins import Origins
-from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError, StorageFault, fresh

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.reading.entry_read import read_failure
 from bookie_client.reading.lac import is_negative, quorums_of
-from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import read_header

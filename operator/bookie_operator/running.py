@@ -35,12 +35,11 @@ from bookie_operator.api.kinds import BOOKIE_JOB, CLUSTER
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.handlers import Login, Watching
-from bookie_operator.lease import LeaderElection
+from bookie_operator.lease import LeaderElection, Scopes
 from bookie_operator.metrics import CONTENT_TYPE, OperatorMetrics
 from bookie_operator.reconcile.context import OperatorContext, Settings
 from bookie_operator.reconcile.job_passing import run_job_pass
 from bookie_operator.reconcile.keeping import Keeper
-from bookie_operator.scopes import Scopes
 from bookie_operator.status.events import Events
 from bookie_protocol.addresses import host_to_bind
 

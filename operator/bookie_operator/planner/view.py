@@ -57,6 +57,16 @@ def claims(world: World) -> tuple[ClaimView, ...]:
     return tuple(one for one in world.claims if one.volume in VOLUMES)
 
 
+def live_claims(world: World) -> list[ClaimView]:
+    """Claims of the bookies that there are; what was retired, or goes, or has no volume any more is left alone."""
+    expected = frozenset(expected_pods(world)) | {pod.name for pod in world.pods}
+    return [
+        claim
+        for claim in claims(world)
+        if claim.bookie in expected and not claim.retired and not claim.deleting and not claim.lost
+    ]
+
+
 def claims_of(world: World, bookie: str) -> tuple[ClaimView, ...]:
     return tuple(one for one in world.claims_by_bookie.get(bookie, ()) if one.volume in VOLUMES)
 

@@ -33,7 +33,7 @@ FOLLOW_S: Final = 1.0
 """How often a process that may not act looks whether it may."""
 _MOST_S: Final = 60.0
 _LONGEST_REST_S: Final = 150.0
-"""Shorter than what `scopes` claims a namespace for."""
+"""Shorter than what `lease.Scopes` claims a namespace for."""
 _STOP_S: Final = 10.0
 
 Pass = Callable[[OperatorContext, str, str], Awaitable[float | None]]

@@ -17,6 +17,8 @@ VolumeAttributesClass.
 
 After a crash between 5 and 6 the StatefulSet is missing and its pods are there: it is made anew, never taken for new.
 
+Sizes are compared in bytes: `1Gi` and `1024Mi` are the same. A claim that is larger than `spec` says is left alone.
+
 Threads: pure functions, any thread.
 """
 
@@ -27,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.planner import gates, operations, view
 from bookie_operator.planner.actions import (
     CreateStatefulSet,
@@ -37,13 +40,11 @@ from bookie_operator.planner.actions import (
     SetRecoveryDelay,
 )
 from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
-from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import expand_state as state
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import volume_attributes
-from bookie_operator.planner.flows.expand_state import RESTARTING
 from bookie_operator.planner.flows.rollout import MARGIN_S
 from bookie_operator.planner.run import Run, take
-from bookie_operator.world.model import ClaimView, PodView, ResizeState, World
+from bookie_operator.world.model import ClaimView, PodView, ResizeState, StatefulSetView, World
 
 RETRY_S: Final = 300.0
 
@@ -52,19 +53,19 @@ def begin(world: World, desired: Desired) -> Decision | None:
     resting = _resting(world)
     if resting is not None:
         return resting
-    small = state.too_small(world, desired)
-    fixed = [claim for claim in small if not state.expandable(world, claim)]
+    small = too_small(world, desired)
+    fixed = [claim for claim in small if not expandable(world, claim)]
     why = [*_growth(desired, small, fixed), *_classes(world, desired)]
     if why:
         return _record(world, "; ".join(why), "Request")
     if fixed:
-        return state.fixed_class(world, desired, fixed)
-    failed = state.failed(world, desired)
+        return fixed_class(world, desired, fixed)
+    failed = failed_claims(world, desired)
     if failed:
-        return Wait("ExpandFailed", state.failure(failed), seconds=30.0, stalled=True)
-    if state.growing(world, desired):
+        return Wait("ExpandFailed", failure(failed), seconds=30.0, stalled=True)
+    if growing_claims(world, desired):
         return _record(world, "volumes are growing", "Grow")
-    if state.to_remake(world, desired):
+    if to_remake(world, desired):
         return _record(world, "claims of new bookies are to be as spec says", "Orphan")
     return None
 
@@ -72,7 +73,7 @@ def begin(world: World, desired: Desired) -> Decision | None:
 def _growth(desired: Desired, small: list[ClaimView], fixed: list[ClaimView]) -> Iterator[str]:
     kinds = sorted({claim.volume for claim in small if claim not in fixed})
     if kinds:
-        yield f"volumes grow: {', '.join(f'{kind} to {state.wanted_size(desired, kind)}' for kind in kinds)}"
+        yield f"volumes grow: {', '.join(f'{kind} to {wanted_size(desired, kind)}' for kind in kinds)}"
 
 
 def _classes(world: World, desired: Desired) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _record(world: World, why: str, step: str) -> Record:
 
 
 def needs(operation: Operation, desired: Desired) -> Needs:
-    bookie = operation.saved.get(state.RESTARTING, "")
+    bookie = operation.saved.get(RESTARTING, "")
     if operation.step != "Grow" or not bookie:
         return Needs()
     return Needs(safety=frozenset({frozenset({desired.bookie_id(bookie)})}))
@@ -145,9 +146,9 @@ def request(run: Run) -> Decision:
 def _changes(run: Run) -> list[tuple[ExpandClaim | ModifyClaim, str]]:
     """What claims have to be asked for; sizes first, because a disk may be full."""
     found: list[tuple[ExpandClaim | ModifyClaim, str]] = []
-    for claim in state.too_small(run.world, run.desired):
-        if state.expandable(run.world, claim):
-            size = state.wanted_size(run.desired, claim.volume)
+    for claim in too_small(run.world, run.desired):
+        if expandable(run.world, claim):
+            size = wanted_size(run.desired, claim.volume)
             words = f"{claim.name} grows from {claim.requested} to {size}"
             found.append((ExpandClaim(claim.name, claim.uid, size), words))
     for claim in volume_attributes.to_ask(run.world, run.desired) if not run.saved(_DROPPED) else ():
@@ -171,12 +172,12 @@ def _failed(run: Run, message: str) -> Decision:
 def grow(run: Run) -> Decision:
     if _changes(run):
         return run.go("Request", "spec asks for something else")
-    growing = state.growing(run.world, run.desired)
+    growing = growing_claims(run.world, run.desired)
     if not growing:
         return run.forget(RESTARTING).go("Orphan", "every volume has its size")
     failed = [claim for claim in growing if claim.resize is ResizeState.FAILED]
     if len(failed) == len(growing):
-        return _failed(run, state.failure(failed))
+        return _failed(run, failure(failed))
     restarted = _restart(run, growing)
     if restarted is not None:
         return restarted
@@ -187,7 +188,7 @@ def grow(run: Run) -> Decision:
     if run.saved(_GROWING) != count[_GROWING]:
         run = run.progressed(message, **count) if run.saved(_GROWING) else run.keep(**count)
     if failed:
-        return run.wait("ExpandFailed", f"{state.failure(failed)}; {message}", stalled=True)
+        return run.wait("ExpandFailed", f"{failure(failed)}; {message}", stalled=True)
     return run.wait_at_most(run.progress_deadline, "Expanding", message)
 
 
@@ -238,7 +239,7 @@ def _waits_for_start(run: Run, claim: ClaimView) -> PodView | None:
 def orphan(run: Run) -> Decision:
     if run.saved(_SET) and view.stateful_set(run.world, run.saved(_SET)) is None:
         return run.go("Recreate", f"{run.saved(_SET)} is deleted, and its pods go on")
-    remake = state.to_remake(run.world, run.desired)
+    remake = to_remake(run.world, run.desired)
     if not remake:
         return _end(run)
     one = remake[0]
@@ -333,3 +334,91 @@ _STEPS: Final = {
     "Recreate": recreate,
     "Adopt": adopt,
 }
+
+
+RESTARTING: Final = "restarting"
+"""The pod that may be restarted so that a file system grows."""
+_SHOWN: Final = 5
+
+
+def wanted_size(desired: Desired, volume: str) -> str:
+    """Empty: there are no such volumes."""
+    return next((one.volume_sizes[volume] for one in desired.stateful_sets if volume in one.volume_sizes), "")
+
+
+def too_small(world: World, desired: Desired) -> list[ClaimView]:
+    """Claims that do not even ask for what they should have."""
+    return [claim for claim in view.live_claims(world) if _below(claim.requested, wanted_size(desired, claim.volume))]
+
+
+def growing_claims(world: World, desired: Desired) -> list[ClaimView]:
+    """Claims that asked, and do not have it yet; failed ones too."""
+    return [
+        claim
+        for claim in view.live_claims(world)
+        if claim.bound
+        and claim.actual
+        and wanted_size(desired, claim.volume)
+        and (_below(claim.actual, claim.requested) or claim.resize is not ResizeState.NONE)
+    ]
+
+
+def failed_claims(world: World, desired: Desired) -> list[ClaimView]:
+    return [claim for claim in growing_claims(world, desired) if claim.resize is ResizeState.FAILED]
+
+
+def _below(size: str, wanted: str) -> bool:
+    if not wanted:
+        return False
+    have = known_bytes(size)
+    return have is not None and have < bytes_of(wanted)
+
+
+def expandable(world: World, claim: ClaimView) -> bool:
+    """True where nobody may look: the API server refuses it then."""
+    return world.expandable is None or not claim.storage_class or world.expandable.get(claim.storage_class, True)
+
+
+def fixed_class(world: World, desired: Desired, claims: list[ClaimView]) -> Wait:
+    claim = claims[0]
+    return Wait(
+        "StorageClassNotExpandable",
+        f"spec.storage.{claim.volume}.size is {wanted_size(desired, claim.volume)}, and {len(claims)} claims such as"
+        f" {claim.name} have {claim.requested} of storage class {claim.storage_class}, whose volumes cannot grow: set"
+        f" allowVolumeExpansion: true on StorageClass {claim.storage_class} if its driver can, or put the size back",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
+def failure(claims: Iterable[ClaimView]) -> str:
+    found = list(claims)
+    each = "; ".join(f"{claim.name} ({claim.message or 'no reason is told'})" for claim in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return (
+        f"volumes of these claims could not be grown: {each}{more}. See quota and storage system; what is tried again"
+        " by the driver goes on by itself"
+    )
+
+
+def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
+    """StatefulSets whose claim templates are smaller or name other VolumeAttributesClasses, and whose pod template is
+    the newest: others would get that with it."""
+    wanted = {one.name: one for one in desired.stateful_sets}
+    return [
+        one
+        for one in world.stateful_sets
+        if (want := wanted.get(one.name)) is not None
+        and not one.deleting
+        and one.template_hash == want.template_hash
+        and one.name not in desired.held
+        and (_has_smaller(one, want) or _has_other_classes(one, want))
+    ]
+
+
+def _has_smaller(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
+    return any(_below(one.volume_sizes.get(kind, ""), size) for kind, size in want.volume_sizes.items())
+
+
+def _has_other_classes(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
+    return want.volume_attributes is not None and one.volume_attributes != want.volume_attributes

@@ -22,7 +22,6 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows.expand_state import own
 from bookie_operator.world.model import ClaimView, ModifyState, World
 
 PATIENCE_S: Final = 600.0
@@ -51,7 +50,11 @@ def _classes(desired: Desired) -> dict[str, str] | None:
 
 def to_ask(world: World, desired: Desired) -> list[ClaimView]:
     """Claims that ask for another class than they should, and may ask."""
-    return [claim for claim in own(world) if claim.bound and claim.attributes.requested != wanted(desired, claim)]
+    return [
+        claim
+        for claim in view.live_claims(world)
+        if claim.bound and claim.attributes.requested != wanted(desired, claim)
+    ]
 
 
 def described(claim: ClaimView, attributes_class: str) -> str:
@@ -72,7 +75,7 @@ def _with_volume(world: World, desired: Desired) -> Wait | None:
     named = _classes(desired) or {}
     open_ = [
         claim
-        for claim in own(world)
+        for claim in view.live_claims(world)
         if claim.bound and claim.attributes.current != claim.attributes.requested == named.get(claim.volume)
     ]
     by_state = {state: [claim for claim in open_ if claim.attributes.state is state] for state in ModifyState}
@@ -106,7 +109,7 @@ def _without_volume(world: World, desired: Desired) -> Wait | None:
     classes = _classes(desired) or {}
     late = [
         claim
-        for claim in own(world)
+        for claim in view.live_claims(world)
         if not claim.bound and claim.attributes.requested and _unbound_for_long(world, claim)
     ]
     other = [

@@ -1,6 +1,8 @@
 """One entry: fall-over, speculation, all at once, given up. On a virtual clock.
 
 Entries that are read one by one, together: when the next replica is asked for which of them. On a virtual clock.
+
+Which of several errors counts.
 """
 
 import asyncio
@@ -8,6 +10,7 @@ from math import inf
 
 import pytest
 
+from bookie_client.reading.entry_read import may_pass, outcome_of, read_failure
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import (
     BadRequest,
@@ -16,6 +19,7 @@ from bookie_protocol.errors import (
     NoSuchEntry,
     NoSuchLedger,
     StorageFault,
+    TooManyRequests,
 )
 from tests.unit.bookie_client.reading.rig import Rig, now, run_virtually
 
@@ -351,3 +355,43 @@ def test_an_entry_that_nobody_serves_is_an_answer_beside_those_of_the_others():
     assert isinstance(answers[0], BookieUnavailable)
     assert answers[1].payload == rig.payloads[1]
     assert asked(rig, 1) == [("A", 0)]
+
+
+@pytest.mark.parametrize(
+    ("errors", "counts"),
+    [
+        ([NoSuchEntry, NoSuchEntry], NoSuchEntry),
+        ([NoSuchEntry, StorageFault], StorageFault),
+        ([NoSuchEntry, BookieUnavailable], BookieUnavailable),
+        ([BookieUnavailable, NoSuchEntry], BookieUnavailable),
+        ([BookieUnavailable, DigestMismatch], DigestMismatch),
+        ([BookieUnavailable, NoSuchLedger, TooManyRequests], TooManyRequests),
+        ([DigestMismatch, NoSuchEntry, BookieUnavailable], DigestMismatch),
+    ],
+)
+def test_no_such_entry_needs_everybody_to_say_so(errors, counts):
+    said = {f"b{i}": error("x") for i, error in enumerate(errors)}
+    assert type(outcome_of(said)) is counts
+
+
+def test_the_failure_names_entry_and_replicas():
+    failure = read_failure(3, 4, {"A": BookieUnavailable("refused"), "B": DigestMismatch("bits")})
+    assert isinstance(failure, DigestMismatch)
+    assert "entry 4 of ledger 3" in str(failure)
+    assert "A: refused; B: bits" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("errors", "passes"),
+    [
+        ([DigestMismatch, DigestMismatch], False),
+        ([DigestMismatch, NoSuchEntry], False),
+        ([DigestMismatch], False),
+        ([DigestMismatch, BookieUnavailable], True),
+        ([TooManyRequests, DigestMismatch, NoSuchEntry], True),
+        ([BookieUnavailable], True),
+    ],
+)
+def test_waiting_helps_while_some_replica_was_not_heard(errors, passes):
+    failure = read_failure(3, 4, {f"b{i}": error("x") for i, error in enumerate(errors)})
+    assert may_pass(failure) is passes
