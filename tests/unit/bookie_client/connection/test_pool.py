@@ -107,12 +107,6 @@ async def test_answers_find_their_requests_in_any_order(rig):
         assert rig.digest.verify(await read.ended, 1, i) == b"hello"
 
 
-async def test_several_requests_for_one_entry_each_get_an_answer(rig):
-    await rig.add(0).ended
-    reads = [rig.read(0) for _ in range(5)]
-    assert len({await read.ended for read in reads}) == 1
-
-
 async def test_a_refusal_names_bookie_code_and_request(rig):
     error = await rig.read(0, ledger_id=9).ended
     assert isinstance(error, NoSuchLedger)
@@ -160,16 +154,6 @@ async def test_an_unregistered_bookie_is_down(rig):
     assert "not registered" in str(await rig.add(0).ended)
 
 
-async def test_the_last_known_address_serves_while_the_metadata_service_is_silent(rig):
-    await rig.add(0).ended
-    for connection in list(rig.server.connections):
-        connection.abort()
-    rig.error = MetadataUnavailable("no answer")
-    await asyncio.sleep(0.01)
-    await rig.pool.channel("b").connect()
-    assert await rig.add(1).ended == b""
-
-
 async def test_a_bookie_that_is_not_ready_hangs_up_and_counts_as_unavailable(rig):
     async def hang_up(reader, writer):
         writer.close()
@@ -200,25 +184,6 @@ async def test_bytes_that_are_no_answer_close_the_connection(rig, noise):
     finally:
         server.close()
         await server.wait_closed()
-
-
-async def test_answers_cut_into_any_pieces(rig):
-    await asyncio.gather(*(rig.add(i).ended for i in range(3)))
-    (connection,) = rig.server.connections
-    whole = []
-    connection._transport, transport = (
-        type("Cut", (), {"write": lambda self, data: whole.append(data)})(),
-        connection._transport,
-    )
-    reads = [rig.read(i) for i in range(3)]
-    await until(lambda: len(b"".join(whole)) > 150)
-    data = b"".join(whole)
-    for start in range(0, len(data), 7):
-        transport.write(data[start : start + 7])
-        await asyncio.sleep(0)
-    for i, read in enumerate(reads):
-        assert rig.digest.verify(await read.ended, 1, i) == b"hello"
-    connection._transport = transport
 
 
 async def test_close_sends_what_is_buffered_and_fails_what_is_open(rig):
