@@ -33,6 +33,9 @@ class Later:
     def takes(self, node: str) -> bool:
         return any(_begins(node, one) for one in self.tests) and not node.endswith(self.keeps or ("\0",))
 
+    def may_take_of(self, file: str) -> bool:
+        return any(file.startswith(one.partition("::")[0]) for one in self.tests)
+
 
 def _begins(node: str, part: str) -> bool:
     """A part ends where a word does, or where it says itself that more follows."""
@@ -52,8 +55,12 @@ def read(text: str) -> list[Later]:
 
 
 def mark(items: Sequence[pytest.Item], table: Sequence[Later]) -> None:
+    of_file: dict[str, list[Later]] = {}  # most files are in no entry
     for item in items:
-        for ring in {entry.ring for entry in table if entry.takes(item.nodeid)}:
+        file = item.nodeid.partition("::")[0]
+        if file not in of_file:
+            of_file[file] = [entry for entry in table if entry.may_take_of(file)]
+        for ring in {entry.ring for entry in of_file[file] if entry.takes(item.nodeid)}:
             item.add_marker(ring)
 
 
