@@ -37,8 +37,16 @@ settings.register_profile("change", settings.get_profile("podkeeper"), derandomi
 settings.load_profile("podkeeper")
 
 HERE = Path(__file__).parent
-LONG = ("spark", "campaign", "process")
-"""Folders of tests that take long, in the order in which they begin."""
+LONG = (
+    "spark/",
+    "campaign/",
+    "process/",
+    "interop/test_disk_exchange.py",
+    "interop/test_client_exchange.py",
+    "interop/test_managed_ledgers.py",
+    "interop/test_java_client.py",
+)
+"""Tests that take long, in the order in which they begin."""
 SPARK = ("tests/spark/", "tests/docs/test_spark_")
 """Beginnings of node ids: tests that use the session of Spark."""
 
@@ -68,8 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     wide = {item.path for item in items if item.get_closest_marker("wide")}
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(HERE).parts[0]
-        return LONG.index(folder) if folder in LONG else len(LONG) + (item.path not in wide)
+        file = item.path.relative_to(HERE).as_posix()
+        longest = (number for number, begin in enumerate(LONG) if file.startswith(begin))
+        return next(longest, len(LONG) + (item.path not in wide))
 
     items.sort(key=rank)
 
