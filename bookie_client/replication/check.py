@@ -1,4 +1,6 @@
-"""Checking a ledger: which of its replicas are there; and the outcome, a verdict on each replica of each fragment.
+"""Checking a ledger: which of its replicas are there; the outcome, a verdict on each replica of each fragment; and
+closing a ledger whose writer is gone by what a check found (`close_checked`), on behalf of healing: fence it, find its
+end, and write that down.
 
     report = await LedgerChecker(client, CheckOptions(verification_percentage=10)).check(ledger_id)
     for fragment in report.bad_fragments:
@@ -7,6 +9,16 @@
 Of each position the first and the last entry that striping puts there are read from exactly that bookie, and of those
 between them as many percent as asked for, one at random of each equal part. Of bookies in doubt (`complete`) nothing is
 left out: their lists of entries are compared with striping, and where they give none every entry is read.
+
+A reader who recovers a ledger believes a bookie that says "no such entry". Who heals has to be more careful: it is
+called because bookies were lost, and one that came back under its id with empty disks denies entries which were
+acknowledged. With its word, and that of bookies which never got them, a ledger could be closed below them. So the
+ledger is checked first, and whoever denies entries that were confirmed, or gives them damaged, is not believed about
+any other: then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until somebody who knows is
+back.
+
+Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this way and
+in no other.
 
 Invariants
 - A bookie that does not answer, or cannot tell, is unreachable and never bad. Only its own word, its absence from the
@@ -19,7 +31,7 @@ Invariants
 
 Event loop only.
 
-Source: reference auto-recovery, section 5.
+Source: reference auto-recovery, sections 5 and 6.3.
 """
 
 from __future__ import annotations
@@ -33,10 +45,11 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from bookie_client.access import LedgerAccess, replica_access
+from bookie_client.access import LedgerAccess, access_to, replica_access
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -368,3 +381,21 @@ def sampled(entries: StripedEntries, percentage: int, random: Random) -> Iterato
             yield entries[index]
     if count > 1:
         yield entries[-1]
+
+
+async def close_checked(client: Client, report: LedgerReport, password: bytes | None = None) -> LedgerMetadata:
+    """The metadata of the closed ledger. `report`: of a check a moment ago; `password`: None: what the ledger recorded.
+
+    Raises as `recover_ledger`; after `RecoveryFailed` it can be tried again.
+    """
+    stored = await client.stored_metadata(report.ledger_id)
+    access = access_to(stored.value, password, DigestType.CRC32C)
+    return (await recover_ledger(client.context, stored, access, denying(report))).value
+
+
+def denying(report: LedgerReport) -> frozenset[str]:
+    """Bookies that deny, or cannot read, entries which they must have."""
+    verdicts = (ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED)
+    return frozenset(
+        found.bookie for fragment in report.fragments for found in fragment.findings if found.verdict in verdicts
+    )

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport, close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor

@@ -74,4 +74,4 @@ def test_what_is_not_there_is_noticed(name: str) -> None:
 
 def test_names_are_found() -> None:
     found = set().union(*map(names, texts().values()))
-    assert {"bookie_protocol.lasting", "replication.closing"} <= found
+    assert {"bookie_protocol.lasting", "replication.check"} <= found

@@ -14,7 +14,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, Bootstrap
 from bookie_operator.crds.task_spec import BookieTaskSpec
 from bookie_operator.main import main
-from bookie_operator.planner.remedies import REASONS
+from bookie_operator.planner.view import REASONS
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
 from tests.support.markdown_links import broken_links

@@ -60,7 +60,7 @@ class LedgerMover(Protocol):
     """What draining needs of a client; `moving.ClientMover` is it."""
 
     async def recover(self, ledger_id: int) -> None:
-        """Fence the writer and close the ledger. Raises what `bookie_client.replication.closing` raises."""
+        """Fence the writer and close the ledger. Raises what `bookie_client.replication.check` raises."""
         ...
 
     async def move(

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.check import CheckOptions, LedgerChecker, close_checked
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
 from bookie_protocol.ledger_metadata.model import LedgerMetadata

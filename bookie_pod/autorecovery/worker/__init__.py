@@ -18,7 +18,7 @@ progress.py         what people are shown
 - New copies are named in the session that holds the ledger's lock or not at all, and listed once more when they are
   named; if some were collected meanwhile the exchange is taken back. A target that is gone when it is named is
   marked: its audit may have come before. So it is for whoever copies: workers, drains, `recover`, the Spark job.
-- Denials of a bookie that is known to have lost entries end no ledger (`replication.closing`, the one way to close a
+- Denials of a bookie that is known to have lost entries end no ledger (`replication.check`, the one way to close a
   ledger for healing).
 - A mark that stands already is renewed where its ledger is locked, so that it outlives the round of a worker that
   looked too early. A bookie counts as audited only if no ledger was skipped for it.

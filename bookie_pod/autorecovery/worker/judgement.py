@@ -9,7 +9,7 @@ A mark may go when nothing of that kind is left, and everything could be seen of
 
 Only the writer, or a recovery, may change the last segment of an open ledger. A live writer replaces a lost bookie by
 itself at its next add. So a ledger whose last segment lacks copies is left to its writer for the grace period, then
-looked at again, and recovered only if nothing changed (`bookie_client.replication.closing`). From then on it is
+looked at again, and recovered only if nothing changed (`bookie_client.replication.check`). From then on it is
 repaired like any other.
 
 What counts is whether copies of the last segment are lost, or its bookie is. Here this differs from the reference: it

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 
 from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
-from bookie_client.replication.check import LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.check import LedgerChecker, close_checked
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService

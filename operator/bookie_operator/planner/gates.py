@@ -20,7 +20,7 @@ from typing import Final
 from bookie_operator.crds.quantity import readable
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.remedies import remedy, stuck_on_node
+from bookie_operator.planner.view import remedy, stuck_on_node
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import PodFault, StatefulSetView, World
 

@@ -41,7 +41,7 @@ from bookie_operator.planner.decision import Act, Decision, Event, EventType, Fi
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission, repair, rollout, rollout_state, scale_up, tasks
 from bookie_operator.planner.flows.decommission_steps import MAKES_ROOM
-from bookie_operator.planner.remedies import REASONS, remedy
+from bookie_operator.planner.view import REASONS, remedy
 from bookie_operator.world.model import PodFault, PodView, World
 
 Rule = Callable[[World, Desired], Decision | None]

@@ -26,8 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.check import LedgerChecker, close_checked
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
 from bookie_protocol.errors import (

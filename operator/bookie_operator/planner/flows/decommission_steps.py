@@ -20,8 +20,8 @@ from bookie_operator.planner.actions import (
 )
 from bookie_operator.planner.decision import Decision, Event, EventType, Record
 from bookie_operator.planner.proving import Claims, disproof, unproven
-from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.planner.run import Run
+from bookie_operator.planner.view import stuck_on_node
 from bookie_operator.world.facts import DrainFacts, Proof
 
 MAKES_ROOM: Final = "makesRoom"

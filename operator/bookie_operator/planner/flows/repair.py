@@ -43,8 +43,8 @@ from bookie_operator.planner.decision import Decision, Event, EventType, Needs, 
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import rollout_state
 from bookie_operator.planner.proving import Claims, disproof, unproven
-from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
+from bookie_operator.planner.view import remedy, stuck_on_node
 from bookie_operator.world.facts import DrainFacts, Proof, SafetyFacts
 from bookie_operator.world.model import PodFault, PodView, World
 

@@ -52,8 +52,8 @@ from bookie_operator.planner.flows.rollout_state import (
     STOPPING,
     TRUE,
 )
-from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
+from bookie_operator.planner.view import remedy, stuck_on_node
 from bookie_operator.world.model import PodView, World
 
 MOST_AT_ONCE: Final = 100

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_client.replication.check import LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.check import LedgerChecker, close_checked
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.node.integrity.replicas import Replicas
 from bookie_protocol.errors import RecoveryFailed

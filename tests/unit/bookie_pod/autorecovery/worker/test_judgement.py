@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_client.replication.check import ReplicaVerdict
-from bookie_client.replication.closing import denying
+from bookie_client.replication.check import ReplicaVerdict, denying
 from bookie_pod.autorecovery.worker import judgement
 from bookie_protocol.errors import BookieUnavailable
 from tests.unit.bookie_pod.autorecovery.worker.reports import metadata_of, report_of
