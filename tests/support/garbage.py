@@ -12,13 +12,12 @@ from contextlib import contextmanager
 
 
 def set_aside_what_is_collected() -> Generator[None, object, object]:
-    """Around the collection of tests. It makes almost nothing but objects that stay, so the collector is off."""
+    """Around the collection of tests. It makes almost nothing but objects that stay, so nobody looks for others."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
 
 

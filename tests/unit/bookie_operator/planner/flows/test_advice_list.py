@@ -7,6 +7,7 @@ test elsewhere that does it.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -249,9 +250,13 @@ ELSEWHERE = {
 """What is advised where no simulation goes, and the test that does it."""
 
 
-def _texts(path: Path) -> Iterator[str]:
+@functools.cache
+def _texts(path: Path) -> tuple[str, ...]:
+    return tuple(_strings(ast.parse(path.read_text())))
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
     """Of a module, but its docstrings; `{}` where something is filled in."""
-    tree = ast.parse(path.read_text())
     nodes = list(ast.walk(tree))
     passed = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     passed |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
