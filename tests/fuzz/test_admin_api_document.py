@@ -15,7 +15,7 @@ from schemathesis.checks import positive_data_acceptance
 from tests.support.ledgers_of_bookie import some_ledgers
 from tests.support.live_bookie import live_bookie
 
-EXAMPLES = 25
+EXAMPLES = 10
 DEPENDS = {
     "PUT /api/v1/config/server_config": "keys that there are",
     "PUT /api/v1/bookie/gc/suspend_compaction": "one of its members at least",

@@ -34,7 +34,7 @@ def bodies(version: int) -> st.SearchStrategy[bytes]:
 
 
 @VERSIONS
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.data())
 def test_any_body(version: int, data: st.DataObject) -> None:
     body = data.draw(bodies(version))
@@ -55,7 +55,7 @@ def test_any_body(version: int, data: st.DataObject) -> None:
 
 
 @VERSIONS
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_stream_in_any_pieces(version: int, data: st.DataObject) -> None:
     """Every request ends once, whatever arrives, and nothing but a violation closes the connection."""

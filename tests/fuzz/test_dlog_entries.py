@@ -72,27 +72,27 @@ def decoded(data: bytes) -> list[LogRecord] | None:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(written())
 def test_what_was_written(made: tuple[bytes, list[LogRecord]]) -> None:
     data, records = made
     assert log_records(data) == records
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: b"\0" + data))
 def test_arbitrary_bytes(data: bytes) -> None:
     found = decoded(data)
     assert found is None or sum(len(each.value) for each in found) <= 255 * len(data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(written().flatmap(lambda made: mutated(made[0])))
 def test_damaged_entries(data: bytes) -> None:
     decoded(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(written(), st.integers(0, 10_000))
 def test_an_entry_that_was_cut_off(made: tuple[bytes, list[LogRecord]], end: int) -> None:
     data, records = made
@@ -100,7 +100,7 @@ def test_an_entry_that_was_cut_off(made: tuple[bytes, list[LogRecord]], end: int
     assert found is None or found == records[: len(found)]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(claimed())
 def test_claimed_sizes_take_no_memory(data: bytes) -> None:
     tracemalloc.start()

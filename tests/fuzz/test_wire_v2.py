@@ -35,7 +35,7 @@ def without_flags_of_version_0(body: bytes) -> bytes:
     return bytes(3) + body[3:] if body[0] == 0 else body
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(bytes_like(REQUESTS))
 def test_request(body):
     try:
@@ -51,7 +51,7 @@ def test_request(body):
     assert sent == again if isinstance(request, v2.AddRequest) else sent.startswith(again)
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(bytes_like(RESPONSES))
 def test_response(body):
     try:
@@ -96,7 +96,7 @@ def test_auth_message(data):
     assert decode_auth_message(encode_auth_message(message)) == message
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(bytes_like(LISTS), st.integers(-10, 2**63))
 def test_list_of_entries(data, entry_id):
     try:
@@ -113,7 +113,7 @@ def test_list_of_entries(data, entry_id):
         last = run[-1]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     st.sampled_from(list(DigestType)),
     bytes_like([bytes.fromhex(case["entry"]) for case in golden_frames.load("digests.json")]),
