@@ -35,6 +35,8 @@ class Pair:
     def __init__(self, rig: GcRig, seed: int) -> None:
         self.rig = rig
         self.rng = random.Random(seed)
+        self.absent = random.Random(seed)
+        """Which of the entries that are not there are asked for."""
         self.model: dict[int, dict[int, bytes]] = {}
         self.life = 0
         self.compacted = self.deleted = self.passes = 0
@@ -117,12 +119,11 @@ class Pair:
                 continue
             assert list(storage.entry_ids(ledger_id)) == sorted(held), ledger_id
             assert storage.last_entry_id(ledger_id) == max(held)
-            for entry_id in range(40):
-                if entry_id in held:
-                    assert storage.read(ledger_id, entry_id) == held[entry_id], (ledger_id, entry_id)
-                else:
-                    with pytest.raises(NoSuchEntry):
-                        storage.read(ledger_id, entry_id)
+            for entry_id, data in held.items():
+                assert storage.read(ledger_id, entry_id) == data, (ledger_id, entry_id)
+            for entry_id in {*self.absent.sample(range(40), 5), max(held) + 1} - held.keys():
+                with pytest.raises(NoSuchEntry):
+                    storage.read(ledger_id, entry_id)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -31,7 +31,10 @@ ENTRIES = 5
 ENTRY_SIZE = len(signed(3, 0))
 
 
-@pytest.fixture(params=["db", "past the page cache", "sorted", "interleaved"])
+RIGS = ("db", "past the page cache", "sorted", "interleaved")
+
+
+@pytest.fixture(params=RIGS)
 def rig(request: pytest.FixtureRequest) -> ScrubRig:
     if request.param in ("sorted", "interleaved"):
         bookie: MemoryBookie | MemTableBookie = MemTableBookie(request.param)
@@ -45,6 +48,12 @@ def rig(request: pytest.FixtureRequest) -> ScrubRig:
 
 def kinds(damages: list[Damage]) -> set[DamageKind]:
     return {each.kind for each in damages}
+
+
+def bits(count: int) -> pytest.MarkDecorator:
+    """Each bit with one of the rigs, and each byte, and each place in a byte, with all of them."""
+    taken = [(RIGS[(bit + bit // 8) % len(RIGS)], bit) for bit in range(count)]
+    return pytest.mark.parametrize(("rig", "bit"), taken, indirect=["rig"])
 
 
 def assert_truth(rig: ScrubRig) -> None:
@@ -80,7 +89,7 @@ def test_every_bit_of_an_entry_counts(rig: ScrubRig, offset: int) -> None:
     rig.storage.close()
 
 
-@pytest.mark.parametrize("bit", range(32))
+@bits(32)
 def test_every_bit_of_a_size_word_counts(rig: ScrubRig, bit: int) -> None:
     path, position = rig.place(4, 1)
     rig.restart()
@@ -90,7 +99,7 @@ def test_every_bit_of_a_size_word_counts(rig: ScrubRig, bit: int) -> None:
     rig.storage.close()
 
 
-@pytest.mark.parametrize("bit", range(20 * 8))
+@bits(20 * 8)
 def test_every_bit_of_a_log_header_counts(rig: ScrubRig, bit: int) -> None:
     path, _ = rig.place(3, 0)
     log_id = rig.part.logs.log_ids()[0]
