@@ -233,5 +233,6 @@ class TestWriterModel(WriterModel.TestCase):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 class TestWriterModelAtLength(WriterModel.TestCase):
-    settings = settings(max_examples=2000, stateful_step_count=60)
+    settings = settings(max_examples=1200, stateful_step_count=60)
