@@ -29,9 +29,13 @@ class Later:
     """What of it the shorter ring still has."""
     keeps: tuple[str, ...] = ()
     """Ends of the node ids that stay where they are."""
+    parameters: tuple[str, ...] = ()
+    """Only those that have one of these among their parameters; empty: all."""
 
     def takes(self, node: str) -> bool:
-        return any(_begins(node, one) for one in self.tests) and not node.endswith(self.keeps or ("\0",))
+        if not any(_begins(node, one) for one in self.tests) or node.endswith(self.keeps or ("\0",)):
+            return False
+        return not self.parameters or not {*node.partition("[")[2].rstrip("]").split("-")}.isdisjoint(self.parameters)
 
     def may_take_of(self, file: str) -> bool:
         return any(file.startswith(one.partition("::")[0]) for one in self.tests)
@@ -74,6 +78,7 @@ def listing(table: Sequence[Later]) -> Iterator[str]:
         for entry in table:
             if entry.ring == ring:
                 kept = f" (not {', '.join(f'`{one}`' for one in entry.keeps)})" if entry.keeps else ""
+                kept += f" with {', '.join(f'`{one}`' for one in entry.parameters)}" if entry.parameters else ""
                 tests = ", ".join(f"`{one.removeprefix('tests/')}`" for one in entry.tests)
                 yield f"| {tests}{kept} | {entry.why} | {entry.covered} |"
         yield ""

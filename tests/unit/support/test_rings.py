@@ -47,6 +47,12 @@ def test_names_are_whole_words_and_parameters_may_be_begun() -> None:
     assert not any(map(entry.takes, left))
 
 
+def test_of_some_tests_only_those_with_a_parameter_wait() -> None:
+    entry = Later("change", ("tests/b.py",), "", "", parameters=("served",))
+    assert all(map(entry.takes, ["tests/b.py::test_one[served]", "tests/b.py::test_two[3-served-x]"]))
+    assert not any(map(entry.takes, ["tests/b.py::test_one", "tests/b.py::test_served[embedded-served_by]"]))
+
+
 def test_rings_and_keys_that_there_are_not() -> None:
     with pytest.raises(ValueError, match="ring 'never'; known: wide, change, slow"):
         rings.read('[[later]]\nring = "never"\ntests = []\nwhy = ""\ncovered = ""')
