@@ -110,7 +110,7 @@ class Transport:
             answer = self._exchange(request.method, url, body, headers)
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise Unreachable(f"{request}: {type(exc).__name__}: {str(exc)[:_MAX_MESSAGE]}") from exc
-        return _judged(request, answer)
+        return judged(request, answer)
 
     def _exchange(
         self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
@@ -128,7 +128,11 @@ class Transport:
             return once()
 
 
-def _judged(request: Request, answer: urllib3.BaseHTTPResponse) -> Any:
+def judged(request: Request, answer: urllib3.BaseHTTPResponse) -> Any:
+    """The answer's JSON.
+
+    Raises the errors of `api.errors`.
+    """
     try:
         decoded = json.loads(answer.data)
     except ValueError as exc:

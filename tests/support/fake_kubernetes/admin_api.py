@@ -45,7 +45,7 @@ class AdminApi:
         self.silent: set[str] = set()
         """Bookie ids whose pods do not answer."""
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
         address = transport.get_extra_info("sockname")[0] if transport is not None else ""
         bookie_id = self._bookie_at(address)
@@ -64,7 +64,7 @@ class AdminApi:
             return self._of_the_cluster(request, body)
         return self._of_the_bookie(request, bookie_id, body)
 
-    def _of_the_bookie(self, request: web.Request, bookie_id: str, body: Any) -> web.Response:
+    def _of_the_bookie(self, request: web.BaseRequest, bookie_id: str, body: Any) -> web.Response:
         keeper = self.bookkeeper
         match request.method, request.path:
             case "GET", "/api/v1/bookie/state/readonly":
@@ -83,7 +83,7 @@ class AdminApi:
                 return self._delete_cookie(request.query["bookie_id"])
         return web.Response(status=404, text="Resource not found")
 
-    def _of_the_cluster(self, request: web.Request, body: Any) -> web.Response:
+    def _of_the_cluster(self, request: web.BaseRequest, body: Any) -> web.Response:
         keeper = self.bookkeeper
         if not keeper.reachable:
             return web.Response(status=503, text="the metadata service does not answer")
@@ -236,9 +236,7 @@ def _problem(error: NotThere) -> web.Response:
 @asynccontextmanager
 async def serving(api: AdminApi) -> AsyncIterator[int]:
     """The port, on every loopback address."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", api.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    runner = web.ServerRunner(web.Server(api.handle, access_log=None), shutdown_timeout=0.1)
     await runner.setup()
     listener = socket.create_server(("0.0.0.0", 0), backlog=128)
     listener.setblocking(False)
@@ -252,7 +250,7 @@ async def serving(api: AdminApi) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-async def _accept(listener: socket.socket, runner: web.AppRunner, api: AdminApi) -> None:
+async def _accept(listener: socket.socket, runner: web.ServerRunner, api: AdminApi) -> None:
     """By HTTPS or not, as the pod that was called serves; who speaks the other one gets nothing."""
     loop, server = asyncio.get_running_loop(), runner.server
     assert server is not None, "the runner was set up"

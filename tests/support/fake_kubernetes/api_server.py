@@ -1,18 +1,23 @@
-"""The API server over HTTP, on the loop of the test: paths, verbs, content types, subresources, watches and faults."""
+"""The API server, on the loop of the test, over HTTP or beside an operator: paths, verbs, content types, subresources,
+watches and faults."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+import urllib3
 from aiohttp import web
 from kubernetes import client
 
 from bookie_operator.api.kinds import BUDGET, POD, STATEFUL_SET, Resource
+from bookie_operator.api.transport import Request, Transport, judged
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.objects import Object, matches, selected_by
 from tests.support.fake_kubernetes.store import RESOURCES, Refused, Store
@@ -28,6 +33,18 @@ _ONLY_NAMED = (
     Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False),
 )
 """What kopf looks for, and does not use here."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, whichever way it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Any
+    content_type: str
+    accept: str
 
 
 class ApiServer:
@@ -59,7 +76,9 @@ class ApiServer:
             return await self._watch(request)
         line = f"{request.method} {request.path}"
         self.requests.append(line)
-        body = await request.read()
+        content, accept = await request.read(), request.headers.get("Accept", "")
+        body = json.loads(content) if content else {}
+        asked = Asked(request.method, request.path, request.query, body, request.content_type, accept)
         fault = next((each for each in self.faults if each.strikes(line)), None)
         if fault is not None:
             await asyncio.sleep(fault.delay_s)
@@ -67,61 +86,69 @@ class ApiServer:
                 request.transport.abort()
             if fault.status:
                 if fault.done:
-                    self._answer(request, body)
+                    self._answer(asked)
                 return _refusal(fault.status, "Fault", f"fault {fault.status}", fault.headers)
         try:
-            return web.json_response(self._answer(request, body))
+            return web.json_response(self._answer(asked))
         except Refused as refused:
-            headers = {"Retry-After": "1"} if refused.status == 429 else {}
-            return _refusal(refused.status, refused.reason, refused.message, headers)
+            return _refusal(refused.status, refused.reason, refused.message, _headers(refused))
 
-    def _answer(self, request: web.Request, body: bytes) -> Object:
-        if request.path in ("/apis", "/api", "/version"):
-            return _discovery(request.path, self.unknown)
-        found = _PATH.fullmatch(request.path)
+    def ask(self, request: Request) -> Any:
+        """What an operator hears without a connection: `handle` for requests that no fault strikes."""
+        self.requests.append(str(request))
+        body = json.loads(json.dumps(request.body)) if request.body is not None else {}
+        asked = Asked(request.method, request.path, request.query, body, request.content_type, request.accept)
+        try:
+            return msgspec.json.decode(msgspec.json.encode(self._answer(asked)))
+        except Refused as refused:
+            content = json.dumps(_failure(refused.status, refused.reason, refused.message)).encode()
+            return judged(request, urllib3.HTTPResponse(content, _headers(refused), refused.status))
+
+    def _answer(self, asked: Asked) -> Object:
+        if asked.path in ("/apis", "/api", "/version"):
+            return _discovery(asked.path, self.unknown)
+        found = _PATH.fullmatch(asked.path)
         if found is None:
-            return _resources(request.path, self.unknown)
+            return _resources(asked.path, self.unknown)
         resource = RESOURCES.get((found["core"] or found["group"], found["plural"]))
         if resource is None or found["plural"] in self.unknown:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         if found["plural"] in self.forbidden:
             raise Refused(403, "Forbidden", f"{found['plural']} is forbidden")
         named = (resource, found["namespace"] or "", found["name"] or "")
-        decoded = json.loads(body) if body else {}
         if found["sub"] == "scale":
-            return self._scale(request, *named, decoded)
+            return self._scale(asked, *named)
         if found["sub"] == "eviction":
-            return self._evict(*named, decoded)
-        return self._verb(request, *named, found["sub"] or "", decoded)
+            return self._evict(*named, asked.body)
+        return self._verb(asked, *named, found["sub"] or "")
 
-    def _verb(
-        self, request: web.Request, resource: Resource, namespace: str, name: str, sub: str, body: Object
-    ) -> Object:
-        match request.method:
+    def _verb(self, asked: Asked, resource: Resource, namespace: str, name: str, sub: str) -> Object:
+        body = asked.body
+        match asked.method:
             case "GET" if name:
                 return self.store.shown(self.store.get(resource, namespace, name))
             case "GET":
-                return self._list(request, resource, namespace)
+                return self._list(asked, resource, namespace)
             case "POST":
                 return self.store.create(resource, namespace, body)
             case "PUT":
                 return self.store.replace(resource, namespace, name, body, sub)
-            case "PATCH" if "apply-patch" in request.content_type:
-                if request.query.get("dryRun"):
+            case "PATCH" if "apply-patch" in asked.content_type:
+                if asked.query.get("dryRun"):
                     return body
-                return self.store.apply(resource, namespace, name, body, request.query["fieldManager"], sub)
+                return self.store.apply(resource, namespace, name, body, asked.query["fieldManager"], sub)
             case "PATCH":
                 patched = self.store.patch(resource, namespace, name, body, sub)
-                self.store.updated_by(patched, request.query.get("fieldManager", ""), body)
+                self.store.updated_by(patched, asked.query.get("fieldManager", ""), body)
                 return patched
             case "DELETE":
                 wanted, propagation = body.get("preconditions") or {}, body.get("propagationPolicy", "Background")
                 version = wanted.get("resourceVersion", "")
                 return self.store.delete(resource, namespace, name, wanted.get("uid", ""), propagation, version)
-        raise Refused(405, "MethodNotAllowed", request.method)
+        raise Refused(405, "MethodNotAllowed", asked.method)
 
-    def _list(self, request: web.Request, resource: Resource, namespace: str) -> Object:
-        query = request.query
+    def _list(self, asked: Asked, resource: Resource, namespace: str) -> Object:
+        query = asked.query
         items = self.store.list(resource, namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         at = int(query.get("continue", "0"))
         limit = min(int(query.get("limit") or len(items) or 1), self.page or len(items) or 1)
@@ -129,7 +156,7 @@ class ApiServer:
         if at + limit < len(items):
             metadata["continue"] = str(at + limit)
         shown = [self.store.shown(each) for each in items[at : at + limit]]
-        if "as=PartialObjectMetadataList;" in request.headers.get("Accept", ""):
+        if "as=PartialObjectMetadataList;" in asked.accept:
             shown = [_header(each) for each in shown] or None  # as a real one has it
         return {
             "apiVersion": resource.api_version,
@@ -138,9 +165,9 @@ class ApiServer:
             "items": shown,
         }
 
-    def _scale(self, request: web.Request, resource: Resource, namespace: str, name: str, body: Object) -> Object:
-        live = self.store.get(resource, namespace, name)
-        if request.method != "GET":
+    def _scale(self, asked: Asked, resource: Resource, namespace: str, name: str) -> Object:
+        live, body = self.store.get(resource, namespace, name), asked.body
+        if asked.method != "GET":
             expected = (body.get("metadata") or {}).get("resourceVersion")
             if expected and expected != live["metadata"]["resourceVersion"]:
                 raise Refused(409, "Conflict", f"{name}: the object has been modified")
@@ -227,8 +254,15 @@ def _is_ready(pod: Object) -> bool:
 
 
 def _refusal(status: int, reason: str, message: str, headers: dict[str, str]) -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
-    return web.json_response(body, status=status, headers=headers)
+    return web.json_response(_failure(status, reason, message), status=status, headers=headers)
+
+
+def _failure(status: int, reason: str, message: str) -> Object:
+    return {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
+
+
+def _headers(refused: Refused) -> dict[str, str]:
+    return {"Retry-After": "1"} if refused.status == 429 else {}
 
 
 def _discovery(path: str, unknown: Collection[str]) -> Object:
@@ -264,6 +298,21 @@ def _resources(path: str, unknown: Collection[str]) -> Object:
         resources.append({"name": each.plural, "verbs": verbs, **about})
         resources.append({"name": f"{each.plural}/status", "verbs": ["get", "patch", "update"], **about})
     return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
+
+
+class Beside(Transport):
+    """The way of an operator whose API server runs on the loop of the test: threads and connections would be two thirds
+    of what a pass takes. They are there, too, while there are faults, and for whoever has a transport of its own."""
+
+    def __init__(self, server: ApiServer, timeout_s: float) -> None:
+        super().__init__(server.configuration(), timeout_s=timeout_s)
+        self._server = server
+
+    async def request(self, request: Request) -> Any:
+        if any(each.times > 0 for each in self._server.faults):
+            return await super().request(request)
+        await asyncio.sleep(0)  # others have their turn meanwhile
+        return self._server.ask(request)
 
 
 @asynccontextmanager

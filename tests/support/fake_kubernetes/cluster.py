@@ -33,7 +33,6 @@ from bookie_operator.api.kinds import (
     TASK,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.transport import Transport
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.secrets import secret_texts
@@ -354,7 +353,7 @@ async def fake_cluster(operators: int = 1, namespace: str = NAMESPACE, **setting
         port = await stack.enter_async_context(admin_api.serving(admin))
         fake = FakeCluster(store, server, bookkeeper, admin, namespace)
         for number in range(operators):
-            kubernetes = Kubernetes(Transport(server.configuration(), timeout_s=settings.pop("timeout_s", 5.0)))
+            kubernetes = Kubernetes(api_server.Beside(server, settings.pop("timeout_s", 5.0)))
             stack.push_async_callback(kubernetes.close)
             session = await stack.enter_async_context(aiohttp.ClientSession())
             chosen = replace(Settings(), admin_port=port, **settings)

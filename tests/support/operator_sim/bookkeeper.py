@@ -113,7 +113,7 @@ class SimBookKeeper:
                 self._repair(ledger_id)
         for bookie_id, drain in self.drains.items():
             self._drain(bookie_id, drain)
-        self.lost = {key for key, ledger in self.ledgers.items() if not ledger.copies & self.disks}
+        self.lost = {key for key, ledger in self.ledgers.items() if ledger.copies.isdisjoint(self.disks)}
 
     def _write(self) -> None:
         targets = self.writable
@@ -141,7 +141,7 @@ class SimBookKeeper:
                 self.marks.add(ledger_id)
 
     def _unmarked(self, bookie_id: str) -> bool:
-        return any(bookie_id in one.ensemble and key not in self.marks for key, one in self.ledgers.items())
+        return not self.marks.issuperset(self.naming(bookie_id))
 
     def _repair(self, ledger_id: int) -> None:
         ledger = self.ledgers[ledger_id]
@@ -167,8 +167,7 @@ class SimBookKeeper:
             return
         if bookie_id in self.running:
             self.read_only.add(bookie_id)
-        left = [key for key, one in sorted(self.ledgers.items()) if bookie_id in one.ensemble]
-        left = [key for key in left if key not in drain.accepted]
+        left = [key for key in self.naming(bookie_id) if key not in drain.accepted]
         if not left:
             drain.phase = DrainPhase.DRAINED
             return
@@ -219,7 +218,7 @@ class SimBookKeeper:
                 drain.phase = DrainPhase.INTERRUPTED
 
     def naming(self, bookie_id: str) -> list[int]:
-        return [key for key, one in sorted(self.ledgers.items()) if bookie_id in one.ensemble]
+        return sorted([key for key, one in self.ledgers.items() if bookie_id in one.ensemble])
 
     # --- what it says -------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
 from tests.support.operator_sim.kubernetes import Conflict, SimDeployment, SimKubernetes, SimPod, fault_of_template
-from tests.support.operator_sim.snapshot import world_of
+from tests.support.operator_sim.snapshot import answered, world_of
 from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, merged
 
 EPOCH: Final = 1_700_000_000.0
@@ -154,7 +154,8 @@ class Simulation:
         return self._desired[2]
 
     def world(self, wanted: Needs | None = None) -> World:
-        return world_of(self, self.desired(), wanted or Needs())
+        world = world_of(self, self.desired())
+        return answered(self, world, wanted) if wanted is not None else world
 
     def zone_of(self, stateful_set: str) -> str:
         found = self.kubernetes.sets.get(stateful_set)
@@ -201,7 +202,8 @@ class Simulation:
     def run_pass(self, *, crash: str = "") -> Pass:
         """One pass. `crash`: `before` (nothing is done), `between` (the effect, not the status), `after`."""
         desired = self.desired()
-        world = self.world(needs(self.world(), desired))
+        world = self.world()
+        world = answered(self, world, needs(world, desired))
         held = holding.hold(world, desired)
         planned = plan(world, held)
         broken = invariants.check(world, held, planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bookie_operator.planner.decision import Needs
@@ -27,7 +28,8 @@ DISK: int = 10_000_000
 REFUSED: str = "pods is forbidden: exceeded quota: bookies, requested: pods=1"
 
 
-def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
+def world_of(sim: Simulation, desired: Desired) -> World:
+    """Without answers to what a pass has to ask for."""
     kube, keeper = sim.kubernetes, sim.bookkeeper
     identity = "Secret/c-identity" in kube.objects
     job = "" if sim.job_ends_at is None else "Running" if sim.now < sim.job_ends_at else "Complete"
@@ -53,14 +55,22 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
         facts=facts,
         facts_error="" if facts is not None else "nobody answers",
         bookies={name: _facts(sim, desired, pod) for name, pod in kube.pods.items()},
-        proofs={one: keeper.proof(one, needs.accepted_losses) for one in needs.proofs},
-        drains={one: keeper.drain_facts(one) for one in needs.drains},
-        outlooks={one: keeper.outlook(one) for one in needs.outlooks},
-        safety={one: keeper.safety(one) for one in needs.safety},
         tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
         spec_errors=sim.spec_errors,
         autorecovery=_deployment(sim, sim.autorecovery, sim.spec.autorecovery.replicas),
         gateway=_deployment(sim, sim.gateway, sim.spec.gateway.replicas),
+    )
+
+
+def answered(sim: Simulation, world: World, needs: Needs) -> World:
+    """The same moment's, with answers to what a pass needs."""
+    keeper = sim.bookkeeper
+    return replace(
+        world,
+        proofs={one: keeper.proof(one, needs.accepted_losses) for one in needs.proofs},
+        drains={one: keeper.drain_facts(one) for one in needs.drains},
+        outlooks={one: keeper.outlook(one) for one in needs.outlooks},
+        safety={one: keeper.safety(one) for one in needs.safety},
     )
 
 

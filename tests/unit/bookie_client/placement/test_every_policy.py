@@ -124,7 +124,7 @@ PROVABLE = [
 
 
 @pytest.mark.parametrize("policy", PROVABLE, ids=lambda policy: policy.rule)
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(cluster=clusters(), quorums=sizes(least=3), seed=SEEDS)
 def test_the_rule_holds_in_every_write_set_whenever_that_is_possible(policy, cluster, quorums, seed):
     cluster = replace(cluster, quarantined=frozenset())
@@ -163,7 +163,7 @@ def test_a_replacement_touches_failed_positions_only(policy, cluster, quorums, s
 
 
 @pytest.mark.parametrize("policy", PROVABLE, ids=lambda policy: policy.rule)
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(cluster=clusters(), quorums=sizes(least=2), seed=SEEDS, data=st.data())
 def test_one_replacement_obeys_if_any_bookie_makes_it_obey(policy, cluster, quorums, seed, data):
     cluster = replace(cluster, quarantined=frozenset())

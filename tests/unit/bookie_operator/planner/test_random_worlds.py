@@ -58,7 +58,7 @@ def moments(flow: int) -> tuple[World, ...]:
     return tuple(one.world for one in sim.passes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, len(FLOWS) - 1),
     st.integers(0, 10_000),

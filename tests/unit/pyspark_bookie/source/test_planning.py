@@ -6,7 +6,7 @@ import pickle
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
@@ -63,6 +63,7 @@ limits = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(some_ranges(), limits)
 def test_every_entry_is_in_exactly_one_partition(ranges, limits):
     wanted = Counter((each.ledger_id, entry) for each in ranges for entry in range(each.first, each.last + 1))
@@ -75,6 +76,7 @@ def test_every_entry_is_in_exactly_one_partition(ranges, limits):
     assert planned == wanted
 
 
+@settings(max_examples=40)
 @given(some_ranges(), limits)
 def test_partitions_are_bounded_and_none_is_empty(ranges, limits):
     for partition in plan(ranges, limits):
@@ -85,6 +87,7 @@ def test_partitions_are_bounded_and_none_is_empty(ranges, limits):
         assert partition.cost <= limits.max_bytes or (len(partition.ranges) == 1 and single)
 
 
+@settings(max_examples=40)
 @given(some_ranges(), limits)
 def test_the_same_ranges_give_the_same_partitions(ranges, limits):
     first, second = plan(ranges, limits), plan(ranges, limits)

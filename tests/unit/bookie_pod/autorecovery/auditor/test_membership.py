@@ -99,7 +99,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
 
 
 TestMembership = MembershipAgainstModel.TestCase
-TestMembership.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMembership.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def test_a_bookie_that_flaps_during_an_audit_is_audited_again() -> None:
