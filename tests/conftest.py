@@ -47,8 +47,11 @@ LONG = (
     "interop/test_java_client.py",
 )
 """Tests that take long, in the order in which they begin."""
-SPARK = ("tests/spark/", "tests/docs/test_spark_")
-"""Beginnings of node ids: tests that use the session of Spark."""
+TOGETHER = (
+    ("tests/spark/", "tests/docs/test_spark_"),
+    ("tests/interop/test_client_exchange.py", "tests/interop/test_client_metadata.py"),
+)
+"""Beginnings of node ids: tests that use one session of Spark with its cluster, or four Java bookies."""
 
 
 def pytest_sessionstart() -> None:
@@ -84,11 +87,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Files(LoadFileScheduling):
-    """A worker takes a file after the other; one takes all of Spark's, so that there is one Java with one session, and
-    one cluster, for all of them."""
+    """A worker takes a file after the other, and of those that share a Java all."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+        together = (each[0] for each in TOGETHER if nodeid.startswith(each))
+        return next(together, super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
