@@ -79,30 +79,39 @@ class ApiServer:
         content, accept = await request.read(), request.headers.get("Accept", "")
         body = json.loads(content) if content else {}
         asked = Asked(request.method, request.path, request.query, body, request.content_type, accept)
-        fault = next((each for each in self.faults if each.strikes(line)), None)
+        fault = self._fault(line)
         if fault is not None:
             await asyncio.sleep(fault.delay_s)
             if fault.breaks and request.transport is not None:
                 request.transport.abort()
-            if fault.status:
-                if fault.done:
-                    self._answer(asked)
-                return _refusal(fault.status, "Fault", f"fault {fault.status}", fault.headers)
-        try:
-            return web.json_response(self._answer(asked))
-        except Refused as refused:
-            return _refusal(refused.status, refused.reason, refused.message, _headers(refused))
+        status, headers, told = self._told(asked, fault)
+        return web.json_response(told, status=status, headers=headers)
 
     def ask(self, request: Request) -> Any:
-        """What an operator hears without a connection: `handle` for requests that no fault strikes."""
+        """What an operator hears without a connection: `handle` where none breaks and none is slow."""
         self.requests.append(str(request))
         body = json.loads(json.dumps(request.body)) if request.body is not None else {}
         asked = Asked(request.method, request.path, request.query, body, request.content_type, request.accept)
+        status, headers, told = self._told(asked, self._fault(str(request)))
+        content = msgspec.json.encode(told)
+        if status == 200:
+            return msgspec.json.decode(content)
+        return judged(request, urllib3.HTTPResponse(content, headers, status))
+
+    def _fault(self, line: str) -> Fault | None:
+        return next((each for each in self.faults if each.strikes(line)), None)
+
+    def _told(self, asked: Asked, fault: Fault | None) -> tuple[int, dict[str, str], Object]:
+        """Status, headers and content of an answer."""
+        if fault is not None and fault.status:
+            if fault.done:
+                self._answer(asked)
+            return fault.status, fault.headers, _failure(fault.status, "Fault", f"fault {fault.status}")
         try:
-            return msgspec.json.decode(msgspec.json.encode(self._answer(asked)))
+            return 200, {}, self._answer(asked)
         except Refused as refused:
-            content = json.dumps(_failure(refused.status, refused.reason, refused.message)).encode()
-            return judged(request, urllib3.HTTPResponse(content, _headers(refused), refused.status))
+            headers = {"Retry-After": "1"} if refused.status == 429 else {}
+            return refused.status, headers, _failure(refused.status, refused.reason, refused.message)
 
     def _answer(self, asked: Asked) -> Object:
         if asked.path in ("/apis", "/api", "/version"):
@@ -253,16 +262,8 @@ def _is_ready(pod: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _refusal(status: int, reason: str, message: str, headers: dict[str, str]) -> web.Response:
-    return web.json_response(_failure(status, reason, message), status=status, headers=headers)
-
-
 def _failure(status: int, reason: str, message: str) -> Object:
     return {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
-
-
-def _headers(refused: Refused) -> dict[str, str]:
-    return {"Retry-After": "1"} if refused.status == 429 else {}
 
 
 def _discovery(path: str, unknown: Collection[str]) -> Object:
@@ -302,14 +303,14 @@ def _resources(path: str, unknown: Collection[str]) -> Object:
 
 class Beside(Transport):
     """The way of an operator whose API server runs on the loop of the test: threads and connections would be two thirds
-    of what a pass takes. They are there, too, while there are faults, and for whoever has a transport of its own."""
+    of what a pass takes. They are there where one may break or be slow, and for whoever has a transport of its own."""
 
     def __init__(self, server: ApiServer, timeout_s: float) -> None:
         super().__init__(server.configuration(), timeout_s=timeout_s)
         self._server = server
 
     async def request(self, request: Request) -> Any:
-        if any(each.times > 0 for each in self._server.faults):
+        if any(each.times > 0 and (each.breaks or each.delay_s) for each in self._server.faults):
             return await super().request(request)
         await asyncio.sleep(0)  # others have their turn meanwhile
         return self._server.ask(request)
