@@ -429,7 +429,7 @@ def test_closing_twice_is_no_error(engine: Engine) -> None:
     engine.storage.close()
 
 
-def test_nothing_keeps_the_entries_of_a_half_that_was_flushed(engine: Engine) -> None:
+def test_nothing_keeps_the_entries_of_a_half_for_long_once_it_was_flushed(engine: Engine) -> None:
     """A ledger that is written and then left alone, as each ledger is in the end, costs no memory."""
     storage = engine.storage
     ledgers = Ledgers(storage, 1)
@@ -443,7 +443,8 @@ def test_nothing_keeps_the_entries_of_a_half_that_was_flushed(engine: Engine) ->
     storage.last_entry_id(7)
     held = storage.active_entries(7)
     in_memory = sys.getrefcount(held)
-    for _ in range(2):
+    for entry_id in range(20):
+        put(storage, entry(10, entry_id))  # in the same directory
         storage.flush()
     assert sys.getrefcount(held) == 2  # this test's own name, and the call itself
     assert in_memory > 2

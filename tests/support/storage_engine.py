@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.metrics.registry import Registry
@@ -102,6 +103,11 @@ class MemoryBookie:
     on_loop: OnLoop = call_directly
     metrics: CountingMetrics = field(default_factory=CountingMetrics)
     states: dict[str, LedgerDirStates] = field(default_factory=dict)
+
+    @classmethod
+    def without_read_cache(cls) -> Self:
+        """What is flushed is read from the disks only."""
+        return cls(options=small_options(read_cache_bytes=0))
 
     def __post_init__(self) -> None:
         if self.stores is None:

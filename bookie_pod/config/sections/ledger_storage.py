@@ -101,7 +101,8 @@ class DbStorageConfig:
         at_most=1_048_576,
         derived="25 % of `memoryBudgetMb`",
     )
-    """Read cache in MiB, divided by the number of ledger directories."""
+    """Read cache in MiB, divided by the number of ledger directories. Up to half of it holds what was flushed last, for
+    readers that are a little behind the writers; the rest, what was read from the entry logs, and ahead of readers."""
     read_ahead_batch_size: int = key("dbStorage_readAheadCacheBatchSize", 100, at_least=0, at_most=INT_MAX)
     """Entries that are read ahead of a reader that goes through a ledger, at most. 0: no read-ahead."""
     read_ahead_batch_bytes: int = key("dbStorage_readAheadCacheBatchBytesSize", -1, at_least=-1)
@@ -111,8 +112,8 @@ class DbStorageConfig:
     TOO_MANY_REQUESTS."""
     direct_io_entry_logger: bool = key("dbStorage_directIOEntryLogger", True)
     """Write entry logs past the page cache, where the file system can: a flush costs less CPU time and evicts nothing
-    that readers use. Reads still go through the page cache. False: what was just flushed stays in the page
-    cache, which helps readers that lag by a little more than the write cache. Apache's default is false; its
+    that readers use. Reads still go through the page cache. False: what was flushed stays in the page cache for
+    longer than in the read cache, which helps readers that lag by more than that. Apache's default is false; its
     bookies read both."""
     direct_io_write_buffer_mb: int = key(
         "dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB",

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
 
@@ -122,57 +122,29 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if memory holds it. Any thread."""
-        active, frozen = self._halves
-        entry = active.get(ledger_id, entry_id)
-        if entry is not None:
-            self._metrics.read_from(ReadLevel.WRITE_CACHE)
-            return entry
-        if frozen is not None:
-            entry = frozen.get(ledger_id, entry_id)
-            if entry is not None:
-                self._metrics.read_from(ReadLevel.FLUSHING_CACHE)
-                return entry
-        entry = self.read_cache.get(ledger_id, entry_id)
-        if entry is not None:
-            self._metrics.read_from(ReadLevel.READ_CACHE)
-        return entry
+        return self.cached_each(ledger_id, (entry_id,))[0]
 
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
         """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
-        active, frozen = self._halves
-        found: list[bytes | None] = list(map(active.view(ledger_id).get, entry_ids))
-        missing = [place for place, entry in enumerate(found) if entry is None]
-        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found) - len(missing))
-        if not missing:
+        levels = self._levels(ledger_id, entry_ids)
+        if len(levels) == 1:  # as nearly always: no Python code runs for one entry
+            level, entries = levels[0]
+            found = list(map(entries.get, entry_ids))
+            self._metrics.read_from(level, len(found) - found.count(None))
             return found
-        levels = (
-            (ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id) if frozen is not None else {}),
-            (ReadLevel.READ_CACHE, self.read_cache.view(ledger_id)),
-        )
+        held: dict[int, bytes | None] = {}
+        missing = set(entry_ids)
         for level, entries in levels:
-            if not missing:
-                break
-            if entries:
-                for place in missing:
-                    found[place] = entries.get(entry_ids[place])
-                missed = [place for place in missing if found[place] is None]
-                self._metrics.read_from(level, len(missing) - len(missed))
-                missing = missed
-        return found
+            here = entries.keys() & missing
+            missing -= here
+            held.update(zip(here, map(entries.get, here), strict=True))  # the last level evicts meanwhile
+            self._metrics.read_from(level, sum(map(here.__contains__, entry_ids)))
+        return list(map(held.get, entry_ids))
 
     def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
         """See `LedgerStorage.cached_run`; looks the ledger up once. Any thread."""
-        active, frozen = self._halves
-        levels = [
-            (level, entries)
-            for level, entries in (
-                (ReadLevel.WRITE_CACHE, active.view(ledger_id)),
-                (ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id) if frozen is not None else {}),
-                (ReadLevel.READ_CACHE, self.read_cache.view(ledger_id)),
-            )
-            if entries
-        ]
-        if len(levels) == 1:  # as nearly always: no Python code runs for one entry
+        levels = self._levels(ledger_id, entry_ids)
+        if len(levels) == 1:
             level, entries = levels[0]
             run = list(iter(map(entries.get, entry_ids).__next__, None))
             self._metrics.read_from(level, len(run))
@@ -189,6 +161,15 @@ class SingleDirectoryStorage(ListenedStorage):
         for level, count in served.items():
             self._metrics.read_from(level, count)
         return run
+
+    def _levels(self, ledger_id: int, entry_ids: Sequence[int]) -> list[tuple[ReadLevel, Mapping[int, bytes]]]:
+        """What memory holds of the ledger, where it holds any of these entries: what the first of them has holds."""
+        active, frozen = self._halves
+        views = [(ReadLevel.WRITE_CACHE, active.view(ledger_id))]
+        if frozen is not None:
+            views.append((ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id)))
+        views += [(ReadLevel.READ_CACHE, view) for view in self.read_cache.views(ledger_id)]
+        return [each for each in views if not each[1].keys().isdisjoint(entry_ids)]
 
     def write_cache_usage(self) -> tuple[int, int]:
         """(bytes, entries) in both halves. Any thread."""
@@ -364,7 +345,7 @@ class SingleDirectoryStorage(ListenedStorage):
             self._metrics.flush_failed()
             raise
         if frozen.half is not None:
-            self.read_cache.forget(frozen.half.ledgers)
+            self.read_cache.keep(frozen.half)
             self._metrics.flush_size(frozen.nbytes, frozen.count)
         if not frozen.is_empty:
             self._metrics.flushed(FlushStage.WHOLE, time.perf_counter() - begin)

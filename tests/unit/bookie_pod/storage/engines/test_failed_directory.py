@@ -54,7 +54,7 @@ def test_the_others_go_on_and_it_never_denies() -> None:
 
 
 def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    bookie = MemoryBookie()
+    bookie = MemoryBookie.without_read_cache()
     storage = bookie.open()
     put(storage, entry(3, 0))
     storage.flush()

@@ -57,6 +57,11 @@ def test_a19_every_level_answers_and_is_counted() -> None:
     gate.open()
     flush.join()
 
+    assert storage.read(1, 3) == entry(1, 3)  # kept
+    assert levels[ReadLevel.READ_CACHE] == 1
+    storage.close()
+    storage = bookie.open()
+    levels.clear()
     assert storage.read(1, 3) == entry(1, 3)
     assert levels[ReadLevel.ENTRY_LOG] == 1
     assert storage.read(1, 3) == entry(1, 3)

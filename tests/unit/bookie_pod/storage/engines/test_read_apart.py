@@ -17,7 +17,8 @@ def _flushed(count: int = 200) -> tuple[MemoryBookie, DbLedgerStorage]:
     put(storage, *(entry(1, n) for n in range(count)))
     put(storage, *(entry(2, n) for n in range(3)))
     storage.flush()
-    return bookie, storage
+    storage.close()
+    return bookie, bookie.open()
 
 
 def _cached(storage: DbLedgerStorage) -> list[tuple[int, int, bytes]]:

@@ -1,4 +1,4 @@
-"""The cache of entries read from disk, and the windows of read-ahead."""
+"""The cache of entries flushed last or read from disk, and the windows of read-ahead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ from bookie_pod.storage.engines.log_reads import (
     ENTRY_OVERHEAD,
     FIRST_WINDOW,
     GROWTH,
+    KEPT_FLUSHES,
     MAX_STREAMS,
     NEAR,
     ReadAheadWindows,
     ReadCache,
 )
+from bookie_pod.storage.write_cache import WriteCacheHalf
+
+
+def _flushed(ledgers: dict[int, dict[int, bytes]]) -> WriteCacheHalf:
+    half = WriteCacheHalf(1 << 20)
+    for ledger_id, entries in ledgers.items():
+        half.entries_of(ledger_id).update(entries)
+        half.account(sum(map(len, entries.values())), len(entries))
+    return half
 
 
 def _fill(cache: ReadCache, ledger_id: int, entries: dict[int, bytes]) -> None:
@@ -40,28 +50,72 @@ def test_an_entry_larger_than_the_cache_is_not_taken_and_drives_nothing_out() ->
 
 
 def test_an_entry_that_was_looked_up_before_a_flush_is_not_taken() -> None:
-    cache = ReadCache(1 << 20)
+    cache = ReadCache(0)
     generation = cache.generation
-    cache.forget({1: {0: b"newer"}})
+    cache.keep(_flushed({1: {0: b"newer"}}))
+    cache.max_bytes = 1 << 20
     cache.put(1, [(0, b"older")], generation)
     assert cache.get(1, 0) is None
 
 
-def test_forgetting_what_was_flushed_keeps_the_rest() -> None:
+def test_what_was_flushed_takes_the_place_of_older_copies_only() -> None:
     cache = ReadCache(1 << 20)
     _fill(cache, 1, {0: b"a", 1: b"b"})
     _fill(cache, 2, {0: b"c"})
-    cache.forget({1: {1: b"", 7: b""}, 3: {0: b""}})
-    assert cache.get(1, 0) == b"a"
-    assert cache.get(1, 1) is None
-    assert cache.get(2, 0) == b"c"
-    cache.forget_ledger(2)
-    assert cache.get(2, 0) is None
+    cache.keep(_flushed({1: {1: b"B", 7: b"H"}, 3: {0: b"D"}}))
+    cache.keep(_flushed({1: {7: b"h"}}))
+    assert [cache.get(*place) for place in ((1, 0), (1, 1), (1, 7), (2, 0), (3, 0))] == [b"a", b"B", b"h", b"c", b"D"]
+    assert [view[7] for view in cache.views(1) if 7 in view] == [b"h", b"H"]
+    for ledger_id in (1, 2):
+        cache.forget_ledger(ledger_id)
+        assert not any(cache.get(ledger_id, entry_id) for entry_id in range(8))
+        assert not cache.views(ledger_id)
+    assert cache.get(3, 0) == b"D"
+
+
+def test_what_was_flushed_takes_half_of_the_cache_and_the_oldest_goes_first() -> None:
+    flushes = [_flushed({1: {n: bytes(1000)}}) for n in range(10)]
+    cache = ReadCache(8 * flushes[0].nbytes)
+    for n in range(100, 120):
+        _fill(cache, 2, {n: bytes(1000)})
+    for flushed in flushes:
+        cache.keep(flushed)
+        assert cache.nbytes <= cache.max_bytes
+    assert [n for n in range(10) if cache.get(1, n)] == [6, 7, 8, 9]
+    assert cache.get(2, 119), "the other half is for what is read"
+    for n in range(120, 140):
+        _fill(cache, 2, {n: bytes(1000)})
+        assert cache.nbytes <= cache.max_bytes
+    assert [n for n in range(10) if cache.get(1, n)] == [6, 7, 8, 9]
+
+
+def test_a_flush_that_is_too_large_to_be_kept_leaves_nothing_older() -> None:
+    cache = ReadCache(8000)
+    cache.keep(_flushed({1: {0: b"old"}}))
+    cache.keep(_flushed({1: {0: b"new", 1: bytes(4000)}}))
+    assert cache.get(1, 0) is None
+    assert (cache.nbytes, cache.count) == (0, 0)
+
+
+def test_so_many_small_flushes_are_kept_and_no_more() -> None:
+    cache = ReadCache(1 << 30)
+    for n in range(KEPT_FLUSHES + 3):
+        cache.keep(_flushed({1: {n: b"x"}}))
+    assert len(cache.views(1)) == KEPT_FLUSHES
+    assert [n for n in range(KEPT_FLUSHES + 3) if cache.get(1, n) is None] == [0, 1, 2]
+
+
+def test_a_ledger_that_was_deleted_during_its_flush_is_not_kept() -> None:
+    cache, flushed = ReadCache(1 << 20), _flushed({1: {0: b"x"}})
+    flushed.deleted.add(1)
+    cache.keep(flushed)
+    assert cache.get(1, 0) is None
+    assert not cache.views(1)
 
 
 @given(st.randoms(use_true_random=False))
 def test_bounds_hold_and_only_true_copies_are_served(rng: random.Random) -> None:
-    cache = ReadCache(10 * (ENTRY_OVERHEAD + 20))
+    cache = ReadCache(20 * (ENTRY_OVERHEAD + 20))
     truth: dict[tuple[int, int], bytes] = {}
     for step in range(200):
         ledger_id, entry_id = rng.randrange(3), rng.randrange(12)
@@ -72,7 +126,7 @@ def test_bounds_hold_and_only_true_copies_are_served(rng: random.Random) -> None
                 del truth[place]
         elif action == 1:
             truth[ledger_id, entry_id] = b"%d" % step
-            cache.forget({ledger_id: {entry_id: b""}})
+            cache.keep(_flushed({ledger_id: {entry_id: truth[ledger_id, entry_id]}}))
         else:
             data = truth.setdefault((ledger_id, entry_id), b"%d" % step)
             _fill(cache, ledger_id, {entry_id: data})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -39,11 +40,14 @@ def test_a_sequential_reader_goes_to_disk_ever_less_often() -> None:
 
 @pytest.mark.parametrize("ids", [(0, 1, 2, 4, 5), range(6)], ids=["behind a gap", "in a row"])
 def test_no_copy_that_was_replaced_is_read_ahead(ids: Sequence[int]) -> None:
-    storage = MemoryBookie(options=small_options()).open()
+    bookie = MemoryBookie(options=small_options())
+    storage = bookie.open()
     put(storage, *(entry(1, n, 100, b"old") for n in ids))
     storage.flush()
     put(storage, entry(1, 4, 100, b"new"))
     storage.flush()
+    storage.close()
+    storage = bookie.open()
     assert storage.read_apart(1, 0, 6, 1 << 20) == [entry(1, n, 100, b"old") for n in ids if n < 4]
     assert [storage.read(1, n) for n in (0, 1, 2)] == [entry(1, n, 100, b"old") for n in (0, 1, 2)]
     assert storage.cached(1, 5) == entry(1, 5, 100, b"old"), "what lies where the index says is read ahead"
@@ -70,6 +74,8 @@ def test_read_ahead_stops_at_the_next_ledger_and_at_its_bytes() -> None:
     storage = bookie.open()
     put(storage, *(entry(1, n, 400) for n in range(10)))
     storage.flush()
+    storage.close()
+    storage = bookie.open()
     for n in range(2):
         storage.read(1, n)
     assert bookie.metrics.read_ahead_entries == [2]  # half of the read cache
@@ -150,7 +156,7 @@ def test_a_newer_copy_replaces_the_one_in_the_read_cache() -> None:
     assert storage.read(1, 1) == entry(1, 1)
     put(storage, entry(1, 0, mark=b"n"))
     storage.flush()
-    assert storage.cached(1, 0) is None
+    assert storage.cached(1, 0) == entry(1, 0, mark=b"n")
     assert storage.cached(1, 1) == entry(1, 1)
     assert storage.read(1, 0) == entry(1, 0, mark=b"n")
     storage.close()
@@ -201,6 +207,30 @@ def test_entries_that_are_asked_for_together_are_those_that_each_would_be_alone(
 
     together = [found if isinstance(found, bytes) else type(found) for found in storage.read_each(1, ids)]
     assert together == [alone(each) for each in ids]
+    storage.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(flushes=st.lists(st.sets(st.integers(0, 20)), max_size=5), active=st.sets(st.integers(0, 20)), ids=IDS)
+def test_memory_has_the_newest_copy_of_each_entry_wherever_it_lies_and_counts_each_read_once(
+    flushes: list[set[int]], active: set[int], ids: list[int]
+) -> None:
+    bookie = MemoryBookie()
+    storage = bookie.open()
+    newest: dict[int, bytes] = {}
+    for at, entry_ids in enumerate([*flushes, active]):
+        newest |= {each: entry(1, each, mark=b"%d" % at) for each in entry_ids}
+        put(storage, *(newest[each] for each in sorted(entry_ids)))
+        if at < len(flushes):
+            storage.flush()
+    bookie.metrics.levels.clear()
+    assert storage.cached_each(1, ids) == list(map(newest.get, ids))
+    assert bookie.metrics.levels.total() == sum(each in newest for each in ids)
+    bookie.metrics.levels.clear()
+    run = list(takewhile(lambda each: each in newest, range(21)))
+    assert storage.cached_run(1, range(21)) == [newest[each] for each in run]
+    assert bookie.metrics.levels.total() == len(run)
+    assert bookie.metrics.levels[ReadLevel.WRITE_CACHE] == len(active.intersection(run))
     storage.close()
 
 

@@ -40,7 +40,7 @@ def rig(request: pytest.FixtureRequest) -> ScrubRig:
         bookie: MemoryBookie | MemTableBookie = MemTableBookie(request.param)
     else:
         entry_log = EntryLogOptions(preallocate=False, direct_io=request.param != "db")
-        bookie = MemoryBookie(options=replace(db_options(), entry_log=entry_log))
+        bookie = MemoryBookie(options=replace(db_options(read_cache_bytes=0), entry_log=entry_log))
     rig = ScrubRig(bookie)
     rig.write(LEDGERS, ENTRIES)
     return rig
@@ -328,7 +328,7 @@ def test_a_copy_that_is_written_anew_is_served_at_once_and_forgotten_by_the_next
 
 
 def test_what_the_read_cache_holds_of_a_damaged_entry_is_dropped() -> None:
-    rig = ScrubRig()
+    rig = ScrubRig(MemoryBookie())
     rig.write(LEDGERS, ENTRIES)
     path, position = rig.place(3, 2)
     rig.restart()
