@@ -444,7 +444,7 @@ def test_nothing_keeps_the_entries_of_a_half_for_long_once_it_was_flushed(engine
     held = storage.active_entries(7)
     in_memory = sys.getrefcount(held)
     for entry_id in range(20):
-        put(storage, entry(10, entry_id))  # in the same directory
+        put(storage, entry(10, entry_id, 100_000))  # in the same directory
         storage.flush()
     assert sys.getrefcount(held) == 2  # this test's own name, and the call itself
     assert in_memory > 2

@@ -134,7 +134,7 @@ class GcRig:
     ) -> None:
         """`engine`: "db", "sorted" or "interleaved", unless there is a `bookie`."""
         if bookie is None:
-            bookie = MemoryBookie.without_read_cache() if engine == "db" else MemTableBookie(engine)
+            bookie = MemoryBookie() if engine == "db" else MemTableBookie(engine)
         self.bookie = bookie
         self.metadata = DictatedMetadata()
         self.options = options

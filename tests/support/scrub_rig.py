@@ -38,7 +38,7 @@ class ScrubRig:
     """One ledger directory; `now` is the scrubber's clock in ms."""
 
     def __init__(self, bookie: MemoryBookie | MemTableBookie | None = None) -> None:
-        self.bookie = bookie or MemoryBookie.without_read_cache()
+        self.bookie = bookie or MemoryBookie()
         self.digests = FixedDigests()
         self.now = 1_000_000_000_000
         self.stopped = threading.Event()

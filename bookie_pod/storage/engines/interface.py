@@ -174,7 +174,7 @@ class LedgerStorage(Protocol):
         self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
     ) -> Iterator[bytes | Exception]:
         """What `read` gives, or why it raises, for each of these entries (none is `LAST_ENTRY`) in turn. `apart`: as
-        for `read_apart`, nothing that comes from disk is kept.
+        for `read_apart`, what was flushed is read from disk, and not kept.
 
         They may be looked up together, and what lies together may be read together. Who stops early may have had some
         read in vain, within the bounds of reading ahead.
@@ -185,8 +185,9 @@ class LedgerStorage(Protocol):
         """Entry `first`, and of the following ones those that come with it at once: at most `count` entries in all,
         and about `max_bytes`.
 
-        For reads that must not disturb others: what memory holds is used, and nothing that comes from disk is kept, nor
-        anything read ahead of what is asked for. Raises what `read` does for the first entry.
+        For checks and copies, which must not disturb others and have to know what the disk has: only what was not
+        flushed yet comes from memory, and nothing that comes from disk is kept, nor anything read ahead of what is
+        asked for. Raises what `read` does for the first entry.
         """
         ...
 

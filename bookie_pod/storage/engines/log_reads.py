@@ -6,12 +6,6 @@ Invariants
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
 - What `read_each` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 - An entry that was read with the one before it is given only if it lies where the index says.
-- The read cache holds at most `max_bytes`, overhead included; the entry that came first goes first.
-- Whoever fills it takes `generation` before it looks up where the entry lies and gives it to `put`. If a flush or a
-  deletion came in between, the entry is not taken: it may be an older copy than the one just flushed.
-- Of what it keeps of flushes the newest is looked at first, and the oldest goes first: no older copy of an entry is
-  served in place of one that was flushed later.
-- A look-up in it takes no lock, only dict operations. Filling and forgetting take a short one.
 
 Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
 only asks whether it holds a location, or any.
@@ -23,128 +17,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, ReadLevel
+from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.locations import LocationIndex
-from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.errors import EntryDamaged, StorageFault
 
-ENTRY_OVERHEAD: Final = 240
-"""Bytes that an entry read from a log costs beyond its own length: object header, dict slot, key, place in the
-queue."""
-KEPT_FLUSHES: Final = 16
-"""Flushes of which the read cache keeps the entries, at most: each may be looked at in a look-up."""
 FIRST_WINDOW: Final = 4
 """Entries read ahead behind the second read of a stream."""
 GROWTH: Final = 4
 MAX_STREAMS: Final = 1024
 NEAR: Final = 8
 """Ids that are closer to each other belong to one reader."""
-
-
-class ReadCache:
-    """A cache of entries, bounded in bytes: those that were flushed last, and those that were read from the logs.
-
-    What was flushed takes half of it at most. It stays in the dicts in which it was put, so keeping it costs an add
-    nothing, and readers that are a little behind the writers need no disk.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.generation = 0
-        self.nbytes = 0
-        """Bytes held, overhead included. Forgotten entries count until their turn to go comes."""
-        self._ledgers: dict[int, dict[int, bytes]] = {}
-        self._queue: deque[tuple[int, int, bytes]] = deque()
-        self._kept: tuple[WriteCacheHalf, ...] = ()
-        """The newest first."""
-        self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """Entries held, forgotten ones included until their turn to go comes."""
-        return len(self._queue) + sum(half.count for half in self._kept)
-
-    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
-        for half in self._kept:
-            if (entry := half.get(ledger_id, entry_id)) is not None:
-                return entry
-        entries = self._ledgers.get(ledger_id)
-        return None if entries is None else entries.get(entry_id)
-
-    def views(self, ledger_id: int) -> list[Mapping[int, bytes]]:
-        """The ledger's entries, to look up and nothing else: what the first of them has holds."""
-        views = [view for half in self._kept if (view := half.view(ledger_id))]
-        if entries := self._ledgers.get(ledger_id):
-            views.append(entries)
-        return views
-
-    def put(self, ledger_id: int, entries: Iterable[tuple[int, bytes]], generation: int) -> None:
-        """Take (entry id, entry) pairs of one ledger, unless `generation` is over."""
-        with self._lock:
-            if generation != self.generation:
-                return
-            for entry_id, entry in entries:
-                self._put(ledger_id, entry_id, entry)
-
-    def _put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        if entry_id in self._ledgers.get(ledger_id, ()):
-            return
-        if self._make_room(cost := len(entry) + ENTRY_OVERHEAD):
-            self._ledgers.setdefault(ledger_id, {})[entry_id] = entry
-            self._queue.append((ledger_id, entry_id, entry))
-            self.nbytes += cost
-
-    def _make_room(self, nbytes: int) -> bool:
-        """Evict what was read from logs as far as so many bytes need it; False, and nothing was done: they never fit
-        beside what was flushed."""
-        if nbytes > self.max_bytes - sum(half.nbytes for half in self._kept):
-            return False
-        while self.nbytes + nbytes > self.max_bytes:
-            self._evict()
-        return True
-
-    def _evict(self) -> None:
-        ledger_id, entry_id, entry = self._queue.popleft()
-        self.nbytes -= len(entry) + ENTRY_OVERHEAD
-        held = self._ledgers.get(ledger_id)
-        if held is not None and held.get(entry_id) is entry:
-            del held[entry_id]
-            if not held:
-                del self._ledgers[ledger_id]
-
-    def keep(self, flushed: WriteCacheHalf) -> None:
-        """Take a half that was just flushed, and forget older copies of its entries. Its owner only takes deleted
-        ledgers from it now."""
-        with self._lock:
-            self.generation += 1
-            for ledger_id in self._ledgers.keys() & flushed.ledgers.keys():
-                held = self._ledgers[ledger_id]
-                for entry_id in held.keys() & flushed.ledgers[ledger_id].keys():
-                    del held[entry_id]
-                if not held:
-                    del self._ledgers[ledger_id]
-            kept, room = list(self._kept), self.max_bytes // 2 - flushed.nbytes
-            while kept and (len(kept) == KEPT_FLUSHES or sum(half.nbytes for half in kept) > room):
-                self.nbytes -= kept.pop().nbytes
-            self._kept = tuple(kept)
-            if room >= 0:  # else nothing older is left either
-                self._make_room(flushed.nbytes)
-                self._kept = (flushed, *kept)
-                self.nbytes += flushed.nbytes
-
-    def forget_ledger(self, ledger_id: int) -> None:
-        with self._lock:
-            self.generation += 1
-            self._ledgers.pop(ledger_id, None)
-            for half in self._kept:
-                half.ledgers.pop(ledger_id, None)
 
 
 class ReadAheadWindows:

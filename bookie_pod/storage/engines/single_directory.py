@@ -27,11 +27,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
+from typing import Final, cast
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import ListenedStorage, OnLoop
-from bookie_pod.storage.engines.log_reads import LogReads, ReadCache
+from bookie_pod.storage.engines.log_reads import LogReads
+from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
@@ -41,6 +43,9 @@ from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
+
+_LOOKED_UP_TOGETHER: Final = 512
+_Levels = Sequence[tuple[ReadLevel, Mapping[int, bytes]]]
 
 
 class SingleDirectoryStorage(ListenedStorage):
@@ -60,7 +65,7 @@ class SingleDirectoryStorage(ListenedStorage):
         read_ahead_bytes: int = -1,
         metrics: DbStorageMetrics,
     ) -> None:
-        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
+        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means a quarter of the read cache."""
         super().__init__(on_loop)
         self.logs = logs
         self.locations = locations
@@ -78,7 +83,7 @@ class SingleDirectoryStorage(ListenedStorage):
         that of a rebuild sets it."""
         self._half_bytes = half_bytes
         self._metrics = metrics
-        limit = read_cache_bytes // 2
+        limit = read_cache_bytes // 4  # what flushes leave in the cache, at the least
         window_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
         self._log_reads = LogReads(
             logs, locations, self.read_cache, self._metrics, read_ahead_entries, window_bytes, self._check_usable
@@ -122,54 +127,67 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if memory holds it. Any thread."""
-        return self.cached_each(ledger_id, (entry_id,))[0]
+        for level, entries in self._levels(ledger_id):
+            if (entry := entries.get(entry_id)) is not None:
+                self._metrics.read_from(level)
+                return entry
+        return None
 
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
         """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
-        levels = self._levels(ledger_id, entry_ids)
-        if len(levels) == 1:  # as nearly always: no Python code runs for one entry
-            level, entries = levels[0]
-            found = list(map(entries.get, entry_ids))
-            self._metrics.read_from(level, len(found) - found.count(None))
-            return found
-        held: dict[int, bytes | None] = {}
-        missing = set(entry_ids)
-        for level, entries in levels:
-            here = entries.keys() & missing
-            missing -= here
-            held.update(zip(here, map(entries.get, here), strict=True))  # the last level evicts meanwhile
-            self._metrics.read_from(level, sum(map(here.__contains__, entry_ids)))
-        return list(map(held.get, entry_ids))
+        found: list[bytes | None] = list(map(self._halves[0].view(ledger_id).get, entry_ids))
+        if None in found:
+            return self._find(self._levels(ledger_id), entry_ids)
+        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found))
+        return found
 
     def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
         """See `LedgerStorage.cached_run`; looks the ledger up once. Any thread."""
-        levels = self._levels(ledger_id, entry_ids)
-        if len(levels) == 1:
-            level, entries = levels[0]
-            run = list(iter(map(entries.get, entry_ids).__next__, None))
-            self._metrics.read_from(level, len(run))
-            return run
-        run, served = [], dict.fromkeys((level for level, _ in levels), 0)
-        for entry_id in entry_ids:
-            for level, entries in levels:
-                if (entry := entries.get(entry_id)) is not None:
-                    served[level] += 1
-                    run.append(entry)
-                    break
-            else:
+        return self._cached_run(self._levels(ledger_id), entry_ids)
+
+    def _cached_run(self, levels: _Levels, entry_ids: range) -> list[bytes]:
+        run: list[bytes] = []
+        size = 1  # whoever finds nothing has looked for one
+        while len(run) < len(entry_ids):
+            rest = entry_ids[len(run) :]
+            part = self._find(levels, rest[:size], run=True)
+            run += cast("list[bytes]", part)
+            if len(part) < min(size, len(rest)):
                 break
-        for level, count in served.items():
-            self._metrics.read_from(level, count)
+            size = min(8 * size, _LOOKED_UP_TOGETHER)
         return run
 
-    def _levels(self, ledger_id: int, entry_ids: Sequence[int]) -> list[tuple[ReadLevel, Mapping[int, bytes]]]:
-        """What memory holds of the ledger, where it holds any of these entries: what the first of them has holds."""
+    def _levels(self, ledger_id: int, *, flushed: bool = True) -> _Levels:
+        """What memory holds of the ledger: what the first of them has holds. `flushed`: also of what is on disk."""
         active, frozen = self._halves
-        views = [(ReadLevel.WRITE_CACHE, active.view(ledger_id))]
+        levels = [(ReadLevel.WRITE_CACHE, active.view(ledger_id))]
         if frozen is not None:
-            views.append((ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id)))
-        views += [(ReadLevel.READ_CACHE, view) for view in self.read_cache.views(ledger_id)]
-        return [each for each in views if not each[1].keys().isdisjoint(entry_ids)]
+            levels.append((ReadLevel.FLUSHING_CACHE, frozen.view(ledger_id)))
+        if flushed:
+            levels += [(ReadLevel.READ_CACHE, view) for view in self.read_cache.views(ledger_id)]
+        return [level for level in levels if level[1]]
+
+    def _find(self, levels: _Levels, entry_ids: Sequence[int], *, run: bool = False) -> list[bytes | None]:
+        """Each of these entries, of the first level that has it; with `run` up to the first that none has."""
+        found: list[bytes | None] = [None] * len(entry_ids)
+        missing = len(found)
+        served = []
+        for level, entries in levels:
+            if missing == len(found):  # nearly always: no Python code runs for one entry
+                found = list(map(entries.get, entry_ids))
+            else:
+                for place in [place for place, entry in enumerate(found) if entry is None]:
+                    found[place] = entries.get(entry_ids[place])
+            still = found.count(None)
+            served.append((level, missing - still))
+            missing = still
+            if not missing:
+                break
+        if run and missing:
+            return self._find(levels, entry_ids[: found.index(None)], run=True)
+        for level, count in served:
+            self._metrics.read_from(level, count)
+        return found
 
     def write_cache_usage(self) -> tuple[int, int]:
         """(bytes, entries) in both halves. Any thread."""
@@ -181,6 +199,7 @@ class SingleDirectoryStorage(ListenedStorage):
     def _swap(self) -> None:
         """Freeze what is to be flushed. An empty half stays active."""
         half = self._active if self._active.count else None
+        self.read_cache.begin_flush()
         self._frozen = FrozenWork(half, self.ledgers.take_dirty(), self.locations.pending_deletions())
         self.flush_wanted = False
         if half is None:
@@ -240,7 +259,7 @@ class SingleDirectoryStorage(ListenedStorage):
     ) -> Iterator[bytes | Exception]:
         """See `LedgerStorage.read_each`."""
         generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
-        cached = self.cached_each(ledger_id, entry_ids)
+        cached = self._find(self._levels(ledger_id, flushed=not apart), entry_ids)
         missing = [entry_id for entry_id, entry in zip(entry_ids, cached, strict=True) if entry is None]
         from_log = self._log_reads.read_each(ledger_id, missing, None if apart else generation)
         for entry_id, entry in zip(entry_ids, cached, strict=True):
@@ -250,7 +269,7 @@ class SingleDirectoryStorage(ListenedStorage):
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """See `LedgerStorage.read_apart`."""
         generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
-        run = self.cached_run(ledger_id, range(first, first + count))
+        run = self._cached_run(self._levels(ledger_id, flushed=False), range(first, first + count))
         if run:
             return run
         run = self._log_reads.read_apart(ledger_id, first, count, max_bytes)

@@ -8,15 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.engines.log_reads import (
-    ENTRY_OVERHEAD,
     FIRST_WINDOW,
     GROWTH,
-    KEPT_FLUSHES,
     MAX_STREAMS,
     NEAR,
     ReadAheadWindows,
-    ReadCache,
 )
+from bookie_pod.storage.engines.read_cache import ENTRY_OVERHEAD, PIECES, ReadCache
 from bookie_pod.storage.write_cache import WriteCacheHalf
 
 
@@ -50,10 +48,9 @@ def test_an_entry_larger_than_the_cache_is_not_taken_and_drives_nothing_out() ->
 
 
 def test_an_entry_that_was_looked_up_before_a_flush_is_not_taken() -> None:
-    cache = ReadCache(0)
+    cache = ReadCache(300)
     generation = cache.generation
     cache.keep(_flushed({1: {0: b"newer"}}))
-    cache.max_bytes = 1 << 20
     cache.put(1, [(0, b"older")], generation)
     assert cache.get(1, 0) is None
 
@@ -65,7 +62,7 @@ def test_what_was_flushed_takes_the_place_of_older_copies_only() -> None:
     cache.keep(_flushed({1: {1: b"B", 7: b"H"}, 3: {0: b"D"}}))
     cache.keep(_flushed({1: {7: b"h"}}))
     assert [cache.get(*place) for place in ((1, 0), (1, 1), (1, 7), (2, 0), (3, 0))] == [b"a", b"B", b"h", b"c", b"D"]
-    assert [view[7] for view in cache.views(1) if 7 in view] == [b"h", b"H"]
+    assert [view[7] for view in cache.views(1) if 7 in view] == [b"h"], "two small flushes are one"
     for ledger_id in (1, 2):
         cache.forget_ledger(ledger_id)
         assert not any(cache.get(ledger_id, entry_id) for entry_id in range(8))
@@ -89,27 +86,52 @@ def test_what_was_flushed_takes_half_of_the_cache_and_the_oldest_goes_first() ->
     assert [n for n in range(10) if cache.get(1, n)] == [6, 7, 8, 9]
 
 
-def test_a_flush_that_is_too_large_to_be_kept_leaves_nothing_older() -> None:
-    cache = ReadCache(8000)
+def test_one_flush_may_take_three_quarters_and_what_is_larger_is_not_kept_nor_anything_older() -> None:
+    flushed = _flushed({1: {0: b"new", 1: bytes(4000)}})
+    cache = ReadCache(flushed.nbytes * 3 // 2)
     cache.keep(_flushed({1: {0: b"old"}}))
-    cache.keep(_flushed({1: {0: b"new", 1: bytes(4000)}}))
+    cache.keep(flushed)
+    assert cache.get(1, 0) == b"new"
+    cache.keep(_flushed({1: {0: b"newest", 1: bytes(6000)}}))
     assert cache.get(1, 0) is None
     assert (cache.nbytes, cache.count) == (0, 0)
 
 
-def test_so_many_small_flushes_are_kept_and_no_more() -> None:
-    cache = ReadCache(1 << 30)
-    for n in range(KEPT_FLUSHES + 3):
-        cache.keep(_flushed({1: {n: b"x"}}))
-    assert len(cache.views(1)) == KEPT_FLUSHES
-    assert [n for n in range(KEPT_FLUSHES + 3) if cache.get(1, n) is None] == [0, 1, 2]
+def test_small_flushes_become_one_and_a_ledger_lies_in_few_dicts_however_many_there_are() -> None:
+    cache = ReadCache(1 << 20)
+    for n in range(3000):
+        cache.keep(_flushed({1: {n: bytes(500), -1: b"%d" % n}, n + 2: {0: b"x"}}))
+        assert cache.get(1, -1) == b"%d" % n
+        assert len(cache.views(1)) <= 2 * PIECES + 1
+        assert cache.nbytes <= cache.max_bytes // 2
+    kept = [n for n in range(3000) if cache.get(1, n)]
+    assert kept == list(range(kept[0], 3000))
+    assert cache.nbytes > cache.max_bytes // 3
+    assert [n for n in range(3000) if cache.get(n + 2, 0)] == kept
 
 
-def test_a_ledger_that_was_deleted_during_its_flush_is_not_kept() -> None:
-    cache, flushed = ReadCache(1 << 20), _flushed({1: {0: b"x"}})
+def test_a_ledger_that_is_forgotten_during_a_flush_is_not_kept_of_it_but_of_the_next() -> None:
+    cache, flushed = ReadCache(1 << 20), _flushed({1: {0: b"x"}, 2: {0: b"y"}, 3: {0: b"z"}})
+    cache.begin_flush()
+    cache.forget_ledger(2)
     flushed.deleted.add(1)
     cache.keep(flushed)
-    assert cache.get(1, 0) is None
+    assert [cache.get(each, 0) for each in (1, 2, 3)] == [None, None, b"z"]
+    assert [len(cache.views(each)) for each in (1, 2, 3)] == [0, 0, 1]
+    cache.begin_flush()
+    cache.keep(_flushed({2: {1: b"w"}}))
+    assert [cache.get(2, n) for n in range(2)] == [None, b"w"]
+
+
+def test_nothing_of_an_earlier_life_comes_back_when_flushes_become_one_or_go() -> None:
+    cache = ReadCache(1 << 16)
+    cache.keep(_flushed({1: {0: b"old", 1: b"old"}}))
+    cache.forget_ledger(1)
+    cache.begin_flush()
+    cache.keep(_flushed({1: {0: b"new"}}))
+    assert [cache.get(1, n) for n in range(2)] == [b"new", None]
+    for n in range(2000):
+        cache.keep(_flushed({2: {n: bytes(500)}}))
     assert not cache.views(1)
 
 

@@ -70,7 +70,7 @@ def test_read_ahead_stops_at_the_next_ledger_and_at_its_bytes() -> None:
     assert [storage.read(1, n) for n in range(2)] == [entry(1, n) for n in range(2)]
     assert bookie.metrics.read_ahead_entries == [1]
     storage.close()
-    bookie = MemoryBookie(options=small_options(read_cache_bytes=2000))
+    bookie = MemoryBookie(options=small_options(read_cache_bytes=4000))
     storage = bookie.open()
     put(storage, *(entry(1, n, 400) for n in range(10)))
     storage.flush()
@@ -78,7 +78,7 @@ def test_read_ahead_stops_at_the_next_ledger_and_at_its_bytes() -> None:
     storage = bookie.open()
     for n in range(2):
         storage.read(1, n)
-    assert bookie.metrics.read_ahead_entries == [2]  # half of the read cache
+    assert bookie.metrics.read_ahead_entries == [2]  # a quarter of the read cache
     storage.close()
 
 
@@ -178,6 +178,43 @@ def test_what_is_read_ahead_has_a_limit_in_bytes_of_its_own() -> None:
     storage = bookie.open()
     assert [storage.read(1, n) for n in range(2)] == [entry(1, n) for n in range(2)]
     assert bookie.metrics.read_ahead_entries == [3]
+    storage.close()
+
+
+def test_what_is_found_damaged_while_it_is_flushed_is_not_served_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = MemoryBookie()
+    storage = bookie.open()
+    (directory,) = storage.directories
+    put(storage, entry(1, 0), entry(2, 0))
+    write = directory.ledgers.write
+
+    def finds_first(ledgers: set[int]) -> None:
+        directory.refuse({directory.locations.get(1, 0)})
+        directory.read_cache.forget_ledger(1)
+        write(ledgers)
+
+    monkeypatch.setattr(directory.ledgers, "write", finds_first)
+    storage.flush()
+    with pytest.raises(EntryDamaged):
+        storage.read(1, 0)
+    assert storage.cached(2, 0) == entry(2, 0)
+    storage.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_who_reads_apart_learns_what_the_disk_has(count: int) -> None:
+    bookie = MemoryBookie()
+    storage = bookie.open()
+    put(storage, *(entry(1, n) for n in range(3)))
+    storage.flush()
+    put(storage, entry(1, 3))
+    bookie.files.corrupt("/ledgers0/0.log", (storage.directories[0].locations.get(1, 0) & 0xFFFFFFFF) + 8, b"\xff" * 8)
+    assert storage.read(1, 0) == entry(1, 0), "memory has it still"
+    with pytest.raises(EntryDamaged):
+        storage.read_apart(1, 0, count, 1 << 20)
+    (damaged,) = storage.read_each(1, [0], apart=True)
+    assert isinstance(damaged, EntryDamaged)
+    assert storage.read_apart(1, 3, count, 1 << 20) == [entry(1, 3)], "and what is not on the disk yet"
     storage.close()
 
 

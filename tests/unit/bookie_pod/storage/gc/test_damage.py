@@ -60,7 +60,7 @@ def test_a_log_of_the_reference_in_which_nothing_lives_is_scanned_before_it_goes
 
 
 def test_a_map_and_entries_that_disagree_quarantine_the_log() -> None:
-    rig = GcRig()
+    rig = GcRig(bookie=MemoryBookie.without_read_cache())
     log_id = rig.write([4, 5], 3)
     rig.delete(5)
     rig.flip(log_id, FIRST + 4 + 7)  # the first entry's ledger id: 4 becomes 5
@@ -154,7 +154,7 @@ def test_the_head_of_a_live_entry_that_was_flipped(where: str, bit: int, closed:
 
 
 def test_the_body_of_an_entry_is_its_writers_business_but_what_the_scrubber_has_found_stays_where_it_is() -> None:
-    rig = GcRig()
+    rig = GcRig(bookie=MemoryBookie.without_read_cache())
     log_id = rig.write([1, 2], 10)
     rig.delete(2)
     rig.flip(log_id, FIRST + 5 * SIZE + 60)
@@ -232,7 +232,7 @@ def test_a_size_word_that_swallows_the_only_entry_of_a_ledger(engine: str, other
 @pytest.mark.parametrize("bit", [0, 2, 7, 31, 32, 33, 40, 62])
 def test_a_flipped_bit_of_a_row(bit: int) -> None:
     """A copy goes only if the index points to another one *that is there*."""
-    rig = GcRig()
+    rig = GcRig(bookie=MemoryBookie.without_read_cache())
     log_id = rig.write([1, 2], 10)
     other = rig.write([3, 99], 10)
     rig.delete(2)

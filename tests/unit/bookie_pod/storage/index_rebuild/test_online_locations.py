@@ -26,7 +26,7 @@ LOCATIONS = {"ledgers": False}
 
 
 def test_missing_and_wrong_rows_come_back_and_sound_ones_stay() -> None:
-    rig = RebuildRig()
+    rig = RebuildRig(MemoryBookie.without_read_cache())
     rig.write([1, 2], 20)
     rig.write([1], 10, first=20)
     rows = rig.rows()
@@ -54,7 +54,7 @@ def test_rows_that_the_index_has_are_preferred_to_newer_copies() -> None:
 
 
 def test_while_it_runs_nothing_is_denied() -> None:
-    rig = RebuildRig()
+    rig = RebuildRig(MemoryBookie.without_read_cache())
     rig.write([1], 20)
     rig.spoil([((1, 3), 0), ((1, 19), 0)])
     answers = []
@@ -84,7 +84,7 @@ def test_while_it_runs_nothing_is_denied() -> None:
 
 
 def test_a_look_that_began_before_the_doubt_was_gone_denies_nothing() -> None:
-    rig = RebuildRig()
+    rig = RebuildRig(MemoryBookie.without_read_cache())
     rig.write([1], 5)
     rig.spoil([((1, 3), 0)])
     rig.directory.doubt = "a test says so"
@@ -159,7 +159,7 @@ def test_entries_from_before_a_deletion_that_the_collection_remembers_get_no_row
 
 
 def test_rows_that_lead_nowhere_are_kept_and_rows_behind_damage_too() -> None:
-    rig = RebuildRig()
+    rig = RebuildRig(MemoryBookie.without_read_cache())
     log_id = rig.write([1], 30)
     rows = rig.rows()
     rig.files.corrupt(rig.path(log_id), split_location(rows[1, 10])[1] - 4, b"\x7f" * 8)

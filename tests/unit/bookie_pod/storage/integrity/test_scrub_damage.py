@@ -40,7 +40,7 @@ def rig(request: pytest.FixtureRequest) -> ScrubRig:
         bookie: MemoryBookie | MemTableBookie = MemTableBookie(request.param)
     else:
         entry_log = EntryLogOptions(preallocate=False, direct_io=request.param != "db")
-        bookie = MemoryBookie(options=replace(db_options(read_cache_bytes=0), entry_log=entry_log))
+        bookie = MemoryBookie(options=replace(db_options(), entry_log=entry_log))
     rig = ScrubRig(bookie)
     rig.write(LEDGERS, ENTRIES)
     return rig
@@ -157,7 +157,7 @@ def test_bits_of_an_index_file_count(bit: int) -> None:
 
 
 def test_a_row_that_is_gone_is_put_back() -> None:
-    rig = ScrubRig()
+    rig = ScrubRig(MemoryBookie.without_read_cache())
     rig.write(LEDGERS, ENTRIES)
     batch = rig.storage.directories[0].locations._store.batch()  # type: ignore[union-attr]
     batch.delete(ROW_KEY.pack(3, 1))
@@ -328,7 +328,7 @@ def test_a_copy_that_is_written_anew_is_served_at_once_and_forgotten_by_the_next
 
 
 def test_what_the_read_cache_holds_of_a_damaged_entry_is_dropped() -> None:
-    rig = ScrubRig(MemoryBookie())
+    rig = ScrubRig()
     rig.write(LEDGERS, ENTRIES)
     path, position = rig.place(3, 2)
     rig.restart()

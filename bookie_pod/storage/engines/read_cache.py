@@ -1,0 +1,202 @@
+"""What one ledger directory keeps in memory of what is on its disk: the entries that were flushed last, and those that
+were read from the entry logs.
+
+What was flushed stays in the dicts in which it was put, so that keeping it costs an add nothing, and readers who are a
+little behind the writers need no disk. It takes up to half of the cache, a single flush up to three quarters of it; the
+rest is for what is read, and read ahead.
+
+Invariants
+- It holds at most `max_bytes`, overhead included. Of each kind what came first goes first.
+- Whoever fills it from a log takes `generation` before it looks up where the entry lies and gives it to `put`. If a
+  flush or a deletion came in between, the entry is not taken: it may be an older copy than the one just flushed.
+- Of what was flushed the newest is looked at first, and the oldest goes first: no copy is served in place of one that
+  was flushed later. A flush that is too large to be kept leaves nothing older than itself.
+- A ledger that is forgotten while a flush is under way (it was deleted, or an entry of it was found damaged) is not
+  kept of that flush. What was kept of it before is not served from then on, and counts until its turn to go comes.
+- A look-up takes no lock, only dict operations. The lock is held for, and entries are freed by, a ledger or a few
+  hundred entries at a time, so that the event loop waits for none of it.
+
+Threads: look-ups, `put` and `forget_ledger` from any; `begin_flush` on the event loop; `keep` on the flushing thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bookie_pod.storage.write_cache import WriteCacheHalf
+
+ENTRY_OVERHEAD: Final = 240
+"""Bytes that an entry read from a log costs beyond its own length: object header, dict slot, key, place in the
+queue."""
+PIECES: Final = 32
+"""A flush that is smaller than this part of what flushes may take becomes one with the flush before it, while both are.
+So a ledger is looked for in twice as many dicts, at most."""
+_EVICTED_TOGETHER: Final = 256
+
+
+class _Flush:
+    """The entries of one flush, or of several small ones, by ledger."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.nbytes = 0
+        self.count = 0
+
+
+class ReadCache:
+    """A cache of entries, bounded in bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.generation = 0
+        self._lock = threading.Lock()
+        self._read: dict[int, dict[int, bytes]] = {}
+        self._queue: deque[tuple[int, int, bytes]] = deque()
+        self._read_bytes = 0
+        self._room = max_bytes
+        """What flushes leave to what is read."""
+        self._flushes: deque[_Flush] = deque()
+        """The newest first. Of the thread that flushes."""
+        self._flushed: dict[int, tuple[dict[int, bytes], ...]] = {}
+        """What they have of each ledger, the newest first; but for ledgers that are forgotten."""
+        self._kept_bytes = 0
+        self._kept_count = 0
+        self._forgotten: set[int] = set()
+        """Ledgers that were forgotten since the flush that is under way began."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, overhead included. Forgotten entries count until their turn to go comes."""
+        return self._read_bytes + self._kept_bytes
+
+    @property
+    def count(self) -> int:
+        """Entries held, forgotten ones included until their turn to go comes."""
+        return len(self._queue) + self._kept_count
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        for entries in self.views(ledger_id):
+            if (entry := entries.get(entry_id)) is not None:
+                return entry
+        return None
+
+    def views(self, ledger_id: int) -> tuple[Mapping[int, bytes], ...]:
+        """The ledger's entries, to look up and nothing else: what the first of them has holds."""
+        flushed = self._flushed.get(ledger_id, ())
+        read = self._read.get(ledger_id)
+        return flushed if read is None else (*flushed, read)
+
+    def put(self, ledger_id: int, entries: Iterable[tuple[int, bytes]], generation: int) -> None:
+        """Take (entry id, entry) pairs of one ledger that were read from a log, unless `generation` is over."""
+        with self._lock:
+            if generation != self.generation:
+                return
+            for entry_id, entry in entries:
+                self._put(ledger_id, entry_id, entry)
+
+    def _put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        cost = len(entry) + ENTRY_OVERHEAD
+        if cost > self._room or entry_id in self._read.get(ledger_id, ()):
+            return
+        while self._read_bytes + cost > self._room:
+            self._evict()
+        self._read.setdefault(ledger_id, {})[entry_id] = entry
+        self._queue.append((ledger_id, entry_id, entry))
+        self._read_bytes += cost
+
+    def _evict(self) -> None:
+        ledger_id, entry_id, entry = self._queue.popleft()
+        self._read_bytes -= len(entry) + ENTRY_OVERHEAD
+        held = self._read.get(ledger_id)
+        if held is not None and held.get(entry_id) is entry:
+            del held[entry_id]
+            if not held:
+                del self._read[ledger_id]
+
+    def forget_ledger(self, ledger_id: int) -> None:
+        """Serve nothing of it any more that is here now, or in the flush that is under way."""
+        with self._lock:
+            self.generation += 1
+            self._read.pop(ledger_id, None)
+            self._flushed.pop(ledger_id, None)
+            self._forgotten.add(ledger_id)
+
+    # --- what was flushed -----------------------------------------------------------------------------------
+
+    def begin_flush(self) -> None:
+        """What is forgotten from now on is not kept of the half that is frozen now."""
+        with self._lock:
+            self._forgotten.clear()
+
+    def keep(self, half: WriteCacheHalf) -> None:
+        """Take a half that was just flushed, and forget older copies of its entries. Until it returns, readers have to
+        look into the half first."""
+        with self._lock:
+            self.generation += 1
+        most = self.max_bytes // 2
+        while self._flushes and self._kept_bytes + half.nbytes > most:
+            self._drop_oldest()
+        kept = half.nbytes <= self.max_bytes * 3 // 4
+        self._leave_room(self.max_bytes - self._kept_bytes - (half.nbytes if kept else 0))
+        if not self._flushes or self._flushes[0].nbytes + half.nbytes > most // PIECES:
+            self._flushes.appendleft(_Flush())
+        newest = self._flushes[0]
+        for ledger_id, entries in half.ledgers.items():
+            with self._lock:
+                self._forget_read(ledger_id, entries)
+                if kept and ledger_id not in half.deleted and ledger_id not in self._forgotten:
+                    self._add(newest, ledger_id, entries)
+        if kept:
+            newest.nbytes += half.nbytes
+            newest.count += half.count
+            self._kept_bytes += half.nbytes
+            self._kept_count += half.count
+
+    def _forget_read(self, ledger_id: int, flushed: Mapping[int, bytes]) -> None:
+        held = self._read.get(ledger_id)
+        if held is not None:
+            for entry_id in held.keys() & flushed.keys():
+                del held[entry_id]
+            if not held:
+                del self._read[ledger_id]
+
+    def _add(self, flush: _Flush, ledger_id: int, entries: dict[int, bytes]) -> None:
+        there = self._flushed.get(ledger_id, ())
+        before = flush.ledgers.get(ledger_id)
+        if before is not None and there and there[0] is before:
+            entries = before | entries
+            there = there[1:]
+        flush.ledgers[ledger_id] = entries
+        self._flushed[ledger_id] = (entries, *there)
+
+    def _leave_room(self, nbytes: int) -> None:
+        """Evict what was read beyond so many bytes, and take no more than these."""
+        self._room = nbytes
+        while self._read_bytes > nbytes:
+            with self._lock:
+                for _ in range(min(_EVICTED_TOGETHER, len(self._queue))):
+                    if self._read_bytes <= nbytes:
+                        break
+                    self._evict()
+
+    def _drop_oldest(self) -> None:
+        flush = self._flushes.pop()
+        while flush.ledgers:
+            self._drop_one(flush)
+        self._kept_bytes -= flush.nbytes
+        self._kept_count -= flush.count
+
+    def _drop_one(self, flush: _Flush) -> dict[int, bytes]:
+        """Drop what it has of one ledger. Returned so that it is freed when the lock is not held."""
+        with self._lock:
+            ledger_id, entries = flush.ledgers.popitem()
+            there = self._flushed.get(ledger_id, ())
+            if there and there[-1] is entries:
+                if len(there) > 1:
+                    self._flushed[ledger_id] = there[:-1]
+                else:
+                    del self._flushed[ledger_id]
+            return entries
