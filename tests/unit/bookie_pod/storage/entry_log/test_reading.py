@@ -359,3 +359,17 @@ def test_a_log_deleted_while_it_is_being_opened_leaves_no_handle(files: MemoryFi
             reading.result(10)
     assert files.open_files == 0
     logger.close()
+
+
+def test_a_log_that_is_dropped_stays_open_until_its_last_reader_is_done(files: MemoryFiles) -> None:
+    logger, _ = _with_entries(files)
+    logger.close()
+    handles = open_logger(files)._reader.handles
+    first, second = handles.acquire(0), handles.acquire(0)
+    assert first is second
+    handles.drop(0)
+    handles.release(first)
+    assert second.file.pread(4, 0) == b"BKLO"
+    handles.release(second)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        second.file.pread(4, 0)
