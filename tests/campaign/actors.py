@@ -64,7 +64,7 @@ class Actors:
         self.going = True
         self._random = Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tails: set[asyncio.Task[None]] = set()
+        self._tails: dict[asyncio.Task[None], Ledger] = {}
 
     def start(self, writers: int) -> None:
         for number in range(writers):
@@ -84,8 +84,13 @@ class Actors:
         await self._end(self._tasks)
 
     async def tails_end(self) -> None:
-        """All ledgers are closed by now."""
-        await self._end(self._tails)
+        """All ledgers are closed by now, but for those that are lost: who waits for news of these is sent away."""
+        await self._end({task for task, ledger in self._tails.items() if ledger.is_promised})
+        lost = set(self._tails)
+        for task in lost:
+            task.cancel()
+        if lost:
+            await asyncio.wait(lost)
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         if not tasks:
@@ -97,11 +102,16 @@ class Actors:
         if late:
             await asyncio.wait(late)
 
-    def _run(self, work: Coroutine[None, None, None], name: str, tasks: set[asyncio.Task[None]] | None = None) -> None:
+    def _run(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
-        among = self._tasks if tasks is None else tasks
-        among.add(task)
-        task.add_done_callback(among.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _run_tail(self, ledger: Ledger, version: int) -> None:
+        task = asyncio.create_task(self._tail(ledger, version), name=f"tail of {ledger.ledger_id}")
+        self._tails[task] = ledger
+        task.add_done_callback(self._tails.pop)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -131,7 +141,7 @@ class Actors:
         ledger = self._register(writer.ledger_id, (ensemble, write_quorum, ack_quorum), digest.name, who)
         named(ledger, writer.metadata)
         if random.random() < 0.6:
-            self._run(self._tail(ledger, random.choice((2, 3))), f"tail of {ledger.ledger_id}", self._tails)
+            self._run_tail(ledger, random.choice((2, 3)))
         way = random.choice(("close", "close", "die", "die", "fenced", "idle"))
         count = random.randint(20, 300)
         self.history.counts[f"writers that {way}"] += 1
