@@ -165,7 +165,7 @@ async def test_read_only(tmp_path: Path, room: bool) -> None:
 
 
 async def test_reads_of_every_level(tmp_path: Path) -> None:
-    """Just written, during the flush, after it, again, and the one behind it (from read-ahead)."""
+    """Just written, during the flush, after it; after a restart, again, and the one behind it."""
     files = GatedFiles()
     gate = files.gate("/ledgers/current/", frozenset({"sync", "datasync"}))
     async with ServedBookie(tmp_path, files=files) as bookie, await RawClient.connect(bookie.port) as client:
@@ -193,9 +193,14 @@ async def test_reads_of_every_level(tmp_path: Path) -> None:
         assert await read(3) == (1, 0, 0)
         gate.open()
         await flushing
+        assert await read(3) == (0, 1, 0)  # kept
+        await bookie.stop()
+        await bookie.start()
+        client = await RawClient.connect(bookie.port)
         assert await read(3) == (0, 0, 1)
         assert await read(3) == (0, 1, 0)
         assert await read(4) == (0, 0, 1)  # a read that follows none reads nothing ahead
+        await client.close()
 
 
 async def test_last_entry_over_memory_and_disk(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ class ServerRig:
     options: TcpOptions = field(default_factory=TcpOptions)
     journals: list[HeldJournal] = field(default_factory=lambda: [HeldJournal()])
     half_bytes: int = 1 << 20
+    read_cache_bytes: int = 1 << 20
     directories: int = 1
     write_data: bool = True
     polls_max: int = 1000
@@ -155,7 +156,9 @@ class ServerRig:
         loop = asyncio.get_running_loop()
         self.bookie = MemoryBookie(
             tuple(f"/ledgers{index}" for index in range(self.directories)),
-            small_options(half_bytes=self.half_bytes, directories=self.directories),
+            small_options(
+                half_bytes=self.half_bytes, directories=self.directories, read_cache_bytes=self.read_cache_bytes
+            ),
         )
         self.storage: LedgerStorage = self.bookie.open()
         self.flush_requests: list[int] = []

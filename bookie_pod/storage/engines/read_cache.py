@@ -13,8 +13,8 @@ Invariants
   was flushed later. A flush that is too large to be kept leaves nothing older than itself.
 - A ledger that is forgotten while a flush is under way (it was deleted, or an entry of it was found damaged) is not
   kept of that flush. What was kept of it before is not served from then on, and counts until its turn to go comes.
-- A look-up takes no lock, only dict operations. The lock is held for, and entries are freed by, a ledger or a few
-  hundred entries at a time, so that the event loop waits for none of it.
+- A look-up takes no lock, only dict operations. The lock is held for one ledger or a few hundred entries, and whoever
+  needs it often sleeps between, so that the event loop gets it. Entries are freed by ledger of a flush.
 
 Threads: look-ups, `put` and `forget_ledger` from any; `begin_flush` on the event loop; `keep` on the flushing thread.
 """
@@ -22,19 +22,23 @@ Threads: look-ups, `put` and `forget_ledger` from any; `begin_flush` on the even
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
+from bookie_pod.storage.index.locations import YIELD_SECONDS
 from bookie_pod.storage.write_cache import WriteCacheHalf
 
 ENTRY_OVERHEAD: Final = 240
 """Bytes that an entry read from a log costs beyond its own length: object header, dict slot, key, place in the
 queue."""
-PIECES: Final = 32
+PIECES: Final = 16
 """A flush that is smaller than this part of what flushes may take becomes one with the flush before it, while both are.
 So a ledger is looked for in twice as many dicts, at most."""
-_EVICTED_TOGETHER: Final = 256
+_TOGETHER: Final = 256
+"""Entries, or ledgers, with which one does something before others have a turn."""
 
 
 class _Flush:
@@ -77,12 +81,6 @@ class ReadCache:
         """Entries held, forgotten ones included until their turn to go comes."""
         return len(self._queue) + self._kept_count
 
-    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
-        for entries in self.views(ledger_id):
-            if (entry := entries.get(entry_id)) is not None:
-                return entry
-        return None
-
     def views(self, ledger_id: int) -> tuple[Mapping[int, bytes], ...]:
         """The ledger's entries, to look up and nothing else: what the first of them has holds."""
         flushed = self._flushed.get(ledger_id, ())
@@ -91,21 +89,30 @@ class ReadCache:
 
     def put(self, ledger_id: int, entries: Iterable[tuple[int, bytes]], generation: int) -> None:
         """Take (entry id, entry) pairs of one ledger that were read from a log, unless `generation` is over."""
-        with self._lock:
-            if generation != self.generation:
-                return
-            for entry_id, entry in entries:
-                self._put(ledger_id, entry_id, entry)
+        for entry_id, entry in entries:
+            while not self._put(ledger_id, entry_id, entry, generation):
+                pass
 
-    def _put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+    def _put(self, ledger_id: int, entry_id: int, entry: bytes, generation: int) -> bool:
+        """Take it, or not; False: there was no end to what has to go for it yet."""
         cost = len(entry) + ENTRY_OVERHEAD
-        if cost > self._room or entry_id in self._read.get(ledger_id, ()):
-            return
-        while self._read_bytes + cost > self._room:
+        with self._lock:
+            if generation != self.generation or cost > self._room or entry_id in self._read.get(ledger_id, ()):
+                return True
+            if not self._evict_beyond(self._room - cost):
+                return False
+            self._read.setdefault(ledger_id, {})[entry_id] = entry
+            self._queue.append((ledger_id, entry_id, entry))
+            self._read_bytes += cost
+            return True
+
+    def _evict_beyond(self, nbytes: int) -> bool:
+        """Evict some of what was read, as far as it takes more than so many bytes; whether it takes no more now."""
+        for _ in range(_TOGETHER):
+            if self._read_bytes <= nbytes:
+                return True
             self._evict()
-        self._read.setdefault(ledger_id, {})[entry_id] = entry
-        self._queue.append((ledger_id, entry_id, entry))
-        self._read_bytes += cost
+        return self._read_bytes <= nbytes
 
     def _evict(self) -> None:
         ledger_id, entry_id, entry = self._queue.popleft()
@@ -128,8 +135,7 @@ class ReadCache:
 
     def begin_flush(self) -> None:
         """What is forgotten from now on is not kept of the half that is frozen now."""
-        with self._lock:
-            self._forgotten.clear()
+        self._forgotten = set()
 
     def keep(self, half: WriteCacheHalf) -> None:
         """Take a half that was just flushed, and forget older copies of its entries. Until it returns, readers have to
@@ -144,24 +150,30 @@ class ReadCache:
         if not self._flushes or self._flushes[0].nbytes + half.nbytes > most // PIECES:
             self._flushes.appendleft(_Flush())
         newest = self._flushes[0]
-        for ledger_id, entries in half.ledgers.items():
+        for number, (ledger_id, entries) in enumerate(half.ledgers.items(), 1):
+            self._forget_read(ledger_id, entries)
             with self._lock:
-                self._forget_read(ledger_id, entries)
                 if kept and ledger_id not in half.deleted and ledger_id not in self._forgotten:
                     self._add(newest, ledger_id, entries)
+            if number % _TOGETHER == 0:
+                time.sleep(YIELD_SECONDS)
         if kept:
             newest.nbytes += half.nbytes
             newest.count += half.count
             self._kept_bytes += half.nbytes
             self._kept_count += half.count
 
-    def _forget_read(self, ledger_id: int, flushed: Mapping[int, bytes]) -> None:
-        held = self._read.get(ledger_id)
-        if held is not None:
-            for entry_id in held.keys() & flushed.keys():
-                del held[entry_id]
-            if not held:
-                del self._read[ledger_id]
+    def _forget_read(self, ledger_id: int, flushed: Iterable[int]) -> None:
+        entry_ids = iter(flushed)
+        while ledger_id in self._read and (some := list(islice(entry_ids, _TOGETHER))):
+            with self._lock:
+                held = self._read.get(ledger_id, {})
+                for entry_id in some:
+                    held.pop(entry_id, None)
+                if not held:
+                    self._read.pop(ledger_id, None)
+            if len(some) == _TOGETHER:
+                time.sleep(YIELD_SECONDS)
 
     def _add(self, flush: _Flush, ledger_id: int, entries: dict[int, bytes]) -> None:
         there = self._flushed.get(ledger_id, ())
@@ -174,18 +186,21 @@ class ReadCache:
 
     def _leave_room(self, nbytes: int) -> None:
         """Evict what was read beyond so many bytes, and take no more than these."""
-        self._room = nbytes
-        while self._read_bytes > nbytes:
+        with self._lock:
+            self._room = nbytes
+        while True:
             with self._lock:
-                for _ in range(min(_EVICTED_TOGETHER, len(self._queue))):
-                    if self._read_bytes <= nbytes:
-                        break
-                    self._evict()
+                if self._evict_beyond(nbytes):
+                    return
+            time.sleep(YIELD_SECONDS)
 
     def _drop_oldest(self) -> None:
-        flush = self._flushes.pop()
+        flush = self._flushes[-1]
         while flush.ledgers:
             self._drop_one(flush)
+            if len(flush.ledgers) % _TOGETHER == 0:
+                time.sleep(YIELD_SECONDS)
+        self._flushes.pop()
         self._kept_bytes -= flush.nbytes
         self._kept_count -= flush.count
 

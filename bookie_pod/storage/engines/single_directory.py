@@ -27,7 +27,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, takewhile
-from typing import Final, cast
+from typing import Final
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.storage.engines.frozen import FrozenWork
@@ -46,6 +46,25 @@ from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger
 
 _LOOKED_UP_TOGETHER: Final = 512
 _Levels = Sequence[tuple[ReadLevel, Mapping[int, bytes]]]
+
+
+def _look_up(levels: _Levels, entry_ids: Sequence[int]) -> tuple[list[bytes | None], dict[ReadLevel, int]]:
+    """Each of these entries, of the first level that has it, and how many each level had."""
+    found: list[bytes | None] = [None] * len(entry_ids)
+    served: dict[ReadLevel, int] = {}
+    missing: Sequence[int] = range(len(found))
+    for level, entries in levels:
+        if len(missing) == len(found):  # nearly always: no Python code runs for one entry
+            found = list(map(entries.get, entry_ids))
+        else:
+            for place in missing:
+                found[place] = entries.get(entry_ids[place])
+        still = [place for place in missing if found[place] is None] if None in found else []
+        served[level] = served.get(level, 0) + len(missing) - len(still)
+        missing = still
+        if not missing:
+            break
+    return found, served
 
 
 class SingleDirectoryStorage(ListenedStorage):
@@ -137,8 +156,8 @@ class SingleDirectoryStorage(ListenedStorage):
         """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
         found: list[bytes | None] = list(map(self._halves[0].view(ledger_id).get, entry_ids))
         if None in found:
-            return self._find(self._levels(ledger_id), entry_ids)
-        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found))
+            return self._from_memory(self._levels(ledger_id), entry_ids)
+        self._metrics.read_from(ReadLevel.WRITE_CACHE, len(found))  # of who follows a writer, nothing else is looked at
         return found
 
     def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
@@ -149,13 +168,25 @@ class SingleDirectoryStorage(ListenedStorage):
         run: list[bytes] = []
         size = 1  # whoever finds nothing has looked for one
         while len(run) < len(entry_ids):
-            rest = entry_ids[len(run) :]
-            part = self._find(levels, rest[:size], run=True)
-            run += cast("list[bytes]", part)
-            if len(part) < min(size, len(rest)):
+            part = entry_ids[len(run) : len(run) + size]
+            found, served = _look_up(levels, part)
+            if None in found:
+                found, served = _look_up(levels, part[: found.index(None)])
+            run += iter(iter(found).__next__, None)  # evicted meanwhile: then it ends here
+            self._count(served)
+            if len(found) < len(part):
                 break
             size = min(8 * size, _LOOKED_UP_TOGETHER)
         return run
+
+    def _from_memory(self, levels: _Levels, entry_ids: Sequence[int]) -> list[bytes | None]:
+        found, served = _look_up(levels, entry_ids)
+        self._count(served)
+        return found
+
+    def _count(self, served: Mapping[ReadLevel, int]) -> None:
+        for level, count in served.items():
+            self._metrics.read_from(level, count)
 
     def _levels(self, ledger_id: int, *, flushed: bool = True) -> _Levels:
         """What memory holds of the ledger: what the first of them has holds. `flushed`: also of what is on disk."""
@@ -166,28 +197,6 @@ class SingleDirectoryStorage(ListenedStorage):
         if flushed:
             levels += [(ReadLevel.READ_CACHE, view) for view in self.read_cache.views(ledger_id)]
         return [level for level in levels if level[1]]
-
-    def _find(self, levels: _Levels, entry_ids: Sequence[int], *, run: bool = False) -> list[bytes | None]:
-        """Each of these entries, of the first level that has it; with `run` up to the first that none has."""
-        found: list[bytes | None] = [None] * len(entry_ids)
-        missing = len(found)
-        served = []
-        for level, entries in levels:
-            if missing == len(found):  # nearly always: no Python code runs for one entry
-                found = list(map(entries.get, entry_ids))
-            else:
-                for place in [place for place, entry in enumerate(found) if entry is None]:
-                    found[place] = entries.get(entry_ids[place])
-            still = found.count(None)
-            served.append((level, missing - still))
-            missing = still
-            if not missing:
-                break
-        if run and missing:
-            return self._find(levels, entry_ids[: found.index(None)], run=True)
-        for level, count in served:
-            self._metrics.read_from(level, count)
-        return found
 
     def write_cache_usage(self) -> tuple[int, int]:
         """(bytes, entries) in both halves. Any thread."""
@@ -259,7 +268,7 @@ class SingleDirectoryStorage(ListenedStorage):
     ) -> Iterator[bytes | Exception]:
         """See `LedgerStorage.read_each`."""
         generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
-        cached = self._find(self._levels(ledger_id, flushed=not apart), entry_ids)
+        cached = self._from_memory(self._levels(ledger_id, flushed=not apart), entry_ids)
         missing = [entry_id for entry_id, entry in zip(entry_ids, cached, strict=True) if entry is None]
         from_log = self._log_reads.read_each(ledger_id, missing, None if apart else generation)
         for entry_id, entry in zip(entry_ids, cached, strict=True):
@@ -276,9 +285,10 @@ class SingleDirectoryStorage(ListenedStorage):
         if not run:
             raise self._absent(ledger_id, f"entry {first}", unsure)
         # What came along without a look-up is older than what memory holds; after a flush or a deletion nobody knows.
+        # The halves are looked at first, since a flush raises the generation before its half goes.
+        active, frozen = self._halves
         if generation != self.read_cache.generation:
             return run[:1]
-        active, frozen = self._halves
         newer = [view for half in (active, frozen) if half is not None and (view := half.view(ledger_id))]
         if not newer:
             return run

@@ -189,8 +189,8 @@ class ScrubPart(ABC):
                     entry=damage.entry_id,
                     detail=damage.detail,
                 )
-        if damage.kind is DamageKind.ENTRY:
-            self._forget_cached(damage.ledger_id)
+            if damage.kind is DamageKind.ENTRY:
+                self._forget_cached(damage.ledger_id)
 
     def _not_checked(self, what: str, error: StorageFault) -> None:
         self._metrics.not_checked()

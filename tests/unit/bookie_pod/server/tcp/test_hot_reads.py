@@ -58,7 +58,7 @@ V3: list[Callable[[int, tuple[int, int]], bytes]] = [
 
 async def with_entries(add: Callable[[bytes], bytes] = v2_add, **options: Any) -> ServerRig:
     """Of each ledger some entries on disk and some in memory."""
-    rig = ServerRig(**options)
+    rig = ServerRig(read_cache_bytes=0, **options)
     conn, _ = rig.connect()
     for ids in (ON_DISK, IN_MEMORY):
         conn.data_received(b"".join(add(entry(ledger, each, lac=each - 1)) for ledger in (1, 2, 7) for each in ids))
@@ -373,7 +373,7 @@ async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds
     what a slow disk brings one by one counts once, so that nobody is cut off."""
     monkeypatch.setattr(lane_reads, "LONG_S", long)
     size, limit = 400 * KB, 4000 * KB
-    rig = ServerRig(half_bytes=64_000 * KB, memory_bytes=limit)
+    rig = ServerRig(half_bytes=64_000 * KB, memory_bytes=limit, read_cache_bytes=0)
     writer, _ = rig.connect()
     writer.data_received(b"".join(v2_add(entry(1, each, bytes(size))) for each in range(64)))
     rig.journal.acknowledge()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_pod.metrics.db_storage import ReadLevel
+from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationRun
 from bookie_protocol.entry import LAST_ENTRY
@@ -215,6 +216,47 @@ def test_who_reads_apart_learns_what_the_disk_has(count: int) -> None:
     (damaged,) = storage.read_each(1, [0], apart=True)
     assert isinstance(damaged, EntryDamaged)
     assert storage.read_apart(1, 3, count, 1 << 20) == [entry(1, 3)], "and what is not on the disk yet"
+    storage.close()
+
+
+class FlushesWhenAsked(ReadCache):
+    """Somebody flushes as soon as its generation was looked at."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush: Callable[[], None] | None = None
+        super().__init__(1 << 20)
+        self._flush = flush
+
+    @property  # type: ignore[override]
+    def generation(self) -> int:
+        flush, self._flush = self._flush, None
+        found = self._generation
+        if flush is not None:
+            flush()
+        return found
+
+    @generation.setter
+    def generation(self, value: int) -> None:
+        self._generation = value
+
+
+def test_what_comes_along_is_no_copy_that_a_flush_replaces_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryBookie().open()
+    (directory,) = storage.directories
+    put(storage, *(entry(1, n, mark=b"old") for n in range(2)))
+    storage.flush()
+    put(storage, entry(1, 1, mark=b"new"))
+    read_apart = directory._log_reads.read_apart
+
+    def before_the_check(*run: int) -> list[bytes]:
+        found = read_apart(*run)
+        directory.read_cache = FlushesWhenAsked(storage.flush)
+        directory.read_cache.generation = generation
+        return found
+
+    generation = directory.read_cache.generation
+    monkeypatch.setattr(directory._log_reads, "read_apart", before_the_check)
+    assert entry(1, 1, mark=b"old") not in storage.read_apart(1, 0, 2, 1 << 20)
     storage.close()
 
 
