@@ -35,8 +35,8 @@ ENTRY_OVERHEAD: Final = 240
 """Bytes that an entry read from a log costs beyond its own length: object header, dict slot, key, place in the
 queue."""
 PIECES: Final = 16
-"""A flush that is smaller than this part of what flushes may take becomes one with the flush before it, while both are.
-So a ledger is looked for in twice as many dicts, at most."""
+"""A flush becomes one with the flush before it as long as both together are smaller than this part of what flushes may
+take. So a ledger is looked for in twice as many dicts, at most."""
 _TOGETHER: Final = 256
 """Entries, or ledgers, with which one does something before others have a turn."""
 
