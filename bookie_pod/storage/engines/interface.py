@@ -196,8 +196,8 @@ class LedgerStorage(Protocol):
         ...
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """All entry ids held, ascending. `NoSuchLedger` if the ledger is unknown, nothing if it has no
-        entries."""
+        """All entry ids held, ascending; nothing if there is none. `NoSuchLedger` at once if the ledger is unknown, and
+        at the end if it was deleted meanwhile."""
         ...
 
     # --- any thread -----------------------------------------------------------------------------------------

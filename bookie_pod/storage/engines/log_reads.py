@@ -2,7 +2,8 @@
 
 Invariants
 - What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
-- An entry that compaction moved between the look-up and the read is found at its new place; any other fault is told.
+- An entry that compaction moved between the look-up and the read is found at its new place, and one whose ledger was
+  deleted meanwhile is one that the index does not know; any other fault is told.
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
 - What `read_each` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 - An entry that was read with the one before it is given only if it lies where the index says.
@@ -137,7 +138,7 @@ class LogReads:
                 elif location:
                     wanted = _span(entry_ids, locations, place)
                     rows = self._found(location, ledger_id, entry_id, self._read_at(wanted, generation, known))
-                    result = rows[0][1]
+                    result = rows[0][1] if rows else None
                     if wanted:
                         read |= {(row[2], row[0]): row[1] for row in rows[1 : 1 + wanted]}
             except Exception as error:
@@ -158,16 +159,16 @@ class LogReads:
         return [row[1] for place, row in enumerate(rows) if row[0] == first + place]
 
     def _found(self, location: int, ledger_id: int, entry_id: int, read_at: ReadAt) -> list[Row]:
-        """What `read_at` gives for the location that the index has."""
+        """What `read_at` gives for the location that the index has; nothing if it has none any more."""
         self._metrics.read_from(ReadLevel.ENTRY_LOG)
         try:
             return read_at(location, ledger_id, entry_id)
         except StorageFault:
             # Compaction may have moved the entry and removed the log between the look-up and the read.
             moved = self._locate(ledger_id, (entry_id,))[0]
-            if moved in (0, location):
+            if moved == location:
                 raise
-            return read_at(moved, ledger_id, entry_id)
+            return read_at(moved, ledger_id, entry_id) if moved else []
 
     def _locate(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
         self._check_usable()

@@ -4,6 +4,8 @@ Invariants
 - "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, in a page
   that has lost nothing, and no limbo, neither before the look nor now. The frozen map goes only after the index has its
   entries, so an entry on its way is found in one of them.
+- A ledger may be deleted in the middle of a look, and be made anew: whatever the look has found wrong by then is of no
+  account, and what was deleted is not there.
 
 A location whose log bytes a power cut took before their add was acknowledged answers with a `StorageFault`: the index
 can be ahead of the current entry log. Entries that were acknowledged are replaced by the replay.
@@ -60,9 +62,11 @@ class MemTableReads:
         except StorageFault:
             # Compaction may have moved the entry and removed the log between the look-up and the read.
             moved = self._locate(ledger_id, entry_id)
-            if moved in (0, location):
+            if moved == location:
                 self._metrics.got_entry(time.perf_counter() - begin, False)
                 raise
+            if not moved:  # the ledger was deleted, and made anew
+                raise self._absent(ledger_id, entry_id, limbo) from None
             entry = self._read_at(moved, ledger_id, entry_id)
         self._metrics.got_entry(time.perf_counter() - begin, True)
         return entry

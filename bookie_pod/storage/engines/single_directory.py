@@ -335,18 +335,24 @@ class SingleDirectoryStorage(ListenedStorage):
             raise LedgerStateUnknown(f"ledger {ledger_id}: which entries are here is not known now: {self.doubt}")
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        self._check_usable()
-        self._check_no_doubt(ledger_id)
-        if self.ledgers.get(ledger_id) is None:
-            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        self._check_listed(ledger_id)
         active, frozen = self._halves
         in_memory = set(active.entry_ids(ledger_id))
         if frozen is not None:
             in_memory.update(frozen.entry_ids(ledger_id))
-        stored = self.locations.entry_ids(ledger_id)
-        if not in_memory:
-            return stored
-        return (entry_id for entry_id, _ in groupby(merge(sorted(in_memory), stored)))
+        return self._list(ledger_id, sorted(in_memory))
+
+    def _list(self, ledger_id: int, in_memory: Sequence[int]) -> Iterator[int]:
+        for entry_id, _ in groupby(merge(in_memory, self.locations.entry_ids(ledger_id))):
+            yield entry_id
+        self._check_listed(ledger_id)  # rows that went meanwhile did not come by
+
+    def _check_listed(self, ledger_id: int) -> None:
+        """Which entries the ledger has can be told."""
+        self._check_usable()
+        self._check_no_doubt(ledger_id)
+        if self.ledgers.get(ledger_id) is None:
+            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
 
     # --- the storage thread of this directory ---------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 Invariants
 - Entry e of a ledger: S = pageSize / 8 slots a page, slot = e mod S, first entry of its page = e - slot. `put` and
   `get` use the same arithmetic.
-- "No location" is an answer: the page was looked at, in memory or in its file. A ledger without an index raises
-  `NoLedgerIndex`; every fault raises another `StorageFault`.
+- "No location" is an answer: the page was looked at, in memory or in its file, of a ledger that was neither deleted
+  nor cut off by the end of the look. A ledger without an index raises `NoLedgerIndex`; every fault raises another
+  `StorageFault`.
 - Nothing here is durable before `flush` returns.
 - A location that a page has lost (`lacks`) is none as well, and comes back by being put. Whoever denies an entry asks.
 - Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
@@ -33,7 +34,7 @@ from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_of, highest_entry, locations_in
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
-from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal, locations_due
 from bookie_protocol.errors import InvalidConfiguration, NoLedgerIndex, StorageFault
 
 _MIB = 1 << 20
@@ -192,16 +193,25 @@ class LedgerCache:
         if page is None:
             # Asked in this order: a page leaves memory only after its file is known.
             if self._directories.path(ledger_id) is None:
+                self._check_known(ledger_id)
                 return 0
             page = self.pages.pin(ledger_id, first_entry)
         try:
-            return page.get(slot)
+            location = page.get(slot)
         finally:
             self.pages.unpin(page)
+        if not location:
+            self._check_known(ledger_id)
+        return location
 
     def last_entry_id(self, ledger_id: int) -> int | None:
         """The highest entry id with a location; None if there is none. `NoLedgerIndex`, `StorageFault`."""
         self._check_known(ledger_id)
+        highest = self._highest(ledger_id)
+        self._check_known(ledger_id)
+        return highest
+
+    def _highest(self, ledger_id: int) -> int | None:
         best = -1
         for first_entry in sorted(self.pages.first_entries(ledger_id), reverse=True):
             found = highest_entry(self._page_in_memory(ledger_id, first_entry), first_entry)
@@ -221,12 +231,19 @@ class LedgerCache:
     def lacks(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the page of an entry has lost locations, so that the entry may have had one. `StorageFault`."""
         page = entry_id // self._slots
-        due = self._seal.locations(ledger_id, page)
-        if not due:
-            return False
-        first_entry = page * self._slots
-        data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
-        return locations_in(data) < due
+        while True:
+            counts = self._seal.counts(ledger_id)
+            due = locations_due(counts, page)
+            if not due:
+                return False
+            first_entry = page * self._slots
+            data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
+            if locations_in(data) >= due:
+                return False
+            with self.pages.lock:
+                if self._seal.counts(ledger_id) is counts:
+                    return True
+            # The ledger was deleted between the two looks, and perhaps made anew; or more of it was flushed.
 
     def lacks_behind(self, ledger_id: int, entry_id: int) -> bool:
         """Whether a page has lost locations that may have been those of entries behind this one. `StorageFault`."""
@@ -234,13 +251,13 @@ class LedgerCache:
         return any(self.lacks(ledger_id, page * self._slots) for page in pages)
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """All entry ids with a location, ascending. `NoLedgerIndex` (at once), `StorageFault`."""
+        """All entry ids with a location, ascending. Raises as `scan`."""
         return (entry_id for page in self.scan(ledger_id) for entry_id, _ in page)
 
     def scan(self, ledger_id: int, first_entry: int = 0) -> Iterator[list[tuple[int, int]]]:
         """(entry id, location) of everything in a ledger, page by page, ascending, from the page of `first_entry` on.
 
-        `NoLedgerIndex` (at once), `StorageFault`.
+        `NoLedgerIndex` (at once, and at the end if the ledger was deleted meanwhile), `StorageFault`.
         """
         self._check_known(ledger_id)
         first = first_entry - first_entry % self._slots
@@ -253,6 +270,7 @@ class LedgerCache:
             data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
             self._metrics.scanned(1, 0)
             yield entries_of(data, first_entry)
+        self._check_known(ledger_id)
 
     def _page_in_memory(self, ledger_id: int, first_entry: int) -> bytes:
         page = self.pages.peek(ledger_id, first_entry)

@@ -114,12 +114,9 @@ class IndexFilesSeal:
             self._counts[ledger_id] = after
             self._changed = True
 
-    def locations(self, ledger_id: int, page: int) -> int:
-        """How many locations the page held durably at some time of this ledger's life; 0: nobody knows."""
-        if page < 0:  # of an entry that a stranger asks for
-            return 0
-        counts = self._counts.get(ledger_id, b"")
-        return int.from_bytes(counts[_COUNT_BYTES * page : _COUNT_BYTES * (page + 1)], sys.byteorder)
+    def counts(self, ledger_id: int) -> bytes:
+        """For `locations_due`. Another object after each change, and after a deletion."""
+        return self._counts.get(ledger_id, b"")
 
     def pages(self, ledger_id: int) -> int:
         """How many pages of a ledger are counted."""
@@ -207,6 +204,13 @@ class IndexFilesSeal:
                 for ledger_id, many in zip(ledger_ids, pages, strict=True):
                     self._counts[ledger_id] = counts[at : at + many].tobytes()
                     at += many
+
+
+def locations_due(counts: bytes, page: int) -> int:
+    """How many locations a page held durably at some time of its ledger's life; 0: nobody knows."""
+    if page < 0:  # of an entry that a stranger asks for
+        return 0
+    return int.from_bytes(counts[_COUNT_BYTES * page : _COUNT_BYTES * (page + 1)], sys.byteorder)
 
 
 def drop_seals(files: Files, folders: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, relative_path, slot_offset
-from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals
+from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals, locations_due
 from bookie_protocol.errors import (
     EntryDamaged,
     LedgerStateUnknown,
@@ -208,10 +208,10 @@ def test_entry_ids_far_apart_cost_no_memory() -> None:
     seal = IndexFilesSeal(files, ["/a"], 8192)
     for page in (0, 63, 1 << 29, 1 << 30):
         seal.note(7, 1024, [(page, 5)])
-    assert [seal.locations(7, page) for page in (0, 1, 63, 1 << 29)] == [5, 0, 5, 0]
+    assert [locations_due(seal.counts(7), page) for page in (0, 1, 63, 1 << 29)] == [5, 0, 5, 0]
     assert seal.pages(7) == 64
     seal.note(7, 1024, ((page, 1024) for page in range(10_000)))
-    assert seal.locations(7, 9_999) == 1024
+    assert locations_due(seal.counts(7), 9_999) == 1024
 
 
 def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:

@@ -18,6 +18,7 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
+from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.support.memory_files import MemoryFiles
 
@@ -526,3 +527,28 @@ def test_a_listing_can_begin_anywhere_and_reads_nothing_before() -> None:
         rows = [row for page in rig.cache.scan(1, first) for row in page if row[0] >= first]
         assert rows == [(entry_id, entry_id + 1) for entry_id in range(first, 101)]
         assert rig.counts.scanned_pages == max(0, 13 - first // 8)
+
+
+@pytest.mark.parametrize("entry_id", [2, 9])
+def test_what_was_lost_in_the_middle_of_a_look_is_not_denied(entry_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its location was in memory, and the disk of its index file fails before the page is looked for."""
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [100])
+    rig.flush()
+    rig.cache.put(1, [entry_id], [300])
+    home = rig.path(1)[: len("/a")]
+    peek = rig.cache.pages.peek
+
+    def peek_behind_the_failure(ledger_id: int, first_entry: int) -> IndexPage | None:
+        monkeypatch.undo()
+        rig.cache.give_up(home)
+        rig.files.faults.fail("open", "pread", "data_from", path=home)
+        rig.flush()
+        rig.files.faults.clear()
+        return peek(ledger_id, first_entry)
+
+    monkeypatch.setattr(rig.cache.pages, "peek", peek_behind_the_failure)
+    with pytest.raises(StorageFault, match="disk that failed") as caught:
+        rig.cache.get(1, entry_id)
+    assert not isinstance(caught.value, NoLedgerIndex)

@@ -1,0 +1,196 @@
+"""Looks at a ledger that is deleted in the middle of them: nobody is told damage for it, nor given a part for the
+whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.index.index_file import SLOT_BYTES, relative_path, slot_offset
+from bookie_protocol.entry import LAST_ENTRY
+from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NoSuchLedger, NotThere, StorageFault
+from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
+from tests.support.storage_engine import MemoryBookie, entry, put
+
+Storage = DbLedgerStorage | MemTableStorage
+LEDGER, OTHER = 7, 8
+HELD = [1, 2, 3, 4, 5]
+"""In the first page of eight; entry 0 is on another bookie."""
+FAR = range(16, 21)
+"""In the third one."""
+
+
+def forget(storage: Storage) -> None:
+    storage.delete_ledger(LEDGER)
+    storage.flush()
+
+
+def make_anew(storage: Storage) -> None:
+    forget(storage)
+    put(storage, entry(LEDGER, 6))
+    storage.flush()
+
+
+def read_one(storage: Storage, ledger_id: int, entry_id: int) -> None:
+    storage.read(ledger_id, entry_id)
+
+
+def read_each(storage: Storage, ledger_id: int, entry_id: int) -> None:
+    (found,) = storage.read_each(ledger_id, [entry_id])
+    if isinstance(found, Exception):
+        raise found
+
+
+def read_apart(storage: Storage, ledger_id: int, entry_id: int) -> None:
+    storage.read_apart(ledger_id, entry_id, 3, 1 << 20)
+
+
+def once_before(monkeypatch: pytest.MonkeyPatch, place: object, name: str, action: Callable[[], None]) -> None:
+    """The first call of a method finds that `action` was just done."""
+    method = getattr(place, name)
+
+    def call(*arguments: Any) -> Any:
+        monkeypatch.setattr(place, name, method)
+        action()
+        return method(*arguments)
+
+    monkeypatch.setattr(place, name, call)
+
+
+def fill(storage: Storage) -> None:
+    put(storage, *(entry(ledger_id, each) for ledger_id in (LEDGER, OTHER) for each in (*HELD, *FAR)))
+    storage.flush()
+
+
+@pytest.fixture(params=list(ENGINES))
+def memtable_bookie(request: pytest.FixtureRequest) -> MemTableBookie:
+    return MemTableBookie(request.param, options=memtable_options(page_bytes=64))
+
+
+@pytest.fixture
+def memtable_storage(memtable_bookie: MemTableBookie) -> MemTableStorage:
+    """Two ledgers, in pages of eight entries that are read from their files."""
+    storage = memtable_bookie.open()
+    fill(storage)
+    storage.close()
+    return memtable_bookie.open()
+
+
+@pytest.fixture(params=["db", *ENGINES])
+def storage(request: pytest.FixtureRequest) -> Storage:
+    if request.param == "db":
+        storage: Storage = MemoryBookie.without_read_cache().open()
+    else:
+        storage = MemTableBookie(request.param, options=memtable_options(page_bytes=64)).open()
+    fill(storage)
+    return storage
+
+
+@pytest.mark.parametrize("change", [lambda storage: storage.delete_ledger(LEDGER), forget, make_anew])
+@pytest.mark.parametrize("look", ["page", "counts"])
+def test_a_page_that_went_with_its_ledger_has_lost_nothing(
+    memtable_storage: MemTableStorage,
+    change: Callable[[MemTableStorage], None],
+    look: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between "the page held five locations" and "it holds none" its ledger went."""
+    cache = memtable_storage.cache
+    place, name = (cache, "_page_in_memory") if look == "page" else (cache._seal, "counts")
+    once_before(monkeypatch, place, name, partial(change, memtable_storage))
+    with pytest.raises(NotThere):
+        memtable_storage.read(LEDGER, 0)
+    with pytest.raises(NoSuchEntry):
+        memtable_storage.read(OTHER, 0)
+    memtable_storage.close()
+
+
+def test_nor_is_its_last_entry_damaged(memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = memtable_storage.cache.last_entry_id
+
+    def and_then_forget(ledger_id: int) -> int | None:
+        found = look(ledger_id)
+        monkeypatch.undo()
+        once_before(monkeypatch, memtable_storage.cache, "_page_in_memory", partial(forget, memtable_storage))
+        return found
+
+    monkeypatch.setattr(memtable_storage.cache, "last_entry_id", and_then_forget)
+    with pytest.raises(NotThere):
+        memtable_storage.read(LEDGER, LAST_ENTRY)
+    memtable_storage.close()
+
+
+def test_damage_is_told_though_the_ledger_grows_meanwhile(
+    memtable_bookie: MemTableBookie, memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memtable_storage.close()
+    path = f"{memtable_bookie.directories[0]}/{relative_path(LEDGER)}"
+    memtable_bookie.files.corrupt(path, slot_offset(1), bytes(SLOT_BYTES * 2))
+    storage = memtable_bookie.open()
+
+    def grow() -> None:
+        put(storage, *(entry(LEDGER, each) for each in range(32, 35)))
+        storage.flush()
+
+    once_before(monkeypatch, storage.cache, "_page_in_memory", grow)
+    for entry_id in (0, 1, 2):
+        with pytest.raises(EntryDamaged, match="index file lost"):
+            storage.read(LEDGER, entry_id)
+    put(storage, entry(LEDGER, 1), entry(LEDGER, 2))
+    storage.flush()
+    with pytest.raises(NoSuchEntry):
+        storage.read(LEDGER, 0)
+    storage.close()
+
+
+@pytest.mark.parametrize("change", [forget, make_anew])
+@pytest.mark.parametrize("read", [read_one, read_each, read_apart])
+def test_an_entry_whose_log_went_with_its_ledger_is_not_there(
+    storage: Storage,
+    read: Callable[[Storage, int, int], object],
+    change: Callable[[Storage], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look into the index and the read its ledger was deleted, and the log collected."""
+    logs = storage.directories[0].logs if isinstance(storage, DbLedgerStorage) else storage.logs
+
+    def go() -> None:
+        change(storage)
+        raise StorageFault("entry log 0 is gone")
+
+    once_before(monkeypatch, logs, "read_run", go)
+    with pytest.raises(NotThere):
+        read(storage, LEDGER, HELD[1])
+    storage.close()
+
+
+def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(
+    storage: Storage,
+) -> None:
+    many = 3000
+    put(storage, *(entry(LEDGER, each) for each in range(many)))
+    storage.flush()
+    assert list(storage.entry_ids(LEDGER)) == list(range(many))
+    listed = storage.entry_ids(LEDGER)
+    assert [next(listed) for _ in range(3)] == [0, 1, 2]
+    forget(storage)
+    with pytest.raises(NoSuchLedger):
+        list(listed)
+    storage.close()
+
+
+def test_no_last_entry_is_made_of_what_a_deletion_left(
+    memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page is in memory, the last one only in the file, which goes before it is looked at."""
+    assert memtable_storage.read(LEDGER, HELD[0]) == entry(LEDGER, HELD[0])
+    once_before(monkeypatch, memtable_storage.cache, "_pages_in_file", partial(forget, memtable_storage))
+    with pytest.raises(NoSuchLedger):
+        memtable_storage.last_entry_id(LEDGER)
+    assert memtable_storage.last_entry_id(OTHER) == FAR[-1]
+    memtable_storage.close()
