@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from bookie_pod.storage.engines.registry import DbStorageOptions
 from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_protocol.errors import EntryDamaged, StorageFault
-from tests.support.gc_rig import MAJOR, GcRig
+from tests.support.gc_rig import FAST, MAJOR, GcRig
 from tests.support.memtable_engine import ENGINES
 from tests.support.storage_engine import MemoryBookie, entry, put
 
@@ -166,6 +167,23 @@ def test_the_body_of_an_entry_is_its_writers_business_but_what_the_scrubber_has_
     damaged = bytearray(entry(1, 5, 100))
     damaged[56] ^= 1
     assert rig.storage.read(1, 5) == bytes(damaged)  # as it was before: the digest is the client's
+
+
+@pytest.mark.parametrize("form", ["transactional", "plain"])
+def test_what_the_scrubber_finds_in_the_middle_of_a_compaction_is_passed_over(form: str) -> None:
+    """Both logs were measured when all was well; by the turn of the second one it is held."""
+    rig = GcRig(replace(FAST, transactional=form == "transactional"))
+    first, second, third = (rig.write([1, 2], 5, first=5 * number) for number in range(3))
+    rig.delete(2)
+    rig.gc.excluded = lambda: {} if rig.logs.exists(first) else {second: "the scrubber found damage"}
+    result = rig.force()
+    assert (result.logs_compacted, result.logs_deleted, result.errors) == (2, 2, [])
+    assert [rig.logs.exists(each) for each in (first, second, third)] == [False, True, False]
+    assert not rig.gc.state().quarantined
+    rig.gc.excluded = dict
+    assert rig.force().logs_compacted == 1
+    assert not rig.logs.exists(second)
+    assert rig.readable(1) == _entries(1, 15)
 
 
 @pytest.mark.parametrize("at", [0, 3, 7, 11, 15, 16, 18, 19, 20, 24, 27])
