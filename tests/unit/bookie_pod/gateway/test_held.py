@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from bookie_pod.client_memory import BEGUN_LEAVES, Share
+from bookie_pod.server.grpc.receiving import FIRST_SHARE
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.until import until
@@ -99,6 +100,7 @@ async def test_who_does_not_take_what_it_asked_for_makes_way(cluster, monkeypatc
         peak = Peak(served.memory, monkeypatch)
         async with connections(served, 40) as stubs:
             untaken = [stub.Read(pb.ReadRequest(ledger_id=ledger_id)) for stub in stubs]
+            await until(lambda: served.level("OPEN_STREAMS") == len(untaken))
             await until(lambda: served.memory.total > LIMIT - LIMIT // BEGUN_LEAVES - 3 * MB // 2)
             taken = await read_all(served.stub, ledger_id=ledger_id)
             assert sum(len(response.entries) for response in taken) == 96
@@ -189,10 +191,11 @@ async def test_large_requests_of_calls_that_want_a_few_bytes(cluster, monkeypatc
 async def test_calls_whose_request_does_not_come_make_way(cluster, monkeypatch):
     monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 0.05)
     monkeypatch.setattr("bookie_pod.server.grpc.receiving.SILENT_S", 0.01)
-    async with serve(cluster, LIMIT) as served, channels(served, 12) as made:
+    async with serve(cluster, LIMIT) as served, channels(served, FIRST_SHARE) as made:
         service = next(iter(served.gateway.names))
         silent = [channel.stream_unary(f"/{service}/GetMetadata")() for channel in made]
-        await until(lambda: served.memory.held > LIMIT // 2)
+        await until(lambda: served.memory.held == LIMIT)
+        assert served.memory.cut_off == 0, "nobody waits"
         ledger_id = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
         assert ledger_id >= 0
         assert served.memory.cut_off > 0
