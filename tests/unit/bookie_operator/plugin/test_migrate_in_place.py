@@ -54,9 +54,10 @@ async def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[KubectlRig]:
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubectlRig]:
     """Three bookies of a chart, and a cluster that is to take them over."""
     async with kubectl_rig(tmp_path) as made:
+        made.beside(monkeypatch, in_place)
         made.fake.with_chart()
         made.fake.apply(bootstrap=BOOTSTRAP, storage=STORAGE, update={"soakSeconds": 0})
         yield made
