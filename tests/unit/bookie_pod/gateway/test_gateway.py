@@ -132,7 +132,7 @@ async def test_tail_follows_a_writer_to_the_end(stub):
     assert rest[-1].ledger_closed
 
 
-async def test_tail_begins_behind_what_is_confirmed(stub):
+async def test_tail_begins_behind_what_is_confirmed(cluster, stub):
     call = stub.Append()
     await call.write(pb.AppendRequest(create=pb.CreateRequest(), entries=[b"0", b"1", b"2"]))
     ledger_id = (await call.read()).ledger_id
@@ -140,7 +140,7 @@ async def test_tail_begins_behind_what_is_confirmed(stub):
     await call.write(pb.AppendRequest(entries=[b"3"]))
     await call.read()
     tail = stub.Tail(pb.TailRequest(ledger_id=ledger_id))
-    await asyncio.sleep(0.05)
+    await until(lambda: any(cluster.bookie(name).lac_waiters.get(ledger_id) for name in cluster.servers))
     await call.write(pb.AppendRequest(entries=[b"4"]))
     await call.done_writing()
     responses = [response async for response in tail]

@@ -6,6 +6,7 @@ How long a failing ledger is left alone.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -152,9 +153,10 @@ class TestTaking:
     async def test_no_more_than_the_rate(self, service: TreeMetadataService) -> None:
         repairs = Repairs()
         await mark(service, *range(50))
+        began = time.monotonic()
         async with working(service, repairs, tasks_per_second=20.0):
             await asyncio.sleep(0.5)
-            assert 1 <= len(repairs.begun) <= 14
+            assert 1 <= len(repairs.begun) <= 4 + 20 * (time.monotonic() - began)
 
     async def test_nothing_while_auto_recovery_is_disabled(self, service: TreeMetadataService) -> None:
         repairs = Repairs()

@@ -270,10 +270,12 @@ async def test_where_a_read_takes_long_those_before_it_are_answered(monkeypatch:
 async def test_no_more_is_under_way_than_one_connection_may_have() -> None:
     rig = await with_entries(reads_pending_max=0)
     conn, transport = rig.connect()
-    rig.lanes.run(1, lambda: asyncio.run(asyncio.sleep(0.05)), lambda result, error: None)
+    goes_on = threading.Event()
+    rig.lanes.run(1, goes_on.wait, lambda result, error: None)
     conn.data_received(v2_read(1, 7) * (2 * READS_IN_FLIGHT_MAX))
     assert rig.context.reads_in_progress.count == READS_IN_FLIGHT_MAX
     assert conn.stalled
+    goes_on.set()
     await rig.settle(lambda: len(transport.frames) == 2 * READS_IN_FLIGHT_MAX)
     assert {v2_code(frame) for frame in transport.frames} == {2}
     assert rig.context.reads_in_progress.count == 0

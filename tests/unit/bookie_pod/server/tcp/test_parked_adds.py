@@ -17,6 +17,7 @@ from bookie_protocol.errors import BookieReadOnly, TooManyRequests
 from tests.support.frames import KEY, entry
 from tests.support.server_rig import HeldJournal, ServerRig
 from tests.support.until import until
+from tests.support.virtual_loop import VirtualLoop
 
 
 class Told(Reply):
@@ -64,9 +65,13 @@ class Parking:
         return [name for name, error in self.log if error is None]
 
 
+def two_of_each() -> ServerRig:
+    return ServerRig(journals=[HeldJournal(), HeldJournal()], half_bytes=4096, directories=2)
+
+
 @pytest.fixture
 async def rig() -> AsyncIterator[ServerRig]:
-    made = ServerRig(journals=[HeldJournal(), HeldJournal()], half_bytes=4096, directories=2)
+    made = two_of_each()
     yield made
     made.close()
 
@@ -123,16 +128,24 @@ async def test_past_the_deadline_the_cache_full_adds_are_rejected(rig: ServerRig
     assert len(parking.log) == 2
 
 
-async def test_deadlines_are_each_adds_own(rig: ServerRig) -> None:
-    fill(rig, 0)
-    parking = Parking(rig, timeout_ms=150)
-    parking.park(2, 0)
-    await asyncio.sleep(0.1)
-    parking.park(2, 1)
-    await until(lambda: parking.log)
-    assert parking.log == [((2, 0), TooManyRequests)]
-    rig.storage.flush()
-    assert parking.log[1:] == [((2, 1), None)]
+def test_deadlines_are_each_adds_own() -> None:
+    """On a virtual clock."""
+
+    async def main() -> None:
+        rig = two_of_each()
+        fill(rig, 0)
+        parking = Parking(rig, timeout_ms=150)
+        parking.park(2, 0)
+        await asyncio.sleep(0.1)
+        parking.park(2, 1)
+        await asyncio.sleep(0.1)
+        assert parking.log == [((2, 0), TooManyRequests)]
+        rig.storage.flush()
+        assert parking.log[1:] == [((2, 1), None)]
+        rig.close()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
 
 
 async def test_who_waits_for_a_journal_has_no_deadline(rig: ServerRig) -> None:
