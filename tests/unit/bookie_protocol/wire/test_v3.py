@@ -182,9 +182,13 @@ def test_a_field_without_an_end_hides_none_before_it(end: bytes) -> None:
 
 def test_the_count_ends_early() -> None:
     body = HEADER_of_v3_fields + UNKNOWN["varint"] * 1_700_000
-    begin = time.process_time()
-    assert has_many_fields(body)
-    assert time.process_time() - begin < 0.05
+
+    def count() -> float:
+        begin = time.thread_time()
+        assert has_many_fields(body)
+        return time.thread_time() - begin
+
+    assert min(count() for _ in range(3)) < 0.05, "a collection of garbage may come into one of them"
 
 
 @pytest.mark.parametrize("size", [0, 1000, 1 << 20])
