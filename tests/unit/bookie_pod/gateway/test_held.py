@@ -94,11 +94,12 @@ async def test_reads_that_nobody_takes_hold_a_part_and_others_go_on(cluster, mon
 
 
 async def test_who_does_not_take_what_it_asked_for_makes_way(cluster, monkeypatch):
-    """Forty connections hold all that reads may have. Whoever comes then waits a moment, and they lose their calls."""
+    """Fifteen connections want more than all that reads may have. Whoever comes then waits until those before it, who
+    come in turns, have lost their calls."""
     async with serve(cluster, LIMIT) as served:
         ledger_id = (await write(served.stub, *[pb.AppendRequest(entries=[bytes(64 * KB)] * 8)] * 12))[0].ledger_id
         peak = Peak(served.memory, monkeypatch)
-        async with connections(served, 40) as stubs:
+        async with connections(served, 15) as stubs:
             untaken = [stub.Read(pb.ReadRequest(ledger_id=ledger_id)) for stub in stubs]
             await until(lambda: served.level("OPEN_STREAMS") == len(untaken))
             await until(lambda: served.memory.total > LIMIT - LIMIT // BEGUN_LEAVES - 3 * MB // 2)
