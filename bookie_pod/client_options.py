@@ -1,9 +1,11 @@
 """Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration: how they
-reach bookies, and where they put ledgers and copies.
+reach bookies, where they put ledgers and copies, and how they copy.
 
 A bookie's clients go by the bookie's own keys: frames of its size, and TLS with its certificate where bookies serve
 TLS; and by the keys that the reference has for clients, where they are set. Keys of placement that nobody set are left
-to the client's own defaults. For processes with a configuration; any thread.
+to the client's own defaults. Copies are made alike by replication workers, decommissions and recoveries.
+
+For processes with a configuration; any thread, but throttles are made on the event loop that copies.
 
 Source: reference client protocol, section 16.
 """
@@ -15,7 +17,10 @@ from typing import Any
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_client.placement.java_keys import PLACEMENT_KEYS, placement_options
 from bookie_client.placement.options import PlacementOptions
+from bookie_client.replication.replicator import ReplicationOptions
+from bookie_client.replication.throttle import ReplicationThrottle, YieldingThrottle
 from bookie_pod.config.model import BookieConfig, effective
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.security import ENTRY_POINT, SASL_CLIENT, SHARED_TOKEN, AuthConfig, TlsConfig
 from bookie_protocol.auth.entry_points import CLIENT, make_provider
 from bookie_protocol.auth.sasl import AUDITOR_SECTION, JaasAuth
@@ -99,3 +104,22 @@ def client_placement(config: BookieConfig, *, local_bookie: str | None = None) -
         return placement_options(texts, local_bookie=local_bookie)
     except BadRequest as error:
         raise InvalidConfiguration(str(error)) from error
+
+
+def copying_throttle(options: AutoRecoveryConfig) -> ReplicationThrottle:
+    """The throttle of everything that copies, or checks, together: `replicationRateByBytes`,
+    `replicationYieldsToClients`."""
+    rate = options.rate_by_bytes if options.rate_by_bytes > 0 else None
+    if rate is not None and options.yields_to_clients:
+        return YieldingThrottle(rate)
+    return ReplicationThrottle(rate)
+
+
+def replication_options(options: AutoRecoveryConfig, throttle: ReplicationThrottle | None = None) -> ReplicationOptions:
+    """`throttle`: one that is shared; by default a new one."""
+    return ReplicationOptions(
+        entry_batch_size=options.entry_batch_size,
+        max_bytes_in_flight=options.max_bytes_in_flight,
+        throttle=throttle or copying_throttle(options),
+        batch_reads=options.batch_read,
+    )

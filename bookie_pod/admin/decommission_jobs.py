@@ -221,8 +221,8 @@ class Decommissions:
 
     async def _mover(self) -> ClientMover:
         client = await self._client.get()
-        from bookie_pod.autorecovery.copy_options import replication_options
         from bookie_pod.autorecovery.decommission.moving import ClientMover
+        from bookie_pod.client_options import replication_options
 
         return ClientMover(client, replication_options(self._config.auto_recovery))
 

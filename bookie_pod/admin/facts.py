@@ -79,9 +79,9 @@ class FactsView:
 
     async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset()) -> DrainProof:
         from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
-        from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
         from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
         from bookie_pod.autorecovery.decommission.store import now_ms
+        from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 
         async with self._places:
             begun_ms = now_ms()

@@ -21,12 +21,11 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
 from bookie_pod.autorecovery.auditor.term import AuditorStatus
-from bookie_pod.autorecovery.copy_options import copying_throttle, replication_options
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions
-from bookie_pod.client_options import client_options, client_placement
+from bookie_pod.client_options import client_options, client_placement, copying_throttle, replication_options
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments

@@ -107,7 +107,7 @@ class Connection:
         placement: PlacementOptions,
     ) -> T:
         from bookie_client.client import Client
-        from bookie_pod.cli.signals import end_with_sigterm
+        from bookie_pod.cli.exit_codes import end_with_sigterm
         from bookie_pod.node.metadata import open_metadata
 
         end_with_sigterm()

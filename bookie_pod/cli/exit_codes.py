@@ -1,10 +1,14 @@
-"""Exit codes of the commands that use a cluster; `bookie serve` has those of the reference implementation.
+"""How commands that use a cluster end: their exit codes (`bookie serve` has those of the reference implementation), and
+what signals do to those that run an event loop.
 
 The codes tell apart what a script does next: nothing to be had, ask differently, or try again.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from enum import IntEnum
 
 from bookie_protocol.errors import (
@@ -51,3 +55,30 @@ def exit_code_of(error: PodkeeperError) -> int:
     if isinstance(error, NotThere):
         return CommandExit.NOT_THERE
     return CommandExit.REFUSED if isinstance(error, Refused) else CommandExit.COULD_NOT_TELL
+
+
+def end_with_sigterm() -> None:
+    """SIGTERM cancels the running task, so that what it started does not stay behind. SIGINT does so by itself."""
+    end_with(signal.SIGTERM)
+
+
+def end_with(*numbers: signal.Signals) -> None:
+    """Any of these signals cancels the running task; a second one ends the process at once.
+
+    Unlike Python's own handling of SIGINT this holds for a process that a shell started in the background too.
+    """
+    import asyncio
+
+    task = asyncio.current_task()
+    if task is None or sys.platform == "win32":
+        return
+    seen: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+        task.cancel()
+
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)

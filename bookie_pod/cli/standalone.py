@@ -74,9 +74,9 @@ def standalone(
     import uvloop
 
     from bookie_pod import logs
+    from bookie_pod.cli.exit_codes import end_with
     from bookie_pod.cli.options import overrides
     from bookie_pod.cli.progress import Bar
-    from bookie_pod.cli.signals import end_with
     from bookie_pod.node.standalone.cluster import StandaloneCluster
     from bookie_pod.node.standalone.supervision import keep_running
 

@@ -46,7 +46,7 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     from rich.console import Console
 
     from bookie_pod import logs
-    from bookie_pod.cli.signals import end_with_sigterm
+    from bookie_pod.cli.exit_codes import end_with_sigterm
     from bookie_pod.cli.trial_view import TrialProgress, report_table
     from bookie_pod.node.standalone.trial import TrialOptions, run_trial
 

@@ -128,7 +128,7 @@ class CopiesElsewhere:
         client = await self._client.get()
         if self._checker is None:
             from bookie_client.replication.check import CheckOptions, LedgerChecker
-            from bookie_pod.autorecovery.copy_options import copying_throttle
+            from bookie_pod.client_options import copying_throttle
 
             throttle = copying_throttle(self._config.auto_recovery)
             self._checker = LedgerChecker(client, CheckOptions(throttle=throttle))

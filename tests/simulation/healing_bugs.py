@@ -19,11 +19,11 @@ from bookie_client.replication.exchange import NewCopies
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_pod.autorecovery.decommission import coordinator, drain, recover, store, survey, undo
-from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.drain import LedgerDrain
 from bookie_pod.autorecovery.decommission.state import Phase
+from bookie_pod.autorecovery.decommission.survey import Claims
 from bookie_pod.autorecovery.locks import LockKeeper
-from bookie_pod.autorecovery.worker import judgement, ledger_repair
+from bookie_pod.autorecovery.worker import ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
@@ -127,9 +127,9 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def _remove_marks_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judgement, "what_is_left", lambda report, named: None)
-    patch.setattr(judgement, "bad_positions", lambda report, named: {})
-    patch.setattr(judgement, "waits_for", lambda report, named: None)
+    patch.setattr(ledger_repair, "what_is_left", lambda report, named: None)
+    patch.setattr(ledger_repair, "bad_positions", lambda report, named: {})
+    patch.setattr(ledger_repair, "waits_for", lambda report, named: None)
 
 
 def _look_at_the_ends_only(patch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ store                        the record: compare-and-set, take-over by the last 
 coordinator                  what a phase does; faults are waited out and shown
 presence                     registration now and in between (`Vigil`), read-only over the bookie's published HTTP
                              endpoint
-survey                       what names a bookie: full listing, uncached, complete or an error
-claims                       who is about to name it: locks that were held and ledgers IN_RECOVERY when it stopped
-                             being a target
+survey                       what names a bookie: full listing, uncached, complete or an error; and who is about to
+                             name it: locks that were held and ledgers IN_RECOVERY when it stopped being a target
 drain, moving                ledgers, each under its lock, many at once with a meter; through `FragmentReplicator` and
                              `recover_ledger`
 proof, undo                  who may delete the cookie; they meet at the cookie's version

@@ -26,7 +26,6 @@ from typing import Final
 
 from bookie_client.logs import get_logger
 from bookie_pod.autorecovery.auditor.runs import trigger_audit
-from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.drain import (
     DrainMeter,
     DrainOptions,
@@ -55,7 +54,7 @@ from bookie_pod.autorecovery.decommission.store import (
     TakenOver,
     now_ms,
 )
-from bookie_pod.autorecovery.decommission.survey import survey
+from bookie_pod.autorecovery.decommission.survey import Claims, survey
 from bookie_protocol.errors import CouldNotTell, Refused
 from bookie_protocol.metadata_service.interface import Identity, MetadataService
 

@@ -2,11 +2,11 @@
 
 Proven is: no segment of any ledger names the bookie, by a full listing with uncached reads that began after the drain
 had ended; no mark of an under-replicated ledger names it, which is what an audit after the drain would find; nobody is
-about to name it (`claims`); and the bookie was not registered writable since the drain began, so it cannot have got new
-data. The listing begins only when every client has had time to hear that the bookie takes none, and to end what it had
-begun: one that has not may still create a ledger on it, a moment after the listing. The cookie is read before all this,
-and only that cookie is deleted, in the session in which it was read: a coordinator that sleeps meanwhile finds that its
-session has ended, or that there is another cookie, of the next bookie of the id.
+about to name it (`survey.Claims`); and the bookie was not registered writable since the drain began, so it cannot have
+got new data. The listing begins only when every client has had time to hear that the bookie takes none, and to end what
+it had begun: one that has not may still create a ledger on it, a moment after the listing. The cookie is read before
+all this, and only that cookie is deleted, in the session in which it was read: a coordinator that sleeps meanwhile
+finds that its session has ended, or that there is another cookie, of the next bookie of the id.
 
 `delete_unneeded_cookie` proves as much of a bookie that is gone, for whoever deletes its cookie without a decommission;
 `fence_cookie` keeps others from deleting one on an old proof.
@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from bookie_pod.autorecovery.decommission.claims import Claims, EndRecovery, Wait, survey_unclaimed
 from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.state import (
     CookieChanged,
@@ -39,7 +38,7 @@ from bookie_pod.autorecovery.decommission.state import (
     Proved,
     SeenWritable,
 )
-from bookie_pod.autorecovery.decommission.survey import survey
+from bookie_pod.autorecovery.decommission.survey import Claims, EndRecovery, Wait, survey, survey_unclaimed
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataNotFound,
@@ -58,7 +57,7 @@ LOCKS_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Proving:
-    """What a proof works with. `end_recovery` and `wait`: see `claims`; `progress`: ledgers read so far."""
+    """What a proof works with. `end_recovery` and `wait`: see `Claims`; `progress`: ledgers read so far."""
 
     service: MetadataService
     vigil: Vigil

@@ -1,8 +1,7 @@
 """The replication worker: restores what auditors marked. Any number may run in a cluster.
 
 worker.py           takes marked ledgers, several at a time, leaves alone those that failed, and stops in an orderly way
-judgement.py        which findings on a ledger count, given what its mark names
-ledger_repair.py    what is done to one ledger
+ledger_repair.py    what is done to one ledger, and which findings count, given what its mark names
 fragment_repair.py  which bookies are filled again, and which are replaced
 locks.py            locks that are given back whatever happens
 progress.py         what people are shown

@@ -1,7 +1,7 @@
 """What is done to one marked ledger whose lock is held.
 
 Look at every replica; copy what is lost, fragment by fragment; look again; only a ledger without a fault is reported as
-repaired. What nobody can tell is no fault and no success: the mark stays. `judgement` says what counts.
+repaired. What nobody can tell is no fault and no success: the mark stays.
 
 - Lost, denied and damaged copies are made again (`fragment_repair`). An entry of which no copy can be read is told, and
   the ledger keeps its mark and its length.
@@ -9,15 +9,34 @@ repaired. What nobody can tell is no fault and no success: the mark stays. `judg
   the copies of a bookie that has come back meanwhile stay where they are.
 - A mark without replicas asks for other bookies because the placement breaks the policy. Lost copies go first.
 
+Which findings count depends on the bookies that the mark names. It names those whose copies an auditor found missing,
+after the delay that protects restarts. So a bookie that is registered nowhere is replaced only if the mark names it;
+one that went a moment ago is the auditor's business, which marks the ledger again when the delay is over. (The
+reference replaces it at once, and fences writers for it.) What a bookie itself says is missing, or gives damaged, is
+restored whoever the mark names: it holds no delay up. A mark may go when nothing of that kind is left, and everything
+could be seen of the bookies that it names.
+
+Only the writer, or a recovery, may change the last segment of an open ledger. A live writer replaces a lost bookie by
+itself at its next add. So a ledger whose last segment lacks copies is left to its writer for the grace period, then
+looked at again, and recovered only if nothing changed (`bookie_client.replication.check`). From then on it is
+repaired like any other.
+
+What counts is whether copies of the last segment are lost, or its bookie is. Here this differs from the reference: it
+also fences a ledger that happens to be marked and has a merely read-only (or restarting) bookie in its last ensemble. A
+read-only bookie serves what it has and has told the writer to leave: nothing is lost, nothing has to be copied, and the
+mark can go. Fencing would end a sound application's writer for no gain. Bookies that are being emptied are the business
+of their decommission, which closes the open ledgers in its way by itself. Nor is a bookie that is registered and does
+not answer a reason: it may be back in a moment, and when its session has ended it is lost.
+
 Invariants
-- Nothing here touches a fragment that is not closed; `judgement` says what becomes of those.
+- Nothing here touches a fragment that is not closed.
 - The trouble of one fragment does not keep the others from being repaired.
 - Whoever is filled in place is named by the mark first, so that every copy is looked for there before a mark goes: the
   worker may die while it fills, and the first and the last entry do not tell.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 6.2, 6.4 and 7.
+Source: reference auto-recovery, sections 6.2 to 6.4 and 7.
 """
 
 from __future__ import annotations
@@ -29,8 +48,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from bookie_client.replication.check import FragmentReport, LedgerReport
-from bookie_pod.autorecovery.worker import judgement
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair, Replicator
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
@@ -92,7 +110,7 @@ class _Trouble:
     def add(self, found: FragmentReport, error: PodkeeperError) -> None:
         self.reasons.append(f"segment at entry {found.fragment.first_entry}: {' '.join(str(error).split())}")
         if isinstance(error, EntriesUnreadable):
-            lost = (entry for entry in error.entries if not judgement.may_be_read_later(found, entry))
+            lost = (entry for entry in error.entries if not may_be_read_later(found, entry))
             self.lost_entries += islice(lost, SHOWN_ENTRIES)
 
     def failed(self) -> RoundResult:
@@ -143,7 +161,7 @@ class LedgerRepair:
 
     async def _recover(self, turn: _Round, report: LedgerReport) -> RoundResult:
         ledger_id, note = turn.lock.ledger_id, turn.note
-        reason = judgement.waits_for(report, turn.named)
+        reason = waits_for(report, turn.named)
         if reason is None:
             _log.info("open ledger: its writer went on", ledger=ledger_id)
             return await self._repair(turn, report)
@@ -160,7 +178,7 @@ class LedgerRepair:
     async def _repair(self, turn: _Round, report: LedgerReport) -> RoundResult:
         trouble, named, note = _Trouble(), turn.named, turn.note
         copied = await self._restore(turn, report, trouble)
-        waiting = judgement.waits_for(report, named)
+        waiting = waits_for(report, named)
         if waiting is not None:
             return RoundResult(Outcome.OPEN, waiting, tuple(trouble.lost_entries[:SHOWN_ENTRIES]))
         if trouble.reasons:
@@ -169,7 +187,7 @@ class LedgerRepair:
         if copied is not None or moved:
             self._progress.enter(note, Phase.VERIFYING)
             report = await self._parts.checker.check(report.ledger_id, complete=named)
-        left = judgement.what_is_left(report, named)
+        left = what_is_left(report, named)
         if left is not None:
             return RoundResult(Outcome.FAILED, left)
         if copied:
@@ -184,7 +202,7 @@ class LedgerRepair:
         """Whether copies were made, or names of dead bookies exchanged; None: no fragment asked for it."""
         named, note = turn.named, turn.note
         closed = [each for each in report.fragments if each.fragment.is_closed]
-        work = [(each, bad) for each in closed if (bad := judgement.bad_positions(each, named))]
+        work = [(each, bad) for each in closed if (bad := bad_positions(each, named))]
         note.bad_fragments, note.done_fragments = len(work), 0
         note.entries_copied, note.bytes_copied = 0, 0
         note.entries_to_copy = sum(each.fragment.count for each, _ in work)
@@ -224,7 +242,7 @@ class LedgerRepair:
     ) -> tuple[FragmentReport, dict[int, str]]:
         """What is to be said of the bad positions of a fragment now, and which of them are bad still."""
         again = await self._parts.checker.check_again(report.metadata.value, found, bad, complete=named)
-        return again, judgement.bad_positions(again, named)
+        return again, bad_positions(again, named)
 
     # --- placement --------------------------------------------------------------------------------------------
 
@@ -245,3 +263,48 @@ class LedgerRepair:
     def _gone(self, ledger_id: int) -> RoundResult:
         self._fragments.forget(ledger_id)
         return RoundResult(Outcome.DELETED)
+
+
+_HOW: dict[ReplicaVerdict, str] = {
+    ReplicaVerdict.LOST: "is registered nowhere",
+    ReplicaVerdict.MISSING: "lost its copies",
+    ReplicaVerdict.DAMAGED: "has damaged copies",
+    ReplicaVerdict.UNREACHABLE: "does not answer, so nobody can tell what it has",
+}
+
+
+def is_bad(found: ReplicaFinding, named: Collection[str]) -> bool:
+    """A new copy is wanted now."""
+    return found.verdict.is_bad and (found.verdict is not ReplicaVerdict.LOST or found.bookie in named)
+
+
+def bad_positions(report: FragmentReport, named: Collection[str]) -> dict[int, str]:
+    """Positions that want a new copy now, and their bookies."""
+    return {found.position: found.bookie for found in report.findings if is_bad(found, named)}
+
+
+def waits_for(report: LedgerReport, named: Collection[str]) -> str | None:
+    """Why only the writer of a ledger, or a recovery, can go on with it; None: nothing is wrong at its end."""
+    for fragment in report.fragments:
+        for found in fragment.findings:
+            if not fragment.fragment.is_closed and is_bad(found, named):
+                return f"the ledger is {report.metadata.value.state.name}, and {found.bookie} {_HOW[found.verdict]}"
+    return None
+
+
+def what_is_left(report: LedgerReport, named: Collection[str]) -> str | None:
+    """Why the mark of a ledger must stay, in one line; None: it may go."""
+    if report.lac_error is not None:
+        return f"the end of the ledger is not known: {report.lac_error}"
+    for fragment in report.fragments:
+        for found in fragment.findings:
+            unknown = found.verdict is ReplicaVerdict.UNREACHABLE and found.bookie in named
+            if unknown or is_bad(found, named):
+                where = f"segment at entry {fragment.fragment.first_entry}"
+                return f"{where}: {found.bookie} {_HOW[found.verdict]} {found.detail}".rstrip()
+    return None
+
+
+def may_be_read_later(report: FragmentReport, entry_id: int) -> bool:
+    """Whether a bookie that should have the entry did not answer: then nobody can say that the entry is lost."""
+    return any(position in report.unknown for position in report.fragment.write_set(entry_id))

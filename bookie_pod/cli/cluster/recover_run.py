@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 import click
 from rich.table import Table
 
-from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
-from bookie_pod.cli.cluster.drain_view import while_restoring
+from bookie_pod.cli.cluster.decommission_run import while_restoring
 from bookie_pod.cli.cluster.showing import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import print_table, size_text
+from bookie_pod.client_options import replication_options
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import LedgerState

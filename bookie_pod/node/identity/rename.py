@@ -31,11 +31,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
 from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.proof import LOCKS_SECONDS
 from bookie_pod.autorecovery.decommission.store import DecommissionStore
-from bookie_pod.autorecovery.decommission.survey import all_ledgers, survey
+from bookie_pod.autorecovery.decommission.survey import all_ledgers, survey, survey_unclaimed
 from bookie_pod.node.identity.cookies import Cookie, format_cookie, parse_cookie
 from bookie_protocol.errors import (
     MetadataExists,

@@ -13,8 +13,15 @@ from bookie_client.replication.replicator import ReplicationOptions
 from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress
 from bookie_pod.cli.cluster import decommission_run, recover_run
-from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, read_ledger_ids
-from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, while_draining
+from bookie_pod.cli.cluster.decommission_run import (
+    AdminAccess,
+    _coordinator_lines,
+    _done,
+    _heard,
+    _stage,
+    read_ledger_ids,
+    while_draining,
+)
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
 from bookie_pod.cli.tables import duration_text, size_text

@@ -1,4 +1,7 @@
-"""What is done to one ledger, with a checker and a replicator that the tests write the parts of."""
+"""What is done to one ledger, with a checker and a replicator that the tests write the parts of.
+
+Which findings a worker acts upon.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict, denying
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
+from bookie_pod.autorecovery.worker import ledger_repair
 from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
@@ -479,3 +483,63 @@ class TestPlacement:
         await cluster.run()
         assert cluster.metadata is not None
         assert cluster.metadata.ensembles[0] == ("a", "b", "c")
+
+
+LOST, MISSING = ReplicaVerdict.LOST, ReplicaVerdict.MISSING
+DAMAGED, UNREACHABLE, EMPTY = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE, ReplicaVerdict.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("verdict", "named", "bad"),
+    [
+        (LOST, {"a"}, True),
+        (LOST, {"b"}, False),
+        (MISSING, {"b"}, True),
+        (DAMAGED, set(), True),
+        (UNREACHABLE, {"a"}, False),
+        (EMPTY, {"a"}, False),
+    ],
+)
+def test_what_wants_a_new_copy(verdict: ReplicaVerdict, named: set[str], bad: bool) -> None:
+    report = report_of(metadata_of({0: "abc"}), {"a": verdict})
+    assert ledger_repair.bad_positions(report.fragments[0], named) == ({0: "a"} if bad else {})
+
+
+@pytest.mark.parametrize(
+    ("verdict", "named", "stays"),
+    [(LOST, "a", True), (LOST, "b", False), (UNREACHABLE, "a", True), (UNREACHABLE, "b", False), (MISSING, "b", True)],
+)
+def test_when_a_mark_may_go(verdict: ReplicaVerdict, named: str, stays: bool) -> None:
+    report = report_of(metadata_of({0: "abc"}), {"a": verdict})
+    left = ledger_repair.what_is_left(report, {named})
+    assert (left is not None) is stays
+    assert left is None or "segment at entry 0: a " in left
+
+
+def test_a_mark_stays_while_the_end_is_not_known() -> None:
+    report = report_of(metadata_of({0: "abc"}, None), lac=-1, lac_error=BookieUnavailable("nobody answers"))
+    assert ledger_repair.what_is_left(report, set()) == "the end of the ledger is not known: nobody answers"
+
+
+@pytest.mark.parametrize(
+    ("last_entry", "verdicts", "waits"),
+    [
+        (None, {"c": LOST}, True),
+        (None, {"c": MISSING}, True),
+        (None, {"a": LOST}, False),  # of a segment that the writer has left
+        (None, {"d": LOST}, False),  # went a moment ago, the mark does not name it
+        (None, {"c": UNREACHABLE}, False),
+        (None, {}, False),  # a bookie that is read-only is none of the verdicts
+        (99, {"c": LOST}, False),
+    ],
+)
+def test_when_a_writer_is_waited_for(last_entry: int | None, verdicts: dict[str, ReplicaVerdict], waits: bool) -> None:
+    report = report_of(metadata_of({0: "abe", 50: "bcd"}, last_entry), verdicts)
+    assert (ledger_repair.waits_for(report, {"a", "c"}) is not None) is waits
+
+
+def test_whose_no_counts_for_nothing() -> None:
+    report = report_of(metadata_of({0: "abcd"}), {"a": MISSING, "b": DAMAGED, "c": LOST, "d": UNREACHABLE})
+    assert denying(report) == {"a", "b"}
+    assert ledger_repair.may_be_read_later(report.fragments[0], 3)
+    assert not ledger_repair.may_be_read_later(report_of(metadata_of({0: "abc"}), {"a": LOST}).fragments[0], 3)

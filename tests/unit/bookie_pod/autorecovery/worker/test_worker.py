@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.claims import survey_unclaimed
+from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import worker as worker_module
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
