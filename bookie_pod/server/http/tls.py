@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from bookie_pod.config.sections.service import HttpConfig
-from bookie_pod.server.renewed_tls import RenewedTls
+from bookie_pod.server.tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
 
 LOOK_S: Final = 5.0

@@ -35,7 +35,7 @@ from bookie_pod.server.tcp.encrypted import SMALL_READ
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.hot_runs import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
-from bookie_pod.server.tcp.ingest_v3 import ingest_v3
+from bookie_pod.server.tcp.ingest import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
 from bookie_pod.server.tcp.strangers import check_frame
 from bookie_protocol.errors import ProtocolViolation

@@ -45,7 +45,7 @@ LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
 if TYPE_CHECKING:
-    from bookie_pod.server.renewed_tls import RenewedTls
+    from bookie_pod.server.tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
     from bookie_pod.server.tcp.older_ledgers import OlderLedgers

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from bookie_pod.config.sections.security import TlsConfig
-from bookie_pod.server.renewed_tls import RenewedTls
+from bookie_pod.server.tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.tls import OLD_VERSIONS, PEM, BadStore, limit_tls, load_own, load_trusted
 

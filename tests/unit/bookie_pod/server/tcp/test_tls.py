@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.config.load import load_config
-from bookie_pod.server.renewed_tls import RenewedTls
+from bookie_pod.server.tls import RenewedTls
 from bookie_pod.server.tcp.tls import server_tls
 from tests.support.certificates import Certificates
 from tests.support.clock import Clock
