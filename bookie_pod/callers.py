@@ -2,6 +2,10 @@
 
 A caller is a connection, however many calls it has under way, and has one share of the process's `MemoryGovernor`.
 
+gRPC tells nobody of its connections, and has no call that ends one, so `connections` looks for them among the
+descriptors of the process; gRPC takes a shut-down for the client's end. Where descriptors cannot be listed, nothing is
+found.
+
 Invariants
 - Whoever waits for room goes on when there is some. Room that others keep without moving may be taken from them (see
   `MemoryGovernor`): all calls of such a caller end as `was_cut`.
@@ -9,21 +13,25 @@ Invariants
 - `cut_receivers` ends callers into whose calls messages may be coming in, those with most of them first, and shuts
   their connections: what gRPC has of a message is seen by nobody before it is complete, and before it has told hundreds
   of calls that they have ended more comes in than there is room for.
+- A descriptor may be closed, and its number be a file's or another socket's, between two calls: so each looks again at
+  what it is, and none is copied. (The end of a copy would give up the locks of a locked file.)
 
-Event loop only.
+Event loop only; what looks at descriptors (`address_of`, `connections`, `shut_down`) on any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
+import urllib.parse
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from bookie_pod.client_memory import MemoryGovernor, Share
-from bookie_pod.peers import address_of, connections, shut_down
 from bookie_protocol.lasting import heard
 
 T = TypeVar("T")
@@ -249,3 +257,52 @@ _CURRENT: ContextVar[Call] = ContextVar("call")
 def current_call() -> Call:
     """The call that this task serves."""
     return _CURRENT.get()
+
+
+Address = tuple[str, int]
+"""IP address and port."""
+
+_FOLDER: Final = "/dev/fd"
+_MAPPED: Final = "::ffff:"
+
+
+def address_of(peer: str) -> Address | None:
+    """Of a peer as gRPC names it: `ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; None for what is none of these."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return host.strip("[]").removeprefix(_MAPPED), int(port)
+
+
+def connections(port: int | None = None) -> Iterator[tuple[Address, int]]:
+    """The other end and the descriptor of each TCP connection; with `port`, of those to it. Raises OSError if no
+    descriptor is left to look with."""
+    for number in map(int, os.listdir(_FOLDER)):
+        address = None
+        with suppress(OSError), _socket(number) as found:  # closed meanwhile, no socket, or nobody at the other end
+            if found.family in (socket.AF_INET, socket.AF_INET6) and port in (None, found.getsockname()[1]):
+                address = _peer_of(found)
+        if address is not None:
+            yield address, number
+
+
+def shut_down(descriptor: int, address: Address) -> None:
+    """Shut the connection down, if this address is still its other end."""
+    with suppress(OSError), _socket(descriptor) as found:
+        if _peer_of(found) == address:
+            found.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _socket(descriptor: int) -> Iterator[socket.socket]:
+    found = socket.socket(fileno=descriptor)
+    try:
+        yield found
+    finally:
+        found.detach()
+
+
+def _peer_of(connection: socket.socket) -> Address:
+    host, port, *_ = connection.getpeername()
+    return host.removeprefix(_MAPPED), port

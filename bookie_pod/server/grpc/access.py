@@ -9,8 +9,8 @@ Invariants
 gRPC bounds all connections together, and ends none because its calls are refused, or because it asks for nothing but
 the health, so strangers could hold them all. Connections of which no call was let in yet are those of strangers, or of
 who has not asked yet: those go that have been there for too long, and the oldest of more than there may be, so there is
-always room for who comes next. They are found among the sockets of the process (`bookie_pod.peers`). Where it has many
-of them a look takes a while, so a thread looks, and the next look comes the later.
+always room for who comes next. They are found among the sockets of the process (`bookie_pod.callers`). Where it has
+many of them a look takes a while, so a thread looks, and the next look comes the later.
 
 Event loop only.
 """
@@ -31,7 +31,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from bookie_pod.audit import Asked, Audit, asking, request_id
-from bookie_pod.peers import Address, address_of, connections, shut_down
+from bookie_pod.callers import Address, address_of, connections, shut_down
 from bookie_pod.roles import CHANGES, Role
 from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.grpc.receiving import Behaviour, leaving_no_cycle

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from bookie_pod.server.handshake_turns import HandshakeTurns
+from bookie_pod.server.tls import HandshakeTurns
 from bookie_protocol.lasting import heard
 
 HANDSHAKE_S: Final = 10.0

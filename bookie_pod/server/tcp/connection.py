@@ -31,13 +31,10 @@ from typing import TYPE_CHECKING, Final, cast
 from bookie_pod.client_memory import SMALL, Waiter
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, SlowReceiver, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
-from bookie_pod.server.tcp.encrypted import SMALL_READ
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
-from bookie_pod.server.tcp.hot_runs import take_handed_adds
-from bookie_pod.server.tcp.ingest_v2 import ingest_v2
-from bookie_pod.server.tcp.ingest import ingest_v3
+from bookie_pod.server.tcp.ingest import ingest_v2, ingest_v3, take_handed_adds
 from bookie_pod.server.tcp.security import ConnectionSecurity
-from bookie_pod.server.tcp.strangers import check_frame
+from bookie_pod.server.tcp.strangers import SMALL_READ, check_frame
 from bookie_protocol.errors import ProtocolViolation
 
 if TYPE_CHECKING:

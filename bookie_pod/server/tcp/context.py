@@ -20,11 +20,10 @@ from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
-from bookie_pod.server.handshake_turns import HandshakeTurns
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import LoopTurns, Stall
-from bookie_pod.server.tcp.encrypted import LARGE_BYTES, EncryptedConnections
-from bookie_pod.server.tcp.strangers import Strangers
+from bookie_pod.server.tcp.strangers import LARGE_BYTES, EncryptedConnections, Strangers
+from bookie_pod.server.tls import HandshakeTurns
 from bookie_protocol.wire.auth import ServerAuthProvider
 
 V2_HEAD_BYTES: Final = 28
@@ -45,10 +44,10 @@ LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
 if TYPE_CHECKING:
-    from bookie_pod.server.tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
     from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+    from bookie_pod.server.tls import RenewedTls
 
 
 _log = structlog.get_logger(__name__)

@@ -35,8 +35,8 @@ from bookie_protocol.wire.v2 import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
 if TYPE_CHECKING:
-    from bookie_pod.server.tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
+    from bookie_pod.server.tls import RenewedTls
 
 
 class ConnectionSecurity:

@@ -1,6 +1,6 @@
 """The TLS context of the BookKeeper port: what START_TLS upgrades to.
 
-It follows its files (`server.renewed_tls`), which are looked at once in `tlsCertFilesRefreshDurationSeconds`.
+It follows its files (`server.tls`), which are looked at once in `tlsCertFilesRefreshDurationSeconds`.
 
 Threads: anywhere, once at start-up.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from bookie_pod.peers import Address
+from bookie_pod.callers import Address
 from bookie_pod.server.grpc import access
 from bookie_pod.server.grpc.access import Strangers
 from tests.support.until import until

@@ -16,11 +16,10 @@ from structlog.testing import capture_logs
 
 from bookie_pod.audit import Audit
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.server import handshake_turns
+from bookie_pod.server import tls
 from bookie_pod.server.tcp import strangers
 from bookie_pod.server.tcp.context import TcpOptions
-from bookie_pod.server.tcp.encrypted import LARGE_BYTES, SMALL_BYTES, SMALL_READ
-from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, SECONDS
+from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, LARGE_BYTES, SECONDS, SMALL_BYTES, SMALL_READ
 from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAuth
 from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.errors import V2Code, V3Status
@@ -215,14 +214,14 @@ async def test_however_many_begin_handshakes_at_once_all_of_them_get_in(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those who came first do not make way for the others before they could end."""
-    monkeypatch.setattr(strangers, "MOST_ENCRYPTED", 2 * handshake_turns.UNDER_WAY)
+    monkeypatch.setattr(strangers, "MOST_ENCRYPTED", 2 * tls.UNDER_WAY)
     handshakes = Handshakes(rig, monkeypatch)
-    friends = [rig.connect() for _ in range(8 * handshake_turns.UNDER_WAY)]
+    friends = [rig.connect() for _ in range(8 * tls.UNDER_WAY)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
     while not all(conn.authenticated for conn, _ in friends):
         await until(lambda: handshakes.under_way)
-        assert len(handshakes.under_way) <= handshake_turns.UNDER_WAY
+        assert len(handshakes.under_way) <= tls.UNDER_WAY
         handshakes.end()
         await rig.settle()
         assert not any(transport.closing for _, transport in friends)
@@ -235,7 +234,7 @@ async def test_so_it_is_however_little_memory_clients_may_take(monkeypatch: pyte
     """Few of them may have TLS then, and fewer are under way at a time."""
     rig = ServerRig(memory_bytes=memory_mb << 20)
     handshakes = Handshakes(rig, monkeypatch)
-    friends = [rig.connect() for _ in range(3 * handshake_turns.UNDER_WAY)]
+    friends = [rig.connect() for _ in range(3 * tls.UNDER_WAY)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
     begun = 0
@@ -269,9 +268,9 @@ async def test_what_was_not_taken_before_a_handshake_holds_up_nothing_after_it(
 async def test_who_does_not_go_on_holds_up_nobody_for_longer_than_a_moment(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake_turns, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(tls, "PATIENCE_S", 0.01)
     handshakes = Handshakes(rig, monkeypatch)
-    silent = [rig.connect() for _ in range(handshake_turns.UNDER_WAY)]
+    silent = [rig.connect() for _ in range(tls.UNDER_WAY)]
     friend, _ = rig.connect()
     for conn in (*(conn for conn, _ in silent), friend):
         conn.data_received(v3_start_tls())
@@ -280,7 +279,7 @@ async def test_who_does_not_go_on_holds_up_nobody_for_longer_than_a_moment(
 
 
 async def test_whoever_has_many_connections_waits_for_himself(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake_turns, "UNDER_WAY", 2)
+    monkeypatch.setattr(tls, "UNDER_WAY", 2)
     handshakes = Handshakes(rig, monkeypatch)
     crowd = [rig.connect()[0] for _ in range(20)]
     friend, transport = rig.connect()
@@ -350,7 +349,7 @@ async def test_a_connection_with_tls_counts_as_more_once_it_has_received_much(
 async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handshake_turns, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(tls, "PATIENCE_S", 0.001)
     rig = ServerRig(memory_bytes=1)
     handshakes = Handshakes(rig, monkeypatch)
     strangers = rig.context.strangers.most_encrypted

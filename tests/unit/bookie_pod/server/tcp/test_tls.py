@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.config.load import load_config
-from bookie_pod.server.tls import RenewedTls
 from bookie_pod.server.tcp.tls import server_tls
+from bookie_pod.server.tls import RenewedTls
 from tests.support.certificates import Certificates
 from tests.support.clock import Clock
 
