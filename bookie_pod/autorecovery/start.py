@@ -28,9 +28,8 @@ from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptio
 from bookie_pod.client_options import client_options, client_placement, copying_throttle, replication_options
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
-from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.metadata_service.interface import MetadataService
 
 STOP_SECONDS: Final = 15.0

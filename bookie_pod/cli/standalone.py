@@ -77,8 +77,7 @@ def standalone(
     from bookie_pod.cli.exit_codes import end_with
     from bookie_pod.cli.options import overrides
     from bookie_pod.cli.progress import Bar
-    from bookie_pod.node.standalone.cluster import StandaloneCluster
-    from bookie_pod.node.standalone.supervision import keep_running
+    from bookie_pod.node.standalone.cluster import StandaloneCluster, keep_running
 
     logs.configure("console", "warning")
     check_ports("--metadata-port", [metadata_port] if zookeeper is None else [])

@@ -37,10 +37,9 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.log_usage import LogUsage
-from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force, GcOptions
 from bookie_pod.storage.gc.state_file import GcStateFile
-from bookie_pod.storage.gc.storage import CollectedStorage, collected
+from bookie_pod.storage.gc.storage import CollectedStorage, GcMetadata, collected
 
 _log = structlog.get_logger(__name__)
 

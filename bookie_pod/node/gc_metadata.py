@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from bookie_pod.storage.gc.metadata import READS_PER_REQUEST, StillHeld
+from bookie_pod.storage.gc.storage import READS_PER_REQUEST, StillHeld
 from bookie_protocol.errors import (
     BadRequest,
     MetadataDamaged,

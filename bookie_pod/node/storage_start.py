@@ -23,14 +23,14 @@ import structlog
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.integrity.rebuilding import finish_rebuilds
+from bookie_pod.node.integrity.scrubbing import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import ReplayedJournals, replay_journals
+from bookie_pod.storage.disks import give_up_reserves
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.integrity.consistency import ConsistencyCheck, ConsistencyReport, FindingKind
-from bookie_pod.storage.reserve import give_up_reserves
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)

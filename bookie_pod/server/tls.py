@@ -1,5 +1,5 @@
-"""TLS of a server's port: a context that follows its files, so that certificates are renewed without a restart; and whose
-turn it is to begin a handshake.
+"""TLS of a server's port: a context that follows its files, so that certificates are renewed without a restart; and
+whose turn it is to begin a handshake.
 
 A handshake costs a millisecond or two of processor time and some 100 KB. Were all that come at once begun at once, as
 after a restart of the bookie, those that came first would make way for the others before they could end, and come

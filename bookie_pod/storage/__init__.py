@@ -1,7 +1,7 @@
 """Storage: journal, caches, entry logs, index, engines, checkpoints. It knows no server and no client.
 
 A full disk keeps no bookie down. A database is opened by writing, so each ledger and index folder has a
-`start-reserve` (`storage.reserve`: a sixty-fourth of the disk, at most 32 MiB) while there is room. A start that
+`start-reserve` (`storage.disks`: a sixty-fourth of the disk, at most 32 MiB) while there is room. A start that
 finds less than that gives it up. What the replay cannot flush waits in memory, as much as the write cache takes, and
 the bookie is read-only until it is flushed; the marks stay. A collection removes logs in which nothing lives although
 it cannot flush, and with the room that it makes the bookie becomes writable, and holds its reserve again.

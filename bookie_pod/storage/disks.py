@@ -9,6 +9,11 @@ If no directory of a kind (ledgers; indexes, if they have directories of their o
 only when the usage over all of that kind is below the low-water mark, so that a bookie at the limit does not flap. A
 directory that is full holds an empty file, `disk-full`, so that it is full after a restart too.
 
+Where there is room, a little of it is held for a start on a full disk: `start-reserve`, a file in each ledger and index
+folder. A database is opened by writing: RocksDB makes a table of what its log holds, and begins files anew. So a disk
+that somebody else has filled to the last byte would keep the bookie down that could collect garbage on it. A start that
+finds less than the reserve gives it up, and then serves reads, and collects.
+
 Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
 - A directory that is gone, or cannot be read and written (a file system that was mounted again read-only), raises
@@ -17,10 +22,12 @@ Invariants
 - Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
   While a ledger directory has failed, a full one counts as a full ledger directory: the journal is not trimmed then.
 - A ledger directory whose writes fail is told of by the engine (`give_up`): no look at it can find that out.
-- Where there is room, a little of it is held for a start on a full disk (`reserve`).
+- A reserve is held anew only where that leaves the disk writable, and never while clients or garbage collection need
+  the room. Whether it can be held decides about nothing: a file system that refuses is told of once, and the bookie
+  goes on.
 
 Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
-there.
+there. `give_up_reserves` belongs to the start.
 
 Source: reference bookie behaviour, sections 1.9 and 5.
 """
@@ -29,7 +36,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +45,6 @@ import structlog
 
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage, Files
-from bookie_pod.storage.reserve import StartReserves
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -286,3 +293,57 @@ def fullest_share(files: Files, directories: Sequence[str]) -> float:
 
 def _share(usage: DiskUsage) -> float:
     return 1 - usage.usable / usage.total if usage.total else 1.0
+
+
+NAME: Final = "start-reserve"
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Two tables as RocksDB makes them of full memtables of locations, and the rest many times over."""
+_PART_OF_DISK: Final = 64
+
+
+class StartReserves:
+    """The reserves of some folders."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._settled: set[str] = set()
+        """Folders that hold theirs, or whose file system refused it."""
+
+    def hold(self, folder: str, usage: DiskUsage, warn: float) -> None:
+        """Have the reserve of a folder in which there is room, unless the disk were used beyond `warn` by it."""
+        if folder in self._settled:
+            return
+        path, nbytes = f"{folder}/{NAME}", _bytes(usage)
+        try:
+            if not self._files.exists(path) or self._files.size(path) < nbytes:
+                if usage.usable - nbytes < (1 - warn) * usage.total:
+                    return
+                _make(self._files, path, nbytes)
+        except OSError as error:
+            _log.warning("no room can be held for a start on a full disk", path=path, reason=str(error))
+            with suppress(OSError):
+                self._files.unlink(path)
+        self._settled.add(folder)
+
+
+def give_up_reserves(files: Files, folders: Iterable[str]) -> None:
+    """Before anything is opened in these folders: those on a full disk get what was held for this."""
+    for folder in folders:
+        path = f"{folder}/{NAME}"
+        with suppress(OSError):  # a disk that cannot be used is told of by whoever opens something on it
+            usage = files.usage(folder)
+            if usage.usable < _bytes(usage) and files.exists(path):
+                files.unlink(path)
+                _log.warning("the disk is full: this start uses the room that was held for it", folder=folder)
+
+
+def _bytes(usage: DiskUsage) -> int:
+    return min(MOST_BYTES, usage.total // _PART_OF_DISK)
+
+
+def _make(files: Files, path: str, nbytes: int) -> None:
+    file = files.overwrite(path)
+    try:
+        file.allocate(0, nbytes)
+    finally:
+        file.close()

@@ -13,9 +13,8 @@ from bookie_pod.admin.autorecovery import RESOURCES
 from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.worker.progress import Phase
 from bookie_pod.config.model import all_keys
-from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import BookieUnavailable
 from tests.support.command_lines import resolve
 

@@ -10,8 +10,8 @@ import pytest
 from bookie_client import Client, ClientOptions
 from bookie_pod.autorecovery.start import make_worker
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.metadata_service.interface import MetadataService
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_pod.storage.reserve import NAME
+from bookie_pod.storage.disks import NAME
 from bookie_protocol.errors import PodkeeperError, V2Code
 from tests.support.collected_bookie import CollectedBookie, payload
 from tests.support.frames import entry, v2_add, v2_code

@@ -13,11 +13,10 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
-from bookie_pod.storage.gc.metadata import StillHeld
 from bookie_pod.storage.gc.reports import PassResult
 from bookie_pod.storage.gc.schedule import CompactionRule, Force, GcOptions
 from bookie_pod.storage.gc.state_file import GcStateFile
-from bookie_pod.storage.gc.storage import CollectedStorage, collected
+from bookie_pod.storage.gc.storage import CollectedStorage, StillHeld, collected
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState

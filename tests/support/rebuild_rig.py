@@ -10,7 +10,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.locations import KEY, VALUE
-from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.online import CollectionHold, DirectoryRebuild, RebuildParts
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.index_rebuild.swap import finish_online_rebuilds
 from tests.support.gc_rig import GcRig

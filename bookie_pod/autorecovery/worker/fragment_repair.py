@@ -28,7 +28,7 @@ from bookie_client.replication.check import FragmentReport, ReplicaVerdict
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
 from bookie_pod.autorecovery.worker.progress import LedgerNote, WorkerProgress
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     EntriesUnreadable,
     LedgerDeleted,

@@ -52,7 +52,7 @@ from bookie_client.replication.check import FragmentReport, LedgerReport, Replic
 from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair, Replicator
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     EntriesUnreadable,
     LedgerDeleted,

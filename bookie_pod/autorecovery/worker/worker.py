@@ -38,7 +38,7 @@ import structlog
 
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock

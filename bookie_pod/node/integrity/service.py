@@ -26,8 +26,7 @@ from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
 from bookie_pod.node.integrity.preboot import forget_marks, key_of, newest_ledger, run_preboot_check
-from bookie_pod.node.integrity.rebuilding import make_rebuilder
-from bookie_pod.node.integrity.scrubbing import AfterPass, make_scrubber
+from bookie_pod.node.integrity.scrubbing import AfterPass, make_rebuilder, make_scrubber
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files

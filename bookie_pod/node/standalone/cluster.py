@@ -1,4 +1,5 @@
-"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its own.
+"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its own. One that
+ends can be started again (`keep_running`).
 
 Invariants
 - "Ready" is what clients see (`wait_ready`); a cluster of which a part does not get there leaves nothing running.
@@ -7,23 +8,29 @@ Invariants
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
 - A bookie that was decommissioned is left out for as long as its directory is there: it would refuse to start, and
   nothing needs it. The others start without it. Once the directory is removed, its name is a new bookie's.
-
-Threads: event loop only.
+- `keep_running` starts one bookie `FIRST_PAUSE` to `LONGEST_PAUSE` seconds apart: twice as long after each start that
+  failed, and after each bookie that came back and ended within `HEALTHY_SECONDS`. One that ran for longer begins anew.
+  What ended is told with its exit code and the last line that it printed, and so is what could not be started; nothing
+  ends the supervision but its cancellation, or the end of the cluster's own metadata service, without which nothing can
+  be done.
 
 A reserved port is bound here, and nobody listens on it: nobody else gets it, neither a process that looks for a free
 port nor an outgoing connection, and connecting to it is refused. On Linux a process that is told of it can listen
 there all the same, because both sides set SO_REUSEADDR; so it stays reserved for as long as this process wants,
 restarts of the other included. Elsewhere that does not hold, and the port is given up at once: what remains is that
 the system gives a port that it gave a moment ago to nobody else for a while.
+
+Threads: event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +40,7 @@ from bookie_pod.config.derive import SMALLEST_DEFAULT_MB, default_memory_budget_
 from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
 from bookie_pod.node.identity.leaving import has_left
 from bookie_pod.node.standalone.bookie_process import LOOPBACK, BookieProcess, log_of, start_child, wait_ready
-from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.errors import PodkeeperError, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
@@ -270,3 +277,62 @@ class ReservedPorts:
         """Give all of them back. Calling it again is fine."""
         for port in list(self._held):
             self.give_back(port)
+
+
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+HEALTHY_SECONDS: Final = 60.0
+"""Who runs for so long did not end for what ended it before."""
+_LONGEST_LINE: Final = 300
+
+
+async def keep_running(cluster: StandaloneCluster, tell: Callable[[str], None]) -> None:
+    """Until cancelled. `tell` gets one line for each bookie that ended, came back or could not be started.
+
+    Raises `ServerStartFailed` when the metadata service of the cluster failed.
+    """
+    async with asyncio.TaskGroup() as group:
+        keepers = [group.create_task(_keep_one(cluster, bookie_id, tell)) for bookie_id in cluster.bookies]
+        reason = await cluster.wait_broken()
+        for keeper in keepers:
+            keeper.cancel()
+    raise ServerStartFailed(reason)
+
+
+async def _keep_one(cluster: StandaloneCluster, bookie_id: str, tell: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    pause = 0.0
+    while True:
+        began = loop.time()
+        bookie = cluster.bookies[bookie_id]
+        ended = f"{bookie_id} ended with {_exit(await bookie.process.wait())}"
+        if await cluster.was_decommissioned(bookie_id):
+            tell(f"{ended}: it was decommissioned, so it is not started again")
+            return
+        short = loop.time() - began < HEALTHY_SECONDS
+        pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if short else FIRST_PAUSE
+        tell(f"{ended}{_last_line(bookie)}: starting it again in {pause:g} s")
+        await asyncio.sleep(pause)
+        try:
+            await cluster.start_bookie(bookie_id)
+        except (PodkeeperError, OSError) as error:
+            tell(" ".join(str(error).split()))
+        else:
+            tell(f"{bookie_id} is back")
+
+
+def _exit(code: int) -> str:
+    """The exit code, with the name of the signal that it stands for."""
+    if code < 0:
+        with suppress(ValueError):
+            return f"exit code {code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"
+
+
+def _last_line(bookie: BookieProcess) -> str:
+    """What it printed last; nothing if that cannot be read."""
+    try:
+        lines = bookie.output().splitlines()
+    except OSError:
+        return ""
+    return f", its last line is {lines[-1].strip()[:_LONGEST_LINE]!r}" if lines else ""

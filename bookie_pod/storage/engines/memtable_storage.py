@@ -38,9 +38,8 @@ import google_crc32c
 import structlog
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
-from bookie_pod.storage.engines.background import BackgroundFlush
-from bookie_pod.storage.engines.drain import Drain, checked
 from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, ListenedStorage, OnLoop, each_alone
+from bookie_pod.storage.engines.memtable_flush import BackgroundFlush, Drain, checked
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.files import Files, storage_fault

@@ -30,8 +30,8 @@ from bookie_pod.storage.engines.detection import (
     short_name,
     stamp_index,
 )
-from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
+from bookie_pod.storage.engines.memtable_flush import sync_for_index
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, SortedLedgerStorage, StorageFlags
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates

@@ -35,8 +35,7 @@ from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan

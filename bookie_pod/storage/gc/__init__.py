@@ -1,7 +1,6 @@
 """Garbage collection: space of deleted ledgers comes back.
 
-storage.py           what a collection needs of an engine
-metadata.py          what it needs of the metadata service, blocking
+storage.py           what a collection needs of an engine, and of the metadata service
 ledger_collector.py  ledgers that no longer exist are deleted here
 deleted_ledgers.py   which were, and may still lie in logs
 fenced_deleted.py    which were fenced when they were

@@ -28,16 +28,14 @@ from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, Transacti
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows
-from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.live_entries import Pay
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
-from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
-from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
+from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, Inspection, LogReport, PassResult, bucket_of
 from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions, steady_now_ms
 from bookie_pod.storage.gc.state_file import GcStateFile
-from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.gc.storage import CollectedStorage, GcMetadata
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
 from bookie_pod.storage.index.locations import YIELD_SECONDS
 from bookie_protocol.errors import StorageFailed, StorageFault

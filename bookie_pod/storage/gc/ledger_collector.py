@@ -35,8 +35,7 @@ import structlog
 
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
-from bookie_pod.storage.gc.metadata import READS_PER_REQUEST, GcMetadata
-from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.gc.storage import READS_PER_REQUEST, CollectedStorage, GcMetadata
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 

@@ -25,10 +25,9 @@ import structlog
 from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.storage.gc.compactor import Compactor, IndexNotMoved
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
-from bookie_pod.storage.gc.inspection import candidates
 from bookie_pod.storage.gc.live_entries import LogDamaged, Source
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
-from bookie_pod.storage.gc.reports import PassResult
+from bookie_pod.storage.gc.reports import PassResult, candidates
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFault

@@ -1,4 +1,8 @@
-"""The storage engines as garbage collection and the scrubber see them: one ledger directory, or a whole engine.
+"""What garbage collection and the scrubber ask others: the storage engines, of which they see one ledger directory or a
+whole engine, and the metadata service (`GcMetadata`), by blocking calls.
+
+Invariant: "it does not exist" and "could not tell" never share an answer of the metadata service: the first is None,
+the second a `MetadataError`.
 
 Threads: those of garbage collection and of the scrubber call all of it, beside reads, writes and flushes; `has_ledger`,
 `logs` and `forget_cached` also those of readers.
@@ -7,7 +11,9 @@ Threads: those of garbage collection and of the scrubber call all of it, beside 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import Consent, LedgerStorage
@@ -16,7 +22,9 @@ from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import EntryMove
-from bookie_protocol.errors import NoLedgerIndex, StorageFault
+from bookie_protocol.errors import MetadataError, NoLedgerIndex, StorageFault
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import LedgerRange
 
 
 class CollectedStorage(ABC):
@@ -203,3 +211,44 @@ def collected(storage: LedgerStorage) -> list[CollectedStorage]:
     if isinstance(storage, MemTableStorage):
         return [CollectedEngine(storage)]
     raise TypeError(f"{type(storage).__name__} has no garbage collection")
+
+
+READS_PER_REQUEST: Final = 64
+"""Ledgers whose metadata are read together: as many as go into one request to ZooKeeper."""
+
+StillHeld = Callable[[], bool]
+"""Whether a lock is held still, as far as its holder knows."""
+
+
+class GcMetadata(Protocol):
+    """The metadata service as the collection sees it. Every call may raise `MetadataError`."""
+
+    bookie_id: str
+
+    def check_instance(self) -> None:
+        """Raises `MetadataError` unless this is still the cluster that this bookie's cookie names: a wiped or another
+        service must not make every ledger garbage."""
+        ...
+
+    def ranges(self) -> Iterator[LedgerRange]:
+        """Every ledger of the cluster in ascending spans without gaps."""
+        ...
+
+    def read(self, ledger_id: int) -> LedgerMetadata | None:
+        """The ledger's metadata; None when the service answered that there is no such ledger."""
+        ...
+
+    def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, LedgerMetadata | MetadataError | None]]:
+        """What `read` answers or raises for each, in this order. A bounded number is drawn from `ledger_ids`, and asked
+        for at once, before the first of them is answered."""
+        ...
+
+    def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[StillHeld | None]:
+        """Holds the ledger's under-replication lock; None when it is being re-replicated by somebody. The lock ends
+        with its session, which may be before the block does: ask what it gives before anything is done for good."""
+        ...
+
+    def is_whole_elsewhere(self, ledger_id: int) -> bool:
+        """Whether every bookie that the metadata of a closed ledger name is registered, and has the copies that it
+        should have. False also if one of them cannot tell."""
+        ...

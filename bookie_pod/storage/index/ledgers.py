@@ -26,8 +26,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from bookie_pod.storage.index.ledger_data import decode, encode
-from bookie_pod.storage.index.ledger_records import LedgerRecords
+from bookie_pod.storage.index.ledger_data import LedgerRecords, decode, encode
 from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore
 from bookie_protocol.errors import StorageFault

@@ -1,9 +1,9 @@
 """Making an index anew: from the entry logs, from the other kind of index, of a stopped bookie or of one that serves.
 
-locations, ledgers, index_files   what an index is made of, step by step
+locations, index_files   what an index is made of, step by step
 convert          from databases to index files and back
 offline, swap    of a stopped bookie: built, compared, put in its place
-rebuilder        of a bookie that serves, on request; online_directory, online_locations, online_ledgers, swap
+rebuilder, online, swap  of a bookie that serves, on request
 
 What has `step` does a bounded amount of work, neither sleeps nor prints, and serves the command line as well as a
 background thread. A new index is built beside the old one, compared or salvaged against it, and swapped in: the

@@ -6,7 +6,7 @@ scan of a damaged log does not reach is taken from the old index, if that can be
 really there, and which the new index lacks, is kept.
 
 Offline the rows go into a new, empty index beside the old one (`put_all`). A running bookie has a sink of its own,
-which chooses between what a scan finds and what happens meanwhile: see `online_locations`.
+which chooses between what a scan finds and what happens meanwhile: see `online.LocationsRebuild`.
 
 Threads: one. `step` does a bounded amount of work, so that the caller can pause, be throttled and stop between steps;
 this module neither sleeps nor prints, and keeps no more than one batch of rows.

@@ -20,8 +20,7 @@ import structlog
 
 from bookie_pod.metrics.scrub import IndexRebuildMetrics
 from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped, Throttle
-from bookie_pod.storage.index_rebuild.online_directory import DirectoryRebuild
-from bookie_pod.storage.index_rebuild.online_locations import LogsDamaged
+from bookie_pod.storage.index_rebuild.online import DirectoryRebuild, LogsDamaged
 from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildPhase, RebuildRequest, RebuildState
 from bookie_protocol.errors import BadRequest, PodkeeperError, Refused
 

@@ -24,8 +24,7 @@ from bookie_pod.storage.entry_log.format import (
     decode_header,
 )
 from bookie_pod.storage.entry_log.interface import EntryLogStats
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd

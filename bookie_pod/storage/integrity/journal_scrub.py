@@ -14,8 +14,7 @@ from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.integrity.entry_check import Pay, Report
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_part import ScrubPart
-from bookie_pod.storage.integrity.scrub_state import ScrubPhase
+from bookie_pod.storage.integrity.scrub_part import ScrubPart, ScrubPhase
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.survey import survey_journal

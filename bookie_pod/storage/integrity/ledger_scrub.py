@@ -35,8 +35,7 @@ from bookie_pod.storage.integrity.entry_check import (
     entry_damage,
 )
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_part import ScrubPart
-from bookie_pod.storage.integrity.scrub_state import ScrubPhase
+from bookie_pod.storage.integrity.scrub_part import ScrubPart, ScrubPhase
 from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault
 
 ROWS_AT_ONCE: Final = 256

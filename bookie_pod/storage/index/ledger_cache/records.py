@@ -25,8 +25,7 @@ import structlog
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header, is_newer
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
-from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.index.ledger_records import LedgerRecords
+from bookie_pod.storage.index.ledger_data import LedgerRecord, LedgerRecords
 from bookie_protocol.errors import StorageFault
 from bookie_protocol.keys import is_unknown_key
 

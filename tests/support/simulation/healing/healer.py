@@ -11,9 +11,8 @@ from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.daemon import AutoRecovery
 from bookie_pod.autorecovery.start import make_worker
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
-from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from tests.support.simulation.actors import Actor
 from tests.support.simulation.scenario import LedgerPlan
 

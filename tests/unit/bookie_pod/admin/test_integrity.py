@@ -6,8 +6,7 @@ from bookie_pod.node.integrity.full_check import DataIntegrityState
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import ScrubState
-from bookie_pod.storage.integrity.scrub_part import PartState
-from bookie_pod.storage.integrity.scrub_state import ScrubPhase
+from bookie_pod.storage.integrity.scrub_part import PartState, ScrubPhase
 from tests.unit.bookie_pod.admin.conftest import Served
 
 COUNTS = ScrubCounts(entries=5, digests=4, restored=1, logs=2, journals=0, rows=9, faults=1)

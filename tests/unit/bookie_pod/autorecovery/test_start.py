@@ -19,8 +19,8 @@ from bookie_pod.autorecovery.worker.progress import LedgerNote
 from bookie_pod.autorecovery.worker.worker import RoundResult, WorkerOptions
 from bookie_pod.config.load import load_config
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from tests.unit.bookie_client.replication.cluster import (
     ReplicationCluster,
     equal_entries,

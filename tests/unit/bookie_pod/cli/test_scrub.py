@@ -13,8 +13,7 @@ from bookie_pod.cli.main import run
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import ScrubState
-from bookie_pod.storage.integrity.scrub_part import PartState
-from bookie_pod.storage.integrity.scrub_state import ScrubPhase
+from bookie_pod.storage.integrity.scrub_part import PartState, ScrubPhase
 from tests.support.served_admin import ServedAdmin
 
 Capture = pytest.CaptureFixture[str]

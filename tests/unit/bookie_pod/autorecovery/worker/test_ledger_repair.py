@@ -16,8 +16,8 @@ from bookie_pod.autorecovery.worker import ledger_repair
 from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     BookieReadOnly,
     BookieUnavailable,

@@ -27,8 +27,8 @@ from bookie_pod.autorecovery.worker.worker import (
     RoundResult,
     WorkerOptions,
 )
+from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock

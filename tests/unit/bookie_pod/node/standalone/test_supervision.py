@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookie_pod.node.standalone import supervision
-from bookie_pod.node.standalone.supervision import keep_running
+from bookie_pod.node.standalone import cluster as clusters
+from bookie_pod.node.standalone.cluster import keep_running
 from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
 from tests.support.until import until
 
@@ -55,7 +55,7 @@ class EndedOnce(HasMetadata):
     "error", [ServerStartFailed("no port"), MetadataUnavailable("nobody answers"), OSError("no space left")]
 )
 async def test_a_start_that_failed_is_told_and_tried_again(monkeypatch, error):
-    monkeypatch.setattr(supervision, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(clusters, "FIRST_PAUSE", 0.0)
     cluster, told = EndedOnce([error, error]), []
     supervising = asyncio.create_task(keep_running(cluster, told.append))
     started = asyncio.create_task(cluster.started.wait())
@@ -123,9 +123,9 @@ async def all_told(cluster):
 
 
 def short_pauses(monkeypatch, healthy):
-    monkeypatch.setattr(supervision, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(supervision, "LONGEST_PAUSE", 0.004)
-    monkeypatch.setattr(supervision, "HEALTHY_SECONDS", healthy)
+    monkeypatch.setattr(clusters, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(clusters, "LONGEST_PAUSE", 0.004)
+    monkeypatch.setattr(clusters, "HEALTHY_SECONDS", healthy)
 
 
 async def test_one_that_comes_back_and_ends_again_is_started_ever_later(monkeypatch):

@@ -1,4 +1,7 @@
-"""Interleaved and Sorted storage: when they drain, what a checkpoint syncs and in which order, what a failure does."""
+"""Interleaved and Sorted storage: when they drain, what a checkpoint syncs and in which order, what a failure does.
+
+The storage thread of engines with one for all directories, by itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import pytest
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.engines import background
+from bookie_pod.storage.engines import memtable_flush
+from bookie_pod.storage.engines.memtable_flush import BackgroundFlush
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, MemTableStorage
 from bookie_pod.storage.engines.registry import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
@@ -307,7 +311,7 @@ def test_interleaved_drains_by_itself_once_it_was_started(monkeypatch: pytest.Mo
 def test_a_background_flush_that_fails_says_read_only_and_goes_on_later(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(memtable_flush, "RETRY_SECONDS", 0.01)
     bookie = MemTableBookie(engine)
     storage = bookie.open()
     told: list[BaseException] = []
@@ -451,3 +455,27 @@ def test_a29_a_disk_of_the_reference_is_read_whole(
 def test_a_memtable_beyond_the_reference_s_limit_is_refused(size: int) -> None:
     with pytest.raises(InvalidConfiguration, match="skipListSizeLimit"):
         MemTableOptions(memtable_bytes=size)
+
+
+def test_closing_waits_for_a_retry_that_has_just_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memtable_flush, "RETRY_SECONDS", 0.0)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def retry() -> None:
+        begun.set()
+        goes_on.wait()
+
+    def work() -> None:
+        monkeypatch.setattr(flush, "_submit", retry)
+        raise OSError("no disk")
+
+    flush = BackgroundFlush("storage-0", work)
+    flush.request()
+    assert begun.wait(10)
+    closing = threading.Thread(target=flush.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    goes_on.set()
+    closing.join(10)
+    assert not closing.is_alive()

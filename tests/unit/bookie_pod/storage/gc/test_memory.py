@@ -16,9 +16,9 @@ from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows
-from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
+from bookie_pod.storage.gc.reports import Inspection
 from bookie_pod.storage.gc.schedule import CompactionSchedule, GcTimes
 from tests.support.gc_rig import FAST, DictatedMetadata
 from tests.support.memory_files import MemoryFiles

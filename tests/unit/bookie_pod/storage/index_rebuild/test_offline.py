@@ -16,9 +16,8 @@ from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild, IndexFilesReport
-from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuildReport
 from bookie_pod.storage.index_rebuild.locations import RebuildReport, oldest_first
-from bookie_pod.storage.index_rebuild.offline import OfflineLedgers, OfflineLocations
+from bookie_pod.storage.index_rebuild.offline import LedgerRebuildReport, OfflineLedgers, OfflineLocations
 from bookie_pod.storage.index_rebuild.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout

@@ -9,7 +9,7 @@ import pytest
 
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.gc.throttle import ScrubStopped
-from bookie_pod.storage.index_rebuild.online_locations import LogsDamaged
+from bookie_pod.storage.index_rebuild.online import LogsDamaged
 from bookie_protocol.errors import (
     CouldNotTell,
     LedgerStateUnknown,

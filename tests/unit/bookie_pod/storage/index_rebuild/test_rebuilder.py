@@ -13,7 +13,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.locations import KEY
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.online_directory import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.online import CollectionHold, DirectoryRebuild, RebuildParts
 from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
 from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildRequest
 from bookie_pod.storage.index_rebuild.swap import DiskStores

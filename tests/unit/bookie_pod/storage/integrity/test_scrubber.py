@@ -15,8 +15,14 @@ from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.journal_scrub import JournalScrub
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
 from bookie_pod.storage.integrity.scrub import Scrubber
-from bookie_pod.storage.integrity.scrub_part import ScrubPart
-from bookie_pod.storage.integrity.scrub_state import NAME, ScrubMemory, ScrubPhase, ScrubPosition, ScrubStateFile
+from bookie_pod.storage.integrity.scrub_part import (
+    NAME,
+    ScrubMemory,
+    ScrubPart,
+    ScrubPhase,
+    ScrubPosition,
+    ScrubStateFile,
+)
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import EntryDamaged
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
