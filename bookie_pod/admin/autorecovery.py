@@ -250,9 +250,7 @@ async def _checks(context: OfCluster, call: Call) -> Reply:
 
 
 async def _force_checks(context: OfCluster, call: Call) -> Reply:
-    wanted = call.members().get("checks") if not call.is_blank else None
-    if not isinstance(wanted, list) or not wanted or not set(map(str, wanted)) <= set(FORCIBLE):
-        raise BadRequest(f'the body must be {{"checks": [...]}} with some of {", ".join(FORCIBLE)}')
+    wanted = call.read(ChecksBody).checks
     checks = [name for name in FORCIBLE if name in wanted]
     audited(checks=checks)
     await context.admin.auto_recovery.force_checks(checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from bookie_pod.server.http.api.call import Text
@@ -24,6 +25,7 @@ LOSSES: Final = Parameter(
     pattern=LOSSES_PATTERN,
 )
 
+_LOSSES: Final = re.compile(LOSSES_PATTERN)
 LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 REFUSED: Final = Answer("Refused, and why.", 409)
@@ -39,11 +41,9 @@ def checked_id(value: object, name: str) -> str:
 
 def accepted_losses(text: object) -> frozenset[int]:
     """Ledger ids with commas; None: none. `BadRequest`."""
-    if text is None or text == "":
-        return frozenset()
-    words = text.split(",") if isinstance(text, str) else [""]
-    found = [word.strip() for word in words]
-    for word in found:
-        if not (word.isascii() and word.isdigit() and len(word) <= 19 and int(word) <= LONG_MAX):
-            raise BadRequest(f"accept_loss must be ids of ledgers with commas, not {str(text)[:100]!r}")
-    return frozenset(map(int, found))
+    text = "" if text is None else text
+    if isinstance(text, str) and _LOSSES.fullmatch(text):
+        found = frozenset(map(int, text.split(","))) if text.strip() else frozenset[int]()
+        if max(found, default=0) <= LONG_MAX:
+            return found
+    raise BadRequest(f"accept_loss must be ids of ledgers with commas, not {str(text)[:100]!r}")

@@ -96,9 +96,7 @@ async def _update_cookie(context: OfCluster, call: Call) -> Reply:
 
 async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    losses = accepted_losses(call.parameters["accept_loss"])
-    if not call.is_blank:
-        losses |= accepted_losses(call.members().get("accept_loss"))
+    losses = accepted_losses(call.parameters["accept_loss"]) | accepted_losses(call.read(LossesBody).accept_loss)
     audited(accept_loss=sorted(losses))
     await context.admin.cookies.delete(bookie_id, losses)
     return Text(f"cookie of {bookie_id} deleted")

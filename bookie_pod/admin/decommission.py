@@ -82,7 +82,7 @@ async def _progress(context: OfCluster, call: Call) -> Reply:
 
 
 async def _undo(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.members().get("bookie_src"), "bookie_src")
+    bookie_id = checked_id(call.read(UndoBody).bookie_src, "bookie_src")
     audited(bookie=bookie_id)
     return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
 

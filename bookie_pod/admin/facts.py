@@ -133,9 +133,9 @@ async def _proof(context: OfCluster, call: Call) -> Reply:
 
 
 async def _long_proof(context: OfCluster, call: Call) -> Reply:
-    members = call.members()
-    bookie_id = checked_id(members.get("bookie_id"), "bookie_id")
-    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(members.get("accept_loss"))))
+    asked = call.read(ProofBody)
+    bookie_id = checked_id(asked.bookie_id, "bookie_id")
+    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(asked.accept_loss)))
 
 
 RESOURCES: Final = (

@@ -12,14 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import UNSET
 
 from bookie_pod.admin.gc import DONE, EMPTY, chosen
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.admin_api import gc as gc_api
@@ -87,7 +88,6 @@ class IndexCompactions:
 
 
 _CURRENT: Final = "/current"
-_SWITCHES: Final = ("locations", "ledgers", "acceptDamage")
 
 
 async def _status(context: OfBookie, call: Call) -> Reply:
@@ -133,25 +133,11 @@ async def _begin(context: OfBookie, call: Call) -> Reply:
 
 
 def _request(call: Call) -> RebuildRequest:
-    members = {} if call.is_blank else call.members()
-    unknown = sorted(members.keys() - {"directories", *_SWITCHES})
-    if unknown:
-        raise BadRequest(f"{unknown[0][:100]} is not a member of the body: use directories, {', '.join(_SWITCHES)}")
-    locations, ledgers, accept_damage = (switch(members, name) for name in _SWITCHES)
-    request = RebuildRequest(
-        _folders(members.get("directories")), locations is not False, ledgers is not False, accept_damage is True
-    )
-    if not (request.locations or request.ledgers):
+    wanted = call.read(RebuildBody)
+    if not (wanted.locations or wanted.ledgers):
         raise BadRequest("neither locations nor ledgers is to be rebuilt: leave one of them true")
-    return request
-
-
-def _folders(found: Any) -> tuple[str, ...]:
-    if found is None:
-        return ()
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
-        raise BadRequest("directories must be a list of ledger directories, with at least one of them")
-    return tuple(f"{each.rstrip('/')}{_CURRENT}" for each in found)
+    folders = () if wanted.directories is UNSET else (f"{each.rstrip('/')}{_CURRENT}" for each in wanted.directories)
+    return RebuildRequest(tuple(folders), wanted.locations, wanted.ledgers, wanted.accept_damage)
 
 
 async def _stop(context: OfBookie, call: Call) -> Reply:

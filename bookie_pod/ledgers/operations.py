@@ -19,7 +19,6 @@ Source: reference wire protocol, sections 8.1, 8.3, 8.5 to 8.7 and 10.2; on-disk
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -28,13 +27,18 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.index.ledger_data import check_storable
 from bookie_pod.storage.journal.batch_queue import JournalBatch
-from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, fence_record, key_record
+from bookie_pod.storage.journal.format import (
+    deletion_record,
+    entry_record,
+    explicit_lac_record,
+    fence_record,
+    key_record,
+)
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
 from bookie_protocol.keys import is_unknown_key
 
 Done = Callable[[BaseException | None], None]
-_LENGTH = struct.Struct(">I")
 
 
 class WriteLane:
@@ -122,7 +126,7 @@ class LedgerOperations:
         self.storage.active_entries(ledger_id)[entry_id] = entry
         if self.storage.account(ledger_id, len(entry), 1):
             self.on_full(ledger_id)
-        lane.data += (_LENGTH.pack(len(entry)), entry)
+        lane.data += entry_record(entry)
         if is_possible_lac(lac, entry_id):
             if not recovery:
                 # A writer's LAC never goes back, so this one covers all that is stored; a recovery's does not.

@@ -170,12 +170,10 @@ class AutoRecoveryProcessState(Body):
 
 
 STATUS: Final = Route("GET", f"{API}/autorecovery/status", Enabled)
-SET_STATUS: Final = Route("PUT", STATUS.path, Enabled)
 MARKS: Final = Route("GET", f"{API}/autorecovery/list_under_replicated_ledger", NOTHING)
 AUDITOR: Final = Route("GET", f"{API}/autorecovery/who_is_auditor", NOTHING)
 TRIGGER_AUDIT: Final = Route("PUT", f"{API}/autorecovery/trigger_audit", NOTHING)
 DELAY: Final = Route("GET", f"{API}/autorecovery/lost_bookie_recovery_delay", NOTHING)
 SET_DELAY: Final = Route("PUT", DELAY.path, NOTHING)
 CHECKS: Final = Route("GET", f"{API}/autorecovery/checks", list[CheckSummary])
-FORCE_CHECKS: Final = Route("PUT", CHECKS.path, list[CheckName])
 PROCESS: Final = Route("GET", f"{API}/autorecovery/process", AutoRecoveryProcessState)

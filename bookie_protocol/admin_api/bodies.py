@@ -13,18 +13,22 @@ Any thread, once they are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from bookie_protocol.errors import NoCookie, NotDecommissioned, NotThere, ProtocolViolation
+from bookie_protocol.errors import BadRequest, NoCookie, NotDecommissioned, NotThere, ProtocolViolation
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 API: Final = "/api/v1"
 NOTHING: Final = type(None)
+_WRONG: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+"""How msgspec tells an error: what, and where."""
+_SHOWN: Final = 200
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -58,6 +62,39 @@ def decode(text: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolViolation(f"{error}: {text[:80]!r}") from error
+
+
+def requested(text: bytes, kind: type[T]) -> T:
+    """The body of a request; nothing but blanks is an object without members. `BadRequest` says in one line where it is
+    wrong, how, and what may stand there."""
+    try:
+        return msgspec.json.decode(text if text.strip() else b"{}", type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadRequest(_told(str(error), kind)) from error
+
+
+def _told(error: str, kind: type) -> str:
+    if len(error) > 2 * _SHOWN:
+        error = error[:_SHOWN] + error[-_SHOWN:]  # names and values are as long as whoever asks wants
+    found = _WRONG.fullmatch(error)
+    what, where = found.groups() if found is not None else (error, None)
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    may = ""
+    if " field " in what:
+        may = f"; its members are {', '.join(fields)}"
+    elif "enum" in what and where:
+        may = f"; it may be {', '.join(_choices(fields.get(re.split(r'[.[]', where)[0])))}"
+    what = what[:_SHOWN] if what.startswith("JSON") else what[:1].lower() + what[1:_SHOWN]
+    return f"{(where or 'the body')[:_SHOWN]}: {what}{may}"
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """The values that a type of literals has, at whatever depth."""
+    if get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    else:
+        for each in get_args(kind):
+            yield from _choices(each)
 
 
 PROBLEM_TYPE: Final = "application/problem+json"

@@ -13,7 +13,11 @@ Phase = Literal["requested", "draining", "proving", "removing", "done", "undoing
 Form = Literal["live", "stopped"]
 Risk = Literal["no copy", "below ack quorum", "no slack", "unknown"]
 BOOKIE_PATTERN: Final = rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$"
-LOSSES_PATTERN: Final = "^([0-9]{1,18}(,[0-9]{1,18})*)?$"
+LOSSES_PATTERN: Final = "^ *([0-9]{1,19} *(, *[0-9]{1,19} *)*)?$"
+"""No id is above 2^63 - 1."""
+# Described, not enforced: whoever reads them says what is wrong in words, and not by a regular expression.
+BookieId = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIE_PATTERN})]
+Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN})]
 
 
 class LedgerReason(Body):
@@ -208,25 +212,25 @@ class LedgerHoldings(Body):
 class DecommissionBody(Body, omit_defaults=True):
     """Which bookie is to leave."""
 
-    bookie_src: str = field(name="bookie_src")
+    bookie_src: BookieId = field(name="bookie_src")
     """The bookie."""
     delete_cookie: bool | Literal["true", "false"] = field(name="delete_cookie", default=False)
     """Delete its cookie in the end, on a proof that nothing names it."""
-    accept_loss: str = field(name="accept_loss", default="")
+    accept_loss: Losses = field(name="accept_loss", default="")
     """Ids of ledgers, with commas, whose data is given up."""
 
 
 class UndoBody(Body):
     """Which bookie is to stay."""
 
-    bookie_src: str = field(name="bookie_src")
+    bookie_src: BookieId = field(name="bookie_src")
     """The bookie."""
 
 
 class LossesBody(Body):
     """The parameter of the same name: a request line does not hold many."""
 
-    accept_loss: Annotated[str, Meta(pattern=LOSSES_PATTERN)] = field(name="accept_loss", default="")
+    accept_loss: Losses = field(name="accept_loss", default="")
     """Ids of ledgers, with commas, whose data is given up."""
 
 
@@ -274,9 +278,9 @@ class DrainProof(Body):
 class ProofBody(Body):
     """The parameters of the same request by GET."""
 
-    bookie_id: Annotated[str, Meta(pattern=BOOKIE_PATTERN)] = field(name="bookie_id")
+    bookie_id: BookieId = field(name="bookie_id")
     """The bookie."""
-    accept_loss: Annotated[str, Meta(pattern=LOSSES_PATTERN)] = field(name="accept_loss", default="")
+    accept_loss: Losses = field(name="accept_loss", default="")
     """Ids of ledgers, with commas, whose data is given up: that they name it does not count."""
 
 

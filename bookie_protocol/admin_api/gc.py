@@ -230,7 +230,6 @@ SUSPENSIONS: Final = Route("GET", f"{API}/bookie/gc/suspend_compaction", Suspens
 SUSPEND: Final = Route("PUT", SUSPENSIONS.path, str)
 RESUME: Final = Route("PUT", f"{API}/bookie/gc/resume_compaction", str)
 INDEX_COMPACTIONS: Final = Route("GET", f"{API}/bookie/entry_location_compact", dict[str, bool])
-COMPACT_INDEX: Final = Route("PUT", INDEX_COMPACTIONS.path, str)
 DETAILS: Final = Route("GET", f"{API}/bookie/gc_details", list[GcDetails])
 PROGRESS: Final = Route("GET", f"{API}/bookie/gc/progress", list[GcProgress])
 WHY: Final = Route("GET", f"{API}/bookie/gc/why", list[LogWhy])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from bookie_protocol.admin_api.bodies import API, Body, Route
 
@@ -160,7 +160,7 @@ class RebuildProgress(Body):
 class RebuildBody(Body, forbid_unknown_fields=True):
     """What to rebuild. Everything may be left out."""
 
-    directories: list[str] | UnsetType = UNSET
+    directories: Annotated[list[str], Meta(min_length=1)] | UnsetType = UNSET
     """Ledger directories as they are configured; left out: all."""
     locations: bool = True
     """false: not the location index."""

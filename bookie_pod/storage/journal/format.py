@@ -141,7 +141,7 @@ def kind_of(entry_id: int) -> RecordKind:
 
 def entry_record(entry: bytes) -> list[bytes]:
     """An add: the entry as the client sent it (it starts with ledger id and entry id)."""
-    return [LENGTH.pack(len(entry)), entry]
+    return _record(entry)
 
 
 def key_record(ledger_id: int, key: bytes) -> list[bytes]:

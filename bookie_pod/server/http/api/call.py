@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bookie_pod.roles import NOBODY, Caller
+from bookie_protocol.admin_api.bodies import requested
 from bookie_protocol.errors import BadRequest
 
+T = TypeVar("T")
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/plain"
 
@@ -41,8 +43,12 @@ class Call:
         """There is no body, or nothing in it."""
         return not self.body.strip()
 
+    def read(self, kind: type[T]) -> T:
+        """The body, on a path of Podkeeper's own, as the type that the table names. `BadRequest`."""
+        return requested(self.body, kind)
+
     def members(self) -> dict[str, Any]:
-        """The body as a JSON object. `BadRequest`, in the reference's words, if it is none."""
+        """The body, on a path of the reference's, as a JSON object. `BadRequest`, in its words, if it is none."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError):

@@ -51,11 +51,11 @@ async def test_begin_and_stop(served: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"ledger": True}, "ledger is not a member"),
-        ({"ledgers": "no"}, "ledgers must be true or false"),
+        ({"ledger": True}, "unknown field `ledger`; its members are directories, locations, ledgers, acceptDamage"),
+        ({"ledgers": "no"}, "ledgers: expected `bool`, got `str`"),
         ({"ledgers": False, "locations": False}, "neither"),
-        ({"directories": []}, "with at least one"),
-        ({"directories": "/data"}, "must be a list"),
+        ({"directories": []}, "directories: expected `array` of length >= 1"),
+        ({"directories": "/data"}, "directories: expected `array`, got `str`"),
     ],
 )
 async def test_a_wrong_body_begins_nothing(served: Served, body: dict[str, object], text: str) -> None:

@@ -1,0 +1,76 @@
+"""Bodies of Podkeeper's own paths: what programs of other versions send is taken, anything else is told in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_protocol.admin_api import autorecovery, decommission, integrity
+from bookie_protocol.admin_api.bodies import Body, requested
+from bookie_protocol.errors import BadRequest
+from tests.unit.bookie_pod.admin.conftest import Served
+
+CHECKS = "/api/v1/autorecovery/checks"
+UNDO = "/api/v1/autorecovery/decommission/undo"
+PROOF = "/api/v1/autorecovery/decommission/proof"
+COOKIE = "/api/v1/bookie/cookie?bookie_id=b:1"
+REBUILD = "/api/v1/bookie/index_rebuild"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", UNDO, '{"bookie_src": "b:1"}'),
+        ("PUT", UNDO, '{"bookie_src": "b:1", "said_by_a_newer_one": [1]}'),
+        ("POST", PROOF, '{"bookie_id": "b:1"}'),
+        ("POST", PROOF, '{"bookie_id": "b:1", "accept_loss": ""}'),
+        ("POST", PROOF, '{"bookie_id": "b:1", "accept_loss": "7, 9223372036854775807"}'),
+        ("DELETE", COOKIE, None),
+        ("DELETE", COOKIE, " \n"),
+        ("DELETE", COOKIE, "{}"),
+        ("DELETE", COOKIE, '{"accept_loss": "7"}'),
+        ("PUT", CHECKS, '{"checks": ["replicas", "replicas"]}'),
+        ("PUT", REBUILD, None),
+        ("PUT", REBUILD, '{"ledgers": false}'),
+        ("PUT", REBUILD, '{"directories": ["/data/a"], "locations": true, "acceptDamage": true}'),
+    ],
+)
+async def test_what_programs_send_is_taken(served: Served, method: str, path: str, body: str | None) -> None:
+    assert (await served(path, method, body)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "line"),
+    [
+        ("PUT", UNDO, None, "the body: object missing required field `bookie_src`; its members are bookie_src"),
+        ("PUT", UNDO, '{"bookie_src": 7}', "bookie_src: expected `str`, got `int`"),
+        ("PUT", UNDO, '{"bookie_src": "a/b"}', "bookie_src must be a bookie id, not 'a/b'"),
+        ("POST", PROOF, "[]", "the body: expected `object`, got `array`"),
+        ("POST", PROOF, "x", "the body: JSON is malformed: invalid character (byte 0)"),
+        ("DELETE", COOKIE, '{"accept_loss": [7]}', "accept_loss: expected `str`, got `array`"),
+        ("PUT", CHECKS, '{"checks": ["bookies"]}',
+         "checks[0]: invalid enum value 'bookies'; it may be ledgers, placement, replicas"),
+        ("PUT", CHECKS, '{"checks": []}', "checks: expected `array` of length >= 1"),
+        ("PUT", REBUILD, '{"directories": [7]}', "directories[0]: expected `str`, got `int`"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_told_in_one_line(
+    served: Served, method: str, path: str, body: str | None, line: str
+) -> None:
+    answer = await served(path, method, body)
+    assert (answer.status, answer.line) == (400, line)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (integrity.RebuildBody, '{"' + "q" * 500_000 + '": 1}'),
+        (integrity.RebuildBody, '{"' + " - at `$" * 60_000 + '": 1}'),
+        (autorecovery.ChecksBody, '{"checks": ["' + " - at `$." * 60_000 + '"]}'),
+        (decommission.UndoBody, "[" * 500_000),
+        (decommission.UndoBody, '{"bookie_src":' * 100_000),
+    ],
+)
+def test_a_refusal_is_short_however_long_the_body(kind: type[Body], text: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        requested(text.encode(), kind)
+    assert len(str(refused.value)) < 600
