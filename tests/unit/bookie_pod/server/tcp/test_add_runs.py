@@ -147,8 +147,7 @@ async def test_a_run_is_taken_apart_together(frame: Frame, monkeypatch: pytest.M
         taken.append(0 if run is None else len(run.entries))
         return run
 
-    for version in ("v2", "v3"):
-        monkeypatch.setattr(f"bookie_pod.server.tcp.ingest_{version}.take_add_run", watched)
+    monkeypatch.setattr("bookie_pod.server.tcp.ingest.take_add_run", watched)
     ledgers = [LEDGER] * 300 + [OTHER_LEDGER] * 50 + [LEDGER] * (add_runs.SHORTEST_RUN - 1)
     frames = [frame(FIRST + i, entry(ledger, FIRST + i), KEY, False) for i, ledger in enumerate(ledgers)]
     await _warm(frame, frames)
@@ -164,8 +163,7 @@ async def test_mixed_adds_are_looked_at_ever_more_rarely(frame: Frame, monkeypat
         if len(data) > len(frames[0]):
             looks.append(start)
 
-    for version in ("v2", "v3"):
-        monkeypatch.setattr(f"bookie_pod.server.tcp.ingest_{version}.take_add_run", none)
+    monkeypatch.setattr("bookie_pod.server.tcp.ingest.take_add_run", none)
     await _warm(frame, frames)
     assert len(looks) == 6  # before frames 0, 32, 96, 224, 480 and 992
 
