@@ -1,9 +1,7 @@
-"""One client connection: frames in, answers out, and everything that makes it wait.
+"""One client connection: frames in (`ingest`), answers out (`answers`), and everything that makes it wait.
 
 Invariants
 - A socket read is parsed in one loop over one buffer; a frame is never copied before it is complete.
-- What a socket read brings and is answered at once leaves in one write at its end; all else that is answered in one
-  turn of the event loop, in another.
 - A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
 - Bytes that are no frame close the connection, with one log line (see `FewLines`); so does a fault of ours while a
@@ -25,11 +23,12 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from bookie_pod.client_memory import SMALL, Waiter
-from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, SlowReceiver, Stall
+from bookie_pod.server.tcp.answers import Answers
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.server.tcp.ingest import ingest_v2, ingest_v3, take_handed_adds
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct(">I")
 
-JOIN_MAX: Final = 64 * 1024
-"""Answers up to this many bytes are joined before the write; larger ones are handed over piece by piece."""
-
 READS_IN_FLIGHT_MAX: Final = 1024
 READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _HEADER_TAG: Final = b"\x0a"
@@ -58,8 +54,6 @@ POSTPONED_MAX: Final = 1024
 """Reads that were put aside, at which no more requests are taken."""
 POSTPONED_PER_TURN: Final = 16
 """Reads that were put aside, how many are begun at once."""
-TLS_PART: Final = 64 * 1024
-"""Bytes that are encrypted at a time: what has been as large as that once stays so, as long as the connection lasts."""
 FRAME_S: Final = 60.0
 """How long a client may take to send one frame, in seconds."""
 LINGER_S: Final = 10.0
@@ -76,8 +70,6 @@ class Connection(asyncio.Protocol):
         self.security = ConnectionSecurity(self)
         self.authenticated = self.security.authenticated
         self.closed = False
-        self.drops_answers = False
-        """The client took none for too long."""
         self.speaks_v2 = False
         self.parked: ParkedAdds | None = None
         self.on_lost: dict[Callable[[], None], None] = {}
@@ -94,20 +86,9 @@ class Connection(asyncio.Protocol):
         self._need = 4
         self._small_read = sys.maxsize
         """Bytes received at once from which on TLS counts as more."""
-        self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
-        self._flush_due = False
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._slow_receiver = SlowReceiver(self)
-        self._paused = False
-        """The transport has too much that the client does not take."""
-        self._written = 0
-        """Bytes of answers, ever."""
-        self._large: deque[tuple[int, int]] = deque()
-        """Writes of which a part may not have been taken: how many were written up to its end, and its size."""
-        self._awaited = 0
-        """So many of them are waited for to be taken; then for all that were written meanwhile."""
-        self._awaited_since = 0.0
+        self.answers = Answers(self)
+        self.send: Final = self.answers.send
         self.share = context.memory.share(self._cut_off, self._recount)
         self._postponed: deque[tuple[Callable[[], None], int]] = deque()
         """Reads that were not begun, because there was no room for their answers, and for how many bytes they need it
@@ -159,7 +140,8 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self._small_read = SMALL_READ
         self._limit_write_buffer(transport)
-        if self._paused:  # the plain transport tells TLS, and nobody else, that the client took what came before it
+        # The plain transport tells TLS, and nobody else, that the client took what came before it.
+        if self.answers.is_full:
             self.resume_writing()
 
     def _limit_write_buffer(self, transport: asyncio.Transport) -> None:
@@ -173,12 +155,10 @@ class Connection(asyncio.Protocol):
         self.context.connections.discard(self)
         self._rest.clear()
         self._rest_bytes = 0
-        self._out.clear()
-        self._out_bytes = 0
+        self.answers.end()
         self._wait_no_more()
         self.share.end()
         self._go_on()
-        self._slow_receiver.cancel()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         if self.parked is not None:
@@ -205,7 +185,7 @@ class Connection(asyncio.Protocol):
         if error is not None:
             self.context.connection_errors += 1
             self.context.complaints.warning("connection closed", peer=self.peer, reason=str(error))
-        self._flush(for_good=True)
+        self.answers.flush(for_good=True)
         self.transport.close()
         self._linger_timer = self.context.loop.call_later(LINGER_S, self.transport.abort)
 
@@ -220,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._rest.append(data)
             self._rest_bytes += len(data)
             if self._rest_bytes < self._need or self._stalls:
-                self._count_held()
+                self.count_held()
                 self.share.relieve()  # now: others receive too in this turn of the loop
                 if self._rest_bytes > LARGE_FRAME_BYTES:
                     self._took_large(len(data))
@@ -228,11 +208,11 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0
-        self._flush_due = True  # what is answered at once leaves below, without another turn of the loop
+        self.answers.gathers = True  # what is answered at once leaves below, without another turn of the loop
         self._ingest(data)
-        self._flush()
+        self.answers.flush()
         if self.share.held:
-            self._count_held()
+            self.count_held()
 
     def adds_received(self, adds: AddFrames) -> None:
         """Take the adds of a client in this process, in the place of their frames."""
@@ -395,26 +375,26 @@ class Connection(asyncio.Protocol):
         """Whether nothing more is to be made for this client now. Any thread."""
         share = self.share
         # Whoever holds little is never full: that is nearly everybody, for each read from a disk.
-        return self._paused or (share.held + share.making > SMALL and share.is_full)
+        return self.answers.is_full or (share.held + share.making > SMALL and share.is_full)
 
     def postpone(self, again: Callable[[], None], nbytes: int = 0) -> None:
         """Call `again` when so many bytes were taken for it from what clients may hold; 0: when there may be room."""
         self._postponed.append((again, nbytes))
         if len(self._postponed) >= POSTPONED_MAX:
             self.stall(Stall.READS_PUT_ASIDE)
-        self._count_held()
-        if self.closed or not (self._paused or self._waiter):
+        self.count_held()
+        if self.closed or not (self.answers.is_full or self._waiter):
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Begin a few of the reads that were put aside; all of them once nobody waits for them any more."""
         if self._postponed:
-            self._count_held()
+            self.count_held()
         for _ in range(len(self._postponed) if self.closed else min(POSTPONED_PER_TURN, len(self._postponed))):
             again, nbytes = self._postponed[0]
             if self.closed:
                 self.share.make(nbytes)
-            elif self._paused or self._waiter:
+            elif self.answers.is_full or self._waiter:
                 break
             elif not self.share.take(nbytes):
                 self._waiter = self.share.wait(nbytes, self._has_room)
@@ -450,7 +430,7 @@ class Connection(asyncio.Protocol):
         up. `now`: as `time.perf_counter` has it; `asleep`: for how long nothing was received though it may have come,
         in seconds."""
         self._rest_since = min(now, self._rest_since + asleep)
-        self._count_held()
+        self.count_held()
         if self._postponed:
             self._go_on()
         if self._rest_bytes and not self._stalls and now - self._rest_since > FRAME_S:
@@ -458,38 +438,21 @@ class Connection(asyncio.Protocol):
 
     def made(self, nbytes: int) -> None:
         """Count so many bytes of answers that are on their way to the client."""
-        self._count_held()
+        self.count_held()
         self.share.make(-nbytes)
 
-    def _count_held(self) -> None:
+    def count_held(self) -> None:
+        """Count anew what is kept for this client."""
         self._recount()
         if self.share.held > SMALL and self.context.memory.total > self.context.memory.limit:
             self.context.loop.call_soon(self.share.relieve)
 
     def _recount(self) -> None:
-        written = 0
-        if self.transport is not None and not self.closed:
-            written = self.transport.get_write_buffer_size()
-        share, now, unsent = self.share, time.perf_counter(), written + self._out_bytes
-        taken = self._written - written
-        share.hold(self._rest_bytes + unsent + self._taken_in_part(taken) - share.held)
-        if taken >= self._awaited:
-            self._awaited, self._awaited_since = self._written, now
+        share, now = self.share, time.perf_counter()
+        share.hold(self._rest_bytes + self.answers.held(now) - share.held)
         sends = self._rest_since if self._rest_bytes and not self._stalls else None
-        if not unsent:
-            share.stuck_since = sends
-        else:
-            share.stuck_since = self._awaited_since if sends is None else min(sends, self._awaited_since)
-
-    def _taken_in_part(self, taken: int) -> int:
-        """Bytes that the client has taken of a write that it has not taken wholly: the transport keeps all of it."""
-        large = self._large
-        while large and large[0][0] <= taken:
-            large.popleft()
-        if not large:
-            return 0
-        end, size = large[0]
-        return max(0, taken - end + size)
+        takes = self.answers.stuck_since
+        share.stuck_since = sends if takes is None else takes if sends is None else min(sends, takes)
 
     def drop(self) -> None:
         """Close at once, whatever is under way."""
@@ -511,89 +474,17 @@ class Connection(asyncio.Protocol):
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    def send(self, answer: bytes) -> None:
-        """Queue an answer; all answers of this turn of the loop leave together."""
-        if self.closed or self.drops_answers:
-            return
-        self._out.append(answer)
-        self._out_bytes += len(answer)
-        if self._out_bytes > self.context.options.write_high_water:
-            self._flush()  # so that it counts before what it was made of does not any more
-        elif not self._flush_due:
-            self._flush_due = True
-            self.context.loop.call_soon(self._flush)
-
     def flush_now(self) -> asyncio.Transport | None:
         """Write what is queued; the transport, or None if the connection is closing."""
-        self._flush()
+        self.answers.flush()
         return None if self.transport is None or self.transport.is_closing() else self.transport
 
-    def _flush(self, *, for_good: bool = False) -> None:
-        self._flush_due = False
-        if not self._out or self.transport is None or self.transport.is_closing():
-            return
-        if self.security.encrypted:
-            self._encrypt(self.transport, for_good=for_good)
-            return
-        pieces, size = self._out, self._out_bytes
-        self._out, self._out_bytes = [], 0
-        self._written += size
-        if size > JOIN_MAX:
-            self._large.append((self._written, size))
-        if len(pieces) == 1:
-            self.transport.write(pieces[0])
-        elif size <= JOIN_MAX:
-            self.transport.write(b"".join(pieces))
-        else:
-            self.transport.writelines(pieces)
-            self._count_held()
-
-    def _encrypt(self, transport: asyncio.Transport, *, for_good: bool) -> None:
-        """A part at a time, and no more than the client takes: what TLS has encrypted at once it keeps the room for.
-        The rest follows when the client has taken some, unless it is `for_good`."""
-        if self._paused and not for_good:
-            return
-        parts = _parts(self._out)
-        self._out, self._out_bytes = [], 0
-        for part in parts:
-            self._written += len(part)
-            transport.write(part)
-            if self._paused and not for_good:
-                break
-        rest = list(parts)
-        if rest and not self.closed:
-            self._out[:0] = rest
-            self._out_bytes += sum(map(len, rest))
-        self._count_held()
-
     def pause_writing(self) -> None:
-        self._paused = True
+        self.answers.full()
         self._wait_no_more()
-        self._slow_receiver.full()
-        self._count_held()
+        self.count_held()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._slow_receiver.drained()
-        self._flush()
-        self._count_held()
+        self.answers.drained()
+        self.count_held()
         self._go_on()
-
-
-def _parts(pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes, `TLS_PART` of them at a time."""
-    together: list[bytes | memoryview] = []
-    size = 0
-    for piece in pieces:
-        if size and size + len(piece) > TLS_PART:
-            yield b"".join(together)
-            together, size = [], 0
-        if len(piece) > TLS_PART:
-            whole = memoryview(piece)
-            for start in range(0, len(piece), TLS_PART):
-                yield whole[start : start + TLS_PART]
-        else:
-            together.append(piece)
-            size += len(piece)
-    if together:
-        yield b"".join(together)

@@ -1,15 +1,6 @@
-"""The reasons for which a connection reads nothing at present, whose turn it is to be served on, and how long a client
-that does not take its answers is waited for.
-
-Invariants
-- While the transport holds more than its high-water mark nothing is read from the client (`Stall.SLOW_RECEIVER`).
-- A client that has taken nothing for `response_backpressure_timeout_ms` is disconnected, or further answers to it are
-  dropped, as `close_on_response_timeout` says; with a negative time it is waited for as long as it is there.
-- Who takes answers again is served again.
+"""The reasons for which a connection reads nothing at present, and whose turn it is to be served on.
 
 Threads: event loop only.
-
-Source: reference wire protocol, section 10.3.
 """
 
 from __future__ import annotations
@@ -18,10 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import IntFlag
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
+from typing import Final
 
 LARGE_FRAME_BYTES: Final = 64 * 1024
 """A frame of which so much has come without its end is a large one."""
@@ -87,42 +75,3 @@ class LoopTurns:
             self._waiting.popleft()()
         if self._waiting:
             self._loop.call_soon(self._next_turn)
-
-
-class SlowReceiver:
-    """Watches one connection; it sets `Connection.drops_answers`."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self._timer: asyncio.TimerHandle | None = None
-
-    def full(self) -> None:
-        """The transport holds too much: take no more requests."""
-        conn = self._conn
-        conn.stall(Stall.SLOW_RECEIVER)
-        timeout_ms = conn.context.options.response_backpressure_timeout_ms
-        if timeout_ms >= 0 and self._timer is None:
-            self._timer = conn.context.loop.call_later(timeout_ms / 1000, self._too_slow)
-
-    def drained(self) -> None:
-        """The client took enough."""
-        self.cancel()
-        self._conn.drops_answers = False
-        self._conn.unstall(Stall.SLOW_RECEIVER)
-
-    def cancel(self) -> None:
-        """Nobody waits any more, as when the connection is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _too_slow(self) -> None:
-        self._timer = None
-        conn = self._conn
-        close = conn.context.options.close_on_response_timeout
-        action = "close" if close else "drop answers"
-        conn.context.complaints.warning("client reads its answers too slowly", peer=conn.peer, action=action)
-        if close and conn.transport is not None:
-            conn.transport.abort()
-        else:
-            conn.drops_answers = True

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bookie_pod.server.tcp import connection, reads
-from bookie_pod.server.tcp.connection import TLS_PART, Connection
+from bookie_pod.server.tcp.answers import TLS_PART
+from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_entry, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import ServerRig, SlowTransport, answers, slow
