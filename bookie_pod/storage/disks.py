@@ -295,7 +295,7 @@ def _share(usage: DiskUsage) -> float:
     return 1 - usage.usable / usage.total if usage.total else 1.0
 
 
-NAME: Final = "start-reserve"
+RESERVE: Final = "start-reserve"
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Two tables as RocksDB makes them of full memtables of locations, and the rest many times over."""
 _PART_OF_DISK: Final = 64
@@ -313,7 +313,7 @@ class StartReserves:
         """Have the reserve of a folder in which there is room, unless the disk were used beyond `warn` by it."""
         if folder in self._settled:
             return
-        path, nbytes = f"{folder}/{NAME}", _bytes(usage)
+        path, nbytes = f"{folder}/{RESERVE}", _bytes(usage)
         try:
             if not self._files.exists(path) or self._files.size(path) < nbytes:
                 if usage.usable - nbytes < (1 - warn) * usage.total:
@@ -329,7 +329,7 @@ class StartReserves:
 def give_up_reserves(files: Files, folders: Iterable[str]) -> None:
     """Before anything is opened in these folders: those on a full disk get what was held for this."""
     for folder in folders:
-        path = f"{folder}/{NAME}"
+        path = f"{folder}/{RESERVE}"
         with suppress(OSError):  # a disk that cannot be used is told of by whoever opens something on it
             usage = files.usage(folder)
             if usage.usable < _bytes(usage) and files.exists(path):

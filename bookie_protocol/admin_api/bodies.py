@@ -28,6 +28,8 @@ API: Final = "/api/v1"
 NOTHING: Final = type(None)
 _WRONG: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 """How msgspec tells an error: what, and where."""
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that strangers choose."""
 _SHOWN: Final = 200
 
 
@@ -60,7 +62,7 @@ def decode(text: bytes, kind: type[T]) -> T:
     """`ProtocolViolation`: it is not what the API promises; the message says what is wrong."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ProtocolViolation(f"{error}: {text[:80]!r}") from error
 
 
@@ -69,7 +71,7 @@ def requested(text: bytes, kind: type[T]) -> T:
     wrong, how, and what may stand there."""
     try:
         return msgspec.json.decode(text if text.strip() else b"{}", type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise BadRequest(_told(str(error), kind)) from error
 
 
@@ -80,7 +82,7 @@ def _told(error: str, kind: type) -> str:
     what, where = found.groups() if found is not None else (error, None)
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     may = ""
-    if " field " in what:
+    if what.endswith("`") and " field `" in what:
         may = f"; its members are {', '.join(fields)}"
     elif "enum" in what and where:
         may = f"; it may be {', '.join(_choices(fields.get(re.split(r'[.[]', where)[0])))}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_pod.storage.disks import NAME
+from bookie_pod.storage.disks import RESERVE
 from bookie_protocol.errors import PodkeeperError, V2Code
 from tests.support.collected_bookie import CollectedBookie, payload
 from tests.support.frames import entry, v2_add, v2_code
@@ -200,7 +200,7 @@ def test_a_bookie_starts_on_a_disk_that_somebody_else_has_filled(
         "ledgerStorageClass": package + engine,
         "zkTimeout": "3000",
     }
-    reserve = disk.path / "ledgers" / "current" / NAME
+    reserve = disk.path / "ledgers" / "current" / RESERVE
     with CollectedBookie(tmp_path / "b", metadata.uri(), settings) as bookie:
         bookie.start()
         until_true(reserve.exists, PATIENCE_S)

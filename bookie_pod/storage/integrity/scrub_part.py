@@ -41,8 +41,8 @@ from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
 from bookie_protocol.errors import StorageFault
 
-NAME: Final = "scrub-state.json"
-VERSION: Final = 1
+STATE_FILE: Final = "scrub-state.json"
+STATE_VERSION: Final = 1
 
 
 class ScrubPhase(Enum):
@@ -88,7 +88,7 @@ class ScrubStateFile:
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
-        self.path = posixpath.join(folder, NAME)
+        self.path = posixpath.join(folder, STATE_FILE)
 
     def read(self) -> ScrubMemory:
         """What was stored; an empty memory if nothing was, or nothing that makes sense."""
@@ -111,7 +111,7 @@ class ScrubStateFile:
 def _encode(memory: ScrubMemory) -> dict[str, Any]:
     at = memory.position
     return {
-        "version": VERSION,
+        "version": STATE_VERSION,
         "pass": at.number,
         "phase": at.phase.value,
         "log": at.log_id,
@@ -127,8 +127,8 @@ def _encode(memory: ScrubMemory) -> dict[str, Any]:
 
 
 def _decode(stored: Any) -> ScrubMemory:
-    if stored["version"] != VERSION:
-        raise ValueError(f"version {stored['version']!r}, not {VERSION}")
+    if stored["version"] != STATE_VERSION:
+        raise ValueError(f"version {stored['version']!r}, not {STATE_VERSION}")
     position = ScrubPosition(
         int(stored["pass"]),
         ScrubPhase(stored["phase"]),

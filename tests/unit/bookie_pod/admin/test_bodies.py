@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookie_protocol.admin_api import autorecovery, decommission, integrity
-from bookie_protocol.admin_api.bodies import Body, requested
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.admin_api.bodies import Body, decode, requested
+from bookie_protocol.errors import BadRequest, ProtocolViolation
 from tests.unit.bookie_pod.admin.conftest import Served
 
 CHECKS = "/api/v1/autorecovery/checks"
@@ -49,6 +49,8 @@ async def test_what_programs_send_is_taken(served: Served, method: str, path: st
         ("DELETE", COOKIE, '{"accept_loss": [7]}', "accept_loss: expected `str`, got `array`"),
         ("PUT", CHECKS, '{"checks": ["bookies"]}',
          "checks[0]: invalid enum value 'bookies'; it may be ledgers, placement, replicas"),
+        ("PUT", CHECKS, '{"checks": ["a field b"]}',
+         "checks[0]: invalid enum value 'a field b'; it may be ledgers, placement, replicas"),
         ("PUT", CHECKS, '{"checks": []}', "checks: expected `array` of length >= 1"),
         ("PUT", REBUILD, '{"directories": [7]}', "directories[0]: expected `str`, got `int`"),
     ],
@@ -74,3 +76,13 @@ def test_a_refusal_is_short_however_long_the_body(kind: type[Body], text: str) -
     with pytest.raises(BadRequest) as refused:
         requested(text.encode(), kind)
     assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"bookie_src": "\xff"}', b'{"\xff": 1}', b'{"bookie_src": "\xed\xa0\x80"}', b'"\xc3']
+)
+def test_what_is_not_utf8_is_malformed(text: bytes) -> None:
+    with pytest.raises(BadRequest, match="the body: "):
+        requested(text, decommission.UndoBody)
+    with pytest.raises(ProtocolViolation):
+        decode(text, decommission.UndoBody)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.storage.disks import (
     FULL_FILE,
-    NAME,
+    RESERVE,
     DiskMonitor,
     DiskOptions,
     DiskVerdict,
@@ -323,9 +323,9 @@ class TestJournalDisks:
 
 
 FOLDER, OTHER = "/a/current", "/b/current"
-RESERVE = f"{FOLDER}/{NAME}"
-TOTAL_of_reserve = 1 << 20
-HELD = TOTAL_of_reserve // 64
+AT = f"{FOLDER}/{RESERVE}"
+DISK_BYTES = 1 << 20
+HELD = DISK_BYTES // 64
 WARN = 0.75
 PAGE = 4096
 
@@ -335,7 +335,7 @@ def files() -> MemoryFiles:
     made = MemoryFiles()
     for folder in (FOLDER, OTHER):
         made.makedirs(folder)
-        made.set_capacity(folder, TOTAL_of_reserve)
+        made.set_capacity(folder, DISK_BYTES)
     return made
 
 
@@ -349,38 +349,38 @@ def fill(files: MemoryFiles, leave: int) -> None:
 
 def test_it_is_held_given_up_on_a_full_disk_and_held_again(files: MemoryFiles) -> None:
     hold(files)
-    assert files.usage(FOLDER).usable == TOTAL_of_reserve - HELD
+    assert files.usage(FOLDER).usable == DISK_BYTES - HELD
     give_up_reserves(files, [FOLDER, OTHER])
-    assert files.exists(RESERVE), "there is room"
+    assert files.exists(AT), "there is room"
     fill(files, leave=HELD - PAGE)
     give_up_reserves(files, [FOLDER, OTHER, "/gone"])
     assert files.usage(FOLDER).usable == 2 * HELD - PAGE
     hold(files)
-    assert not files.exists(RESERVE), "the disk is still full"
+    assert not files.exists(AT), "the disk is still full"
     files.unlink(f"{FOLDER}/ballast")
     hold(files)
-    assert files.size(RESERVE) == HELD
+    assert files.size(AT) == HELD
 
 
 def test_what_a_crash_has_left_of_it_is_made_whole(files: MemoryFiles) -> None:
-    files.write_bytes(RESERVE, b"")
+    files.write_bytes(AT, b"")
     hold(files)
-    assert files.size(RESERVE) == HELD
+    assert files.size(AT) == HELD
 
 
 def test_it_makes_no_disk_almost_full(files: MemoryFiles) -> None:
-    fill(files, leave=TOTAL_of_reserve // 4 + HELD - PAGE)
+    fill(files, leave=DISK_BYTES // 4 + HELD - PAGE)
     hold(files)
-    assert not files.exists(RESERVE)
-    files.write_bytes(f"{FOLDER}/ballast", bytes(TOTAL_of_reserve - TOTAL_of_reserve // 4 - HELD))
+    assert not files.exists(AT)
+    files.write_bytes(f"{FOLDER}/ballast", bytes(DISK_BYTES - DISK_BYTES // 4 - HELD))
     hold(files)
-    assert files.exists(RESERVE)
+    assert files.exists(AT)
 
 
 def test_a_file_system_that_refuses_is_asked_once_and_keeps_nothing(files: MemoryFiles) -> None:
     reserves = StartReserves(files)
-    files.faults.fail("allocate", path=NAME, errno=errno.EOPNOTSUPP)
+    files.faults.fail("allocate", path=RESERVE, errno=errno.EOPNOTSUPP)
     for _ in range(2):
         reserves.hold(FOLDER, files.usage(FOLDER), WARN)
-        assert not files.exists(RESERVE)
+        assert not files.exists(AT)
     assert files.faults.counts["allocate"] == 1

@@ -16,7 +16,7 @@ from bookie_pod.storage.integrity.journal_scrub import JournalScrub
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import (
-    NAME,
+    STATE_FILE,
     ScrubMemory,
     ScrubPart,
     ScrubPhase,
@@ -89,13 +89,13 @@ class TestStateFile:
     def test_nonsense_is_an_empty_state(self, content: bytes) -> None:
         files = MemoryFiles()
         files.makedirs("/d")
-        files.write_bytes(f"/d/{NAME}", content)
+        files.write_bytes(f"/d/{STATE_FILE}", content)
         assert ScrubStateFile(files, "/d").read() == ScrubMemory()
 
     def test_a_disk_that_takes_no_state_ends_no_pass(self) -> None:
         rig = ScrubRig()
         rig.write([1], 3)
-        rig.files.faults.fail("overwrite", path=NAME)
+        rig.files.faults.fail("overwrite", path=STATE_FILE)
         assert rig.run() == []
         assert rig.scrub.position.completed_ms == rig.now
         rig.storage.close()
@@ -122,7 +122,7 @@ def test_a_pass_goes_on_where_it_was_stopped(stop_after: int) -> None:
     rig.run()
     whole, rig.paid = rig.paid, 0
     assert whole >= 48
-    rig.files.unlink(f"/ledgers0/{NAME}")
+    rig.files.unlink(f"/ledgers0/{STATE_FILE}")
     rig.restart()
     path, position = rig.place(2, 4)
     rig.flip(path, position + 60)
