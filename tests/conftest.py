@@ -41,10 +41,14 @@ LONG = (
     "spark/",
     "campaign/",
     "process/",
+    "interop/test_security.py",
     "interop/test_disk_exchange.py",
+    "interop/test_python_client.py",
     "interop/test_client_exchange.py",
     "interop/test_managed_ledgers.py",
+    "interop/test_crash.py",
     "interop/test_java_client.py",
+    "interop/test_distributedlog.py",
 )
 """Tests that take long, in the order in which they begin."""
 TOGETHER = (
