@@ -56,11 +56,17 @@ async def _on_tasks(what: str, name: str) -> object:
         return [task.get_name().removeprefix(lasting.PREFIX) for task in alive]
     for task in alive:
         if task.get_name() == lasting.PREFIX + name:
-            waits_for: Any = task
-            while isinstance(waits_for, asyncio.Task):  # a task cannot be told; what it waits for can
-                waits_for = waits_for._fut_waiter  # type: ignore[attr-defined]
+            while (waits_for := _what_it_waits_for(task)) is None or waits_for.done():  # noqa: ASYNC110 - it goes on now
+                await asyncio.sleep(0)
             waits_for.set_exception(Killed())
     return []
+
+
+def _what_it_waits_for(task: Any) -> asyncio.Future[Any] | None:
+    """A task cannot be told; what it waits for can."""
+    while isinstance(task, asyncio.Task):
+        task = task._fut_waiter  # type: ignore[attr-defined]
+    return task
 
 
 class Killed(BaseException):
