@@ -78,11 +78,12 @@ soak: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --out build/soak.png $(SOAK_ARGS)
 
 # INTEROP="interop and not slow" is what a change has to pass.
-# KERBEROS= is for machines that have neither its library nor a KDC.
+# KERBEROS= is for machines that have neither its library nor a KDC. Kept classes are made once, as those of Spark.
 INTEROP  ?= interop
 KERBEROS ?= 1
 interop: TESTS = tests/interop
 interop: $(VENV)/$(if $(KERBEROS),.kerberos,.installed) java
+	@$(BIN)/python -m tests.interop.java_classes || true
 	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(if $(KERBEROS),,--ignore=tests/interop/test_kerberos.py) $(PYTEST_ARGS)
 
 # A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.support.java import SHORT_LIVED
+from tests.support.java import short_lived
 from tests.support.java_bookie import java_bookie_command
 
 COMMAND: Final = str(Path(sys.executable).with_name("bookie"))
@@ -40,7 +40,7 @@ OURS: Final = Kind((COMMAND, "serve", "--config"), "/readyz", 0)
 
 def java_bookies(class_path: str) -> Kind:
     """Apache BookKeeper's, which promise to end with the code of the signal."""
-    command = java_bookie_command(class_path, heap_mb=_HEAP_MB, direct_mb=_DIRECT_MB, options=SHORT_LIVED)
+    command = java_bookie_command(class_path, heap_mb=_HEAP_MB, direct_mb=_DIRECT_MB, options=short_lived(class_path))
     settings = {
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "dbStorage_rocksDB_blockCacheSize": str(8 << 20),

@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
-from tests.support.java import SHORT_LIVED
+from tests.support.java import short_lived
 from tests.support.java_bookie import initialise_cluster, java_bookie
 
 KINDS = ("ours", "java")
@@ -108,7 +108,9 @@ class Cluster:
 
     def _make(self, kind: str, configuration: dict[str, str], work: Path) -> BookieProcess:
         if kind == "java":
-            return java_bookie(self._class_path, configuration, work, self._zookeeper, options=SHORT_LIVED)
+            return java_bookie(
+                self._class_path, configuration, work, self._zookeeper, options=short_lived(self._class_path)
+            )
         if kind == "ours":
             return podkeeper_bookie(configuration, work, self._zookeeper, warm=True)
         raise ValueError(f"no bookie of kind {kind!r}; known: {', '.join(KINDS)}")

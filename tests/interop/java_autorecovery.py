@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.interop.cluster import Cluster
 from tests.support.bookie_process import free_port
-from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, find_java, short_lived
 
 
 def tool_configuration(cluster: Cluster, folder: Path) -> Path:
@@ -25,7 +25,7 @@ def tool_configuration(cluster: Cluster, folder: Path) -> Path:
 
 async def start_daemon(class_path: str, configuration: Path, folder: Path) -> asyncio.subprocess.Process:
     """The reference's auto-recovery: auditor and worker."""
-    command = [find_java(), "-Xmx256m", *SHORT_LIVED, *BOOKKEEPER_OPTIONS, "-cp", class_path]
+    command = [find_java(), "-Xmx256m", *short_lived(class_path), *BOOKKEEPER_OPTIONS, "-cp", class_path]
     command += ["org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(configuration)]
     with (folder / "daemon.log").open("wb") as log:
         return await asyncio.create_subprocess_exec(

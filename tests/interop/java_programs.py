@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, MavenProject, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, MavenProject, find_java, short_lived
 
 PROJECT = MavenProject(Path(__file__).parent / "java", tests=True)
 PACKAGE = "dev.podkeeper.interop"
@@ -32,7 +32,7 @@ def command(
         *(launcher or [find_java()]),
         "-Xmx384m",
         "-XX:MaxDirectMemorySize=384m",
-        *SHORT_LIVED,
+        *short_lived(class_path),
         *BOOKKEEPER_OPTIONS,
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         f"-Dpodkeeper.metadata={metadata_uri}",
@@ -49,6 +49,10 @@ def _run(line: Sequence[str]) -> str:
     if done.returncode != 0:
         raise JavaProgramError(f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}")
     return done.stdout
+
+
+def _run_source(class_path: str, file: Path, *arguments: str) -> str:
+    return _run([find_java(), *short_lived(class_path), "-cp", class_path, str(file), *arguments])
 
 
 def run_program(class_path: str, name: str, metadata_uri: str, *arguments: str) -> str:
@@ -71,13 +75,13 @@ def start_program(
 
 def dump_entry_logs(class_path: str, folder: Path, log_ids: Iterable[int]) -> list[str]:
     """What the reference's own reader finds in entry logs below a folder: lines of entries, and of maps of ledgers."""
-    said = _run([find_java(), *SHORT_LIVED, "-cp", class_path, str(_ENTRY_LOG_DUMP), str(folder), *map(str, log_ids)])
+    said = _run_source(class_path, _ENTRY_LOG_DUMP, str(folder), *map(str, log_ids))
     return [line for line in said.splitlines() if line.split(" ")[0] in ("entry", "map", "nomap")]
 
 
 def shell_commands(class_path: str) -> dict[str, list[str]]:
     """The commands of Apache's shell, each with its options: `short|long`, with `=` behind those that take a value."""
-    said = _run([find_java(), *SHORT_LIVED, "-cp", class_path, str(_SHELL_COMMANDS)])
+    said = _run_source(class_path, _SHELL_COMMANDS)
     lines = [line.split() for line in said.splitlines() if line.startswith("command ")]
     return {name: options for _, name, *options in lines}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.bookie_process import BookieProcess
-from tests.support.java import BOOKKEEPER_OPTIONS, SHORT_LIVED, find_java
+from tests.support.java import BOOKKEEPER_OPTIONS, find_java, short_lived
 
 # bin/common.sh of Apache BookKeeper, but for the sizes.
 STOCK_OPTIONS = (
@@ -66,7 +66,7 @@ def java_shell(class_path: str, configuration_file: Path, *arguments: str) -> st
         [
             find_java(),
             "-Xmx256m",
-            *SHORT_LIVED,
+            *short_lived(class_path),
             *BOOKKEEPER_OPTIONS,
             "-cp",
             class_path,
