@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import autorecovery as autorecovery_api
 from bookie_protocol.admin_api.autorecovery import (
     DELAY_MAX,
@@ -22,10 +22,11 @@ from bookie_protocol.admin_api.autorecovery import (
     CheckRun,
     ChecksBody,
     CheckSummary,
-    DelayBody,
     Enabled,
+    EnabledQuery,
     Forcible,
     LedgerRepairState,
+    MarksQuery,
     WorkerState,
 )
 from bookie_protocol.errors import BadRequest, Refused
@@ -174,7 +175,7 @@ async def _status(context: OfCluster, call: Call) -> Reply:
 
 
 async def _set_status(context: OfCluster, call: Call) -> Reply:
-    enabled = call.flag("enabled")
+    enabled = call.asked(EnabledQuery).enabled
     await context.admin.auto_recovery.set_enabled(enabled)
     return Json(Enabled(enabled))
 
@@ -183,9 +184,9 @@ async def _set_status(context: OfCluster, call: Call) -> Reply:
 
 
 async def _list_marks(context: OfCluster, call: Call) -> Reply:
-    parameters = call.parameters
-    marks = context.admin.auto_recovery.marks(parameters["missingreplica"], parameters["excludingmissingreplica"])
-    if parameters["printmissingreplica"] is None:
+    asked = call.asked(MarksQuery)
+    marks = context.admin.auto_recovery.marks(asked.missingreplica, asked.excludingmissingreplica)
+    if asked.printmissingreplica is None:
         async with aclosing(marks):
             ids = [ledger_id async for ledger_id, _ in marks]
         return Json(ids) if ids else _NONE_MARKED
@@ -271,117 +272,99 @@ _NONE_MARKED: Final = Text("No under replicated ledgers found", 404)
 _REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or no auditor has begun its work.", 404)
 
 
-def _resource(path: str, *operations: Operation, own: bool = False) -> Resource:
-    methods = " or ".join(operation.method for operation in operations)
-    refusal = Text(f"Not found method. Should be {methods} method", 404)
-    return Resource(path, Group.ADMIN, operations, refusal, own=own)
+def _resource(*operations: Operation, own: bool = False) -> Resource:
+    return Resource(operations, should_be(" or ".join(each.route.method for each in operations)), own=own)
 
 
 RESOURCES: Final = (
     _resource(
-        autorecovery_api.STATUS.path,
         Operation(
-            "GET",
-            Role.VIEWER,
-            "Whether auto-recovery is enabled in this cluster",
-            _status,
-            (Answer("It.", type=Enabled),),
+            autorecovery_api.STATUS, Role.VIEWER, "Whether auto-recovery is enabled in this cluster", _status, "It."
         ),
         Operation(
-            "PUT",
+            autorecovery_api.SET_STATUS,
             Role.OPERATOR,
             "Enable or disable auto-recovery in this cluster",
             _set_status,
-            (Answer("What is so now.", type=Enabled), Answer("The parameter is missing.", 400)),
-            parameters=(
-                Parameter("enabled", Kind.FLAG, "true or false.", missing=Text("Param 'enabled' not found in {}", 400)),
-            ),
+            "What is so now.",
+            (Answer("The parameter is missing.", 400),),
+            missing=Text("Param 'enabled' not found in {}", 400),
         ),
     ),
     _resource(
-        autorecovery_api.MARKS.path,
         Operation(
-            "GET",
+            autorecovery_api.MARKS,
             Role.VIEWER,
             "Ledgers that are marked as under-replicated",
             _list_marks,
-            (
-                Answer(
-                    "Ids; with `printmissingreplica` bookie ids by ledger id.", type=list[int] | dict[str, list[str]]
-                ),
-                Answer("None is marked.", 404),
-            ),
-            parameters=(
-                Parameter("missingreplica", Kind.TEXT, "Only those that miss this bookie's copies."),
-                Parameter("excludingmissingreplica", Kind.TEXT, "Only those that do not miss this bookie's copies."),
-                Parameter("printmissingreplica", Kind.TEXT, "With any value: tell which bookies' copies are missing."),
-            ),
+            "Ids; with `printmissingreplica` bookie ids by ledger id.",
+            (Answer("None is marked.", 404),),
         ),
     ),
     _resource(
-        autorecovery_api.AUDITOR.path,
         Operation(
-            "GET", Role.VIEWER, "Who is auditor", _who_is_auditor, (Answer("Its bookie id."), Answer("Nobody is.", 404))
+            autorecovery_api.AUDITOR,
+            Role.VIEWER,
+            "Who is auditor",
+            _who_is_auditor,
+            "Its bookie id.",
+            (Answer("Nobody is.", 404),),
         ),
     ),
     _resource(
-        autorecovery_api.TRIGGER_AUDIT.path,
         Operation(
-            "PUT",
+            autorecovery_api.TRIGGER_AUDIT,
             Role.OPERATOR,
             "Have the auditor audit bookies now, whatever the delay",
             _trigger_audit,
-            (Answer("Done."), _REFUSED),
+            "Done.",
+            (_REFUSED,),
         ),
     ),
     _resource(
-        autorecovery_api.DELAY.path,
         Operation(
-            "GET",
+            autorecovery_api.DELAY,
             Role.VIEWER,
             "How long a bookie may be absent before its copies count as missing",
             _delay,
-            (Answer("Seconds."), Answer("Nobody set it.", 404)),
+            "Seconds.",
+            (Answer("Nobody set it.", 404),),
         ),
         Operation(
-            "PUT",
+            autorecovery_api.SET_DELAY,
             Role.OPERATOR,
             "Set it",
             _set_delay,
-            (Answer("Done."), Answer("No body, or no number in it.", 404)),
-            body=DelayBody,
+            "Done.",
+            (Answer("No body, or no number in it.", 404),),
         ),
     ),
     _resource(
-        autorecovery_api.CHECKS.path,
         Operation(
-            "GET",
+            autorecovery_api.CHECKS,
             Role.VIEWER,
             "What is recorded of the auditor's checks, wherever the auditor runs",
             _checks,
-            (Answer("All checks.", type=list[CheckSummary]),),
+            "All checks.",
         ),
         Operation(
-            "PUT",
+            autorecovery_api.FORCE_CHECKS,
             Role.OPERATOR,
             "Run checks now",
             _force_checks,
-            (Answer("Those that were asked for.", type=list[CheckName]), Answer("An unknown check.", 400)),
-            body=ChecksBody,
+            "Those that were asked for.",
+            (Answer("An unknown check.", 400),),
         ),
         own=True,
     ),
     _resource(
-        autorecovery_api.PROCESS.path,
         Operation(
-            "GET",
+            autorecovery_api.PROCESS,
             Role.VIEWER,
             "Auditor and replication worker of this process",
             _here,
-            (
-                Answer("What they do.", type=AutoRecoveryProcessState),
-                Answer("This process does not run auto-recovery.", 404),
-            ),
+            "What they do.",
+            (Answer("This process does not run auto-recovery.", 404),),
         ),
         own=True,
     ),

@@ -22,7 +22,7 @@ from bookie_pod.node.identity.leaving import is_under_way
 from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.disks import disk_space, fullest_share
 from bookie_pod.storage.entry_log.names import parse_log_name
@@ -32,7 +32,14 @@ from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
 from bookie_pod.storage.journal.directory import list_journals
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.admin_api import bookie as bookie_api
-from bookie_protocol.admin_api.bookie import BookieSpace, ReadOnlyBody, ReadOnlyState, SanityResult
+from bookie_protocol.admin_api.bookie import (
+    BookieSpace,
+    FilesQuery,
+    ReadOnlyQuery,
+    ReadOnlyState,
+    SanityResult,
+    SpaceQuery,
+)
 from bookie_protocol.errors import (
     BadRequest,
     InvalidCookie,
@@ -203,7 +210,7 @@ async def _set_read_only(context: OfBookie, call: Call) -> Reply:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
     audited(read_only=wanted)
     node = context.admin.node
-    await node.set_read_only(wanted, call.parameters["decommission"])
+    await node.set_read_only(wanted, call.asked(ReadOnlyQuery).decommission)
     return Json(ReadOnlyState(node.state().read_only))
 
 
@@ -226,7 +233,7 @@ async def _sanity(context: OfBookie, call: Call) -> Reply:
 
 async def _info(context: OfBookie, call: Call) -> Reply:
     space = await context.workers.run(context.admin.node.space)
-    return Json(space if call.flag("fullest") else BookieSpace(space.free_space, space.total_space))
+    return Json(space if call.asked(SpaceQuery).fullest else BookieSpace(space.free_space, space.total_space))
 
 
 async def _last_log_mark(context: OfBookie, call: Call) -> Reply:
@@ -239,7 +246,7 @@ async def _last_log_mark(context: OfBookie, call: Call) -> Reply:
 
 
 async def _files(context: OfBookie, call: Call) -> Reply:
-    kind = call.parameters["file_type"]
+    kind = call.asked(FilesQuery).file_type
     found = await context.workers.run(context.admin.node.files)
     names = {"index": found.index, "journal": found.journal, "entrylog": found.entry_log}
     return Json({f"{each} files": _tabbed(names[each]) for each in names if kind in (None, each)})
@@ -256,123 +263,87 @@ async def _expand(context: OfBookie, call: Call) -> Reply:
 
 # --- the table --------------------------------------------------------------------------------------------
 
-_ONLY_GET: Final = Text("Not found method. Should be GET method", 404)
-_ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
+_ONLY_GET: Final = should_be("GET")
+_ONLY_PUT: Final = should_be("PUT")
 
 
-def _get(path: str, operation: Operation, refusal: Text = _ONLY_GET) -> Resource:
-    return Resource(path, Group.ADMIN, (operation,), refusal, own=False)
+def _get(operation: Operation, refusal: Text = _ONLY_GET) -> Resource:
+    return Resource((operation,), refusal, own=False)
 
 
 RESOURCES: Final = (
     Resource(
-        bookie_api.READ_ONLY.path,
-        Group.ADMIN,
         (
+            Operation(bookie_api.READ_ONLY, Role.VIEWER, "Whether it takes writes", _read_only, "The mode."),
             Operation(
-                "GET", Role.VIEWER, "Whether it takes writes", _read_only, (Answer("The mode.", type=ReadOnlyState),)
-            ),
-            Operation(
-                "PUT",
+                bookie_api.SET_READ_ONLY,
                 Role.OPERATOR,
                 "Change the mode",
                 _set_read_only,
+                "The mode now; a bookie whose disks are full stays read-only.",
                 (
-                    Answer("The mode now; a bookie whose disks are full stays read-only.", type=ReadOnlyState),
                     Answer("The configuration forbids that mode.", 400),
                     Answer("The decommission that asks for it is over.", 409),
                 ),
-                parameters=(
-                    Parameter(
-                        "decommission",
-                        Kind.NUMBER,
-                        "The time in ms since 1970 at which the decommission began that asks for it: refused once that"
-                        " is over.",
-                    ),
-                ),
-                body=ReadOnlyBody,
             ),
         ),
         _ONLY_PUT,
         own=False,
     ),
     Resource(
-        bookie_api.DRAIN_CLIENTS.path,
-        Group.ADMIN,
         (
             Operation(
-                "PUT",
+                bookie_api.DRAIN_CLIENTS,
                 Role.OPERATOR,
                 "Before a stop: take no more writes, so that writers go to other bookies, and flush. Unlike"
                 " `state/readonly` it is forgotten by the next start, and goes with `state/readonly` too",
                 _drain_clients,
-                (
-                    Answer("Everything acknowledged is flushed; the mode now.", type=ReadOnlyState),
-                    Answer("The flush failed; the journal has everything.", 503),
-                ),
+                "Everything acknowledged is flushed; the mode now.",
+                (Answer("The flush failed; the journal has everything.", 503),),
                 timeout_s=DRAIN_S,
             ),
         ),
         _ONLY_PUT,
     ),
     _get(
-        bookie_api.SANITY.path,
         Operation(
-            "GET",
+            bookie_api.SANITY,
             Role.OPERATOR,
             "Write a ledger on this bookie, read it back, delete it",
             _sanity,
-            (Answer("The result.", type=SanityResult),),
+            "The result.",
             timeout_s=SANITY_S,
         ),
     ),
     _get(
-        bookie_api.INFO.path,
-        Operation(
-            "GET",
-            Role.VIEWER,
-            "Space of this bookie",
-            _info,
-            (Answer("The space.", type=BookieSpace),),
-            (Parameter("fullest", Kind.FLAG, "Tell how full the fullest file system is, too.", False),),
-        ),
+        Operation(bookie_api.INFO, Role.VIEWER, "Space of this bookie", _info, "The space."),
     ),
     _get(
-        bookie_api.LAST_LOG_MARK.path,
         Operation(
-            "GET",
+            bookie_api.LAST_LOG_MARK,
             Role.VIEWER,
             "How far each journal is synced",
             _last_log_mark,
-            (Answer("One member per journal.", type=dict[str, str]),),
+            "One member per journal.",
         ),
     ),
     _get(
-        bookie_api.DISK_FILES.path,
         Operation(
-            "GET",
+            bookie_api.DISK_FILES,
             Role.VIEWER,
             "Names of the files of journals, entry logs and index",
             _files,
-            (Answer("Names by kind, a tab behind each.", type=dict[str, str]),),
-            parameters=(
-                Parameter(
-                    "file_type",
-                    Kind.TEXT,
-                    "One kind only.",
-                    choices=("journal", "entrylog", "index"),
-                ),
-            ),
+            "Names by kind, a tab behind each.",
         ),
     ),
     _get(
-        bookie_api.EXPAND_STORAGE.path,
         Operation(
-            "PUT",
+            bookie_api.EXPAND_STORAGE,
             Role.ADMIN,
             "Accept new, empty ledger and index directories of the configuration; they are used from the next start on",
             _expand,
-            (Answer("Done."), Answer("A cookie forbids it.", 409)),
+            "Done.",
+            (Answer("A cookie forbids it.", 409),),
         ),
         _ONLY_PUT,
     ),

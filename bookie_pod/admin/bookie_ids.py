@@ -5,31 +5,23 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bookie_pod.server.http.api.call import Text
-from bookie_pod.server.http.api.table import LONG_MAX, Answer, Kind, Parameter
-from bookie_protocol.admin_api.decommission import BOOKIE_PATTERN, LOSSES_PATTERN
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.table import Answer
+from bookie_protocol.admin_api.bodies import LONG_MAX
+from bookie_protocol.admin_api.decommission import LOSSES_PATTERN, BookieQuery
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
-
-BOOKIE: Final = Parameter(
-    "bookie_id",
-    Kind.TEXT,
-    "The bookie.",
-    pattern=BOOKIE_PATTERN,
-    missing=Text("No bookie_id is given.", 400),
-)
-LOSSES: Final = Parameter(
-    "accept_loss",
-    Kind.TEXT,
-    "Ids of ledgers, with commas, whose data is given up: that they name it does not count.",
-    pattern=LOSSES_PATTERN,
-)
 
 _LOSSES: Final = re.compile(LOSSES_PATTERN)
 LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 REFUSED: Final = Answer("Refused, and why.", 409)
 NONE: Final = Answer("There is none.", 404)
+
+
+def named_bookie(call: Call) -> str:
+    """The bookie that the query names. `BadRequest`."""
+    return checked_id(call.asked(BookieQuery).bookie_id, "bookie_id")
 
 
 def checked_id(value: object, name: str) -> str:

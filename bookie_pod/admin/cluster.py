@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.bookie import BookieSpace
-from bookie_protocol.admin_api.cluster import ClusterInfo
+from bookie_protocol.admin_api.cluster import BookiesQuery, ClusterInfo
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
 
@@ -96,8 +96,9 @@ async def _cluster_info(context: OfCluster, call: Call) -> Reply:
 
 async def _list_bookies(context: OfCluster, call: Call) -> Reply:
     cluster = context.admin.cluster
-    bookies = await cluster.bookies(read_only=call.parameters["type"] == "ro")
-    return Json(await cluster.hosts(bookies) if call.flag("print_hostnames") else dict.fromkeys(bookies))
+    asked = call.asked(BookiesQuery)
+    bookies = await cluster.bookies(read_only=asked.kind == "ro")
+    return Json(await cluster.hosts(bookies) if asked.print_hostnames else dict.fromkeys(bookies))
 
 
 async def _list_bookie_info(context: OfCluster, call: Call) -> Reply:
@@ -127,41 +128,27 @@ def readable(nbytes: int) -> str:
     return f"({whole}{'.' if decimals else ''}{decimals}{_UNITS[unit]})"
 
 
-def _get(path: str, operation: Operation) -> Resource:
-    refusal = Text("Not found method. Should be GET method", 404)
-    return Resource(path, Group.ADMIN, (operation,), refusal, own=False)
+def _get(operation: Operation) -> Resource:
+    return Resource((operation,), should_be("GET"), own=False)
 
 
 RESOURCES: Final = (
     _get(
-        cluster_api.INFO.path,
-        Operation("GET", Role.VIEWER, "The cluster in numbers", _cluster_info, (Answer("Numbers.", type=ClusterInfo),)),
+        Operation(cluster_api.INFO, Role.VIEWER, "The cluster in numbers", _cluster_info, "Numbers."),
     ),
     _get(
-        cluster_api.BOOKIES.path,
         Operation(
-            "GET",
-            Role.VIEWER,
-            "The registered bookies",
-            _list_bookies,
-            (Answer("Host, or null, by bookie id.", type=dict[str, str | None]),),
-            parameters=(
-                Parameter("type", Kind.TEXT, "Writable ones, or read-only ones.", "rw", choices=("rw", "ro")),
-                Parameter("print_hostnames", Kind.FLAG, "Tell the hosts too.", False),
-            ),
+            cluster_api.BOOKIES, Role.VIEWER, "The registered bookies", _list_bookies, "Host, or null, by bookie id."
         ),
     ),
     _get(
-        cluster_api.SPACE.path,
         Operation(
-            "GET",
+            cluster_api.SPACE,
             Role.VIEWER,
             "Space of every bookie, each asked now",
             _list_bookie_info,
-            (
-                Answer("A text by bookie id, and one of the whole cluster.", type=dict[str, str]),
-                Answer("No bookie answered.", 404),
-            ),
+            "A text by bookie id, and one of the whole cluster.",
+            (Answer("No bookie answered.", 404),),
         ),
     ),
 )

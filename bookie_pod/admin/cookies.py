@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, LOSSES, NONE, REFUSED, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import LISTING_S, NONE, REFUSED, accepted_losses, named_bookie
 from bookie_pod.audit import audited
 from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_protocol.admin_api import decommission as decommission_api
-from bookie_protocol.admin_api.decommission import LossesBody
+from bookie_protocol.admin_api.decommission import LossesBody, ProofQuery
 from bookie_protocol.errors import (
     BadRequest,
     InvalidCookie,
@@ -78,25 +78,25 @@ def _check(bookie_id: str, data: bytes) -> None:
 
 
 async def _cookie(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = named_bookie(call)
     return Text((await context.admin.cookies.read(bookie_id)).decode("utf-8", "replace"))
 
 
 async def _create_cookie(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = named_bookie(call)
     await context.admin.cookies.create(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} created")
 
 
 async def _update_cookie(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = named_bookie(call)
     await context.admin.cookies.update(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} updated")
 
 
 async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    losses = accepted_losses(call.parameters["accept_loss"]) | accepted_losses(call.read(LossesBody).accept_loss)
+    bookie_id = named_bookie(call)
+    losses = accepted_losses(call.asked(ProofQuery).accept_loss) | accepted_losses(call.read(LossesBody).accept_loss)
     audited(accept_loss=sorted(losses))
     await context.admin.cookies.delete(bookie_id, losses)
     return Text(f"cookie of {bookie_id} deleted")
@@ -104,44 +104,42 @@ async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        decommission_api.COOKIE.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.COOKIE,
                 Role.VIEWER,
                 "The cookie that the metadata service keeps for a bookie",
                 _cookie,
-                (Answer("As in its VERSION files."), NONE),
-                parameters=(BOOKIE,),
+                "As in its VERSION files.",
+                (NONE,),
             ),
             Operation(
-                "POST",
+                decommission_api.CREATE_COOKIE,
                 Role.ADMIN,
                 "Store a cookie for a bookie that has none",
                 _create_cookie,
-                (Answer("Done."), REFUSED),
-                parameters=(BOOKIE,),
-                body=str,
+                "Done.",
+                (REFUSED,),
             ),
             Operation(
-                "PUT",
+                decommission_api.SET_COOKIE,
                 Role.ADMIN,
                 "Replace the cookie of a bookie",
                 _update_cookie,
-                (Answer("Done."), NONE),
-                parameters=(BOOKIE,),
-                body=str,
+                "Done.",
+                (NONE,),
             ),
             Operation(
-                "DELETE",
+                decommission_api.DELETE_COOKIE,
                 Role.ADMIN,
                 "Delete the cookie of a bookie that is registered nowhere and that no ledger names. `accept_loss` may"
                 " stand in a JSON body: a request line does not hold many",
                 _delete_cookie,
-                (Answer("Done."), NONE, REFUSED),
-                parameters=(BOOKIE, LOSSES),
-                body=LossesBody,
+                "Done.",
+                (
+                    NONE,
+                    REFUSED,
+                ),
                 timeout_s=LISTING_S,
             ),
         ),

@@ -9,29 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, NONE, REFUSED, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import LISTING_S, NONE, REFUSED, accepted_losses, checked_id, named_bookie
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import decommission as decommission_api
-from bookie_protocol.admin_api.decommission import (
-    DecommissionBody,
-    DecommissionOutlook,
-    DecommissionState,
-    LedgerHoldings,
-    RecoverState,
-    Safety,
-    UndoAnswer,
-    UndoBody,
-)
+from bookie_protocol.admin_api.cluster import LedgerQuery
+from bookie_protocol.admin_api.decommission import SafetyQuery, UndoAnswer, UndoBody
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfCluster
 
-_ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
+_ONLY_PUT: Final = should_be("PUT")
 _ENDS_WITH_US: Final = (
     "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
     f" which goes on where this one was. How far it is: GET {decommission_api.PROGRESS.path}?bookie_id="
@@ -72,12 +63,12 @@ async def _decommission(context: OfCluster, call: Call) -> Reply:
 
 
 async def _plan(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = named_bookie(call)
     return Json(await context.admin.decommission.decommission_outlook(bookie_id))
 
 
 async def _progress(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = named_bookie(call)
     return Json(await context.admin.decommission.decommission_state(bookie_id))
 
 
@@ -115,32 +106,28 @@ async def _recover_progress(context: OfCluster, call: Call) -> Reply:
 
 
 async def _safety(context: OfCluster, call: Call) -> Reply:
-    bookies = str(call.parameters["bookies"]).split(",")
-    ids = [checked_id(bookie.strip(), "bookies") for bookie in bookies]
+    ids = [checked_id(bookie.strip(), "bookies") for bookie in call.asked(SafetyQuery).bookies.split(",")]
     return Json(await context.admin.decommission.safety(ids))
 
 
 async def _replicas(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
+    return Json(await context.admin.decommission.holdings(call.asked(LedgerQuery).ledger_id))
 
 
 RESOURCES: Final = (
     Resource(
-        decommission_api.DECOMMISSION.path,
-        Group.ADMIN,
         (
             Operation(
-                "PUT",
+                decommission_api.DECOMMISSION,
                 Role.OPERATOR,
                 "Take a bookie out of the cluster, in the background; begins, or goes on where it was."
                 " `accept_loss`: ids of ledgers, with commas, whose data is given up",
                 _decommission,
+                "Begun; a second line tells how to go on if this bookie stops meanwhile.",
                 (
-                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
                     Answer("There is no body, or no bookie_src in it.", 404),
                     REFUSED,
                 ),
-                body=DecommissionBody,
                 timeout_s=LISTING_S,
             ),
         ),
@@ -148,119 +135,96 @@ RESOURCES: Final = (
         own=False,
     ),
     Resource(
-        decommission_api.OUTLOOK.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.OUTLOOK,
                 Role.VIEWER,
                 "What a decommission would have to do, and what speaks against it",
                 _plan,
-                (Answer("The plan.", type=DecommissionOutlook),),
-                parameters=(BOOKIE,),
+                "The plan.",
                 timeout_s=LISTING_S,
             ),
         ),
     ),
     Resource(
-        decommission_api.PROGRESS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.PROGRESS,
                 Role.VIEWER,
                 "How far a decommission is, whoever works on it",
                 _progress,
-                (Answer("The state.", type=DecommissionState), NONE),
-                parameters=(BOOKIE,),
+                "The state.",
+                (NONE,),
             ),
         ),
     ),
     Resource(
-        decommission_api.UNDO.path,
-        Group.ADMIN,
         (
             Operation(
-                "PUT",
+                decommission_api.UNDO,
                 Role.OPERATOR,
                 "Take a decommission back: the bookie becomes writable again",
                 _undo,
-                (Answer("Done.", type=UndoAnswer), NONE, REFUSED),
-                body=UndoBody,
+                "Done.",
+                (
+                    NONE,
+                    REFUSED,
+                ),
                 timeout_s=60.0,
             ),
         ),
         _ONLY_PUT,
     ),
     Resource(
-        decommission_api.RECOVER.path,
-        Group.ADMIN,
         (
             Operation(
-                "PUT",
+                decommission_api.RECOVER,
                 Role.OPERATOR,
                 "Copy what lost bookies held to others, in the background",
                 _recover,
+                "Begun; a second line tells how to go on if this bookie stops meanwhile.",
                 (
-                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
                     Answer("There is no body, or no bookie in it.", 404),
                     REFUSED,
                 ),
-                body=dict[str, list[str] | bool],
             ),
         ),
         _ONLY_PUT,
         own=False,
     ),
     Resource(
-        decommission_api.RECOVER_PROGRESS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.RECOVER_PROGRESS,
                 Role.VIEWER,
                 "How far the last recovery is that this bookie was asked for",
                 _recover_progress,
-                (Answer("The state.", type=RecoverState), NONE),
+                "The state.",
+                (NONE,),
             ),
         ),
     ),
     Resource(
-        decommission_api.SAFETY.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.SAFETY,
                 Role.VIEWER,
                 "Which ledgers would lose their last copy, or their ack quorum, if these bookies went now",
                 _safety,
-                (Answer("The report.", type=Safety),),
-                parameters=(
-                    Parameter(
-                        "bookies",
-                        Kind.TEXT,
-                        "Ids, with commas.",
-                        pattern=f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$",
-                        missing=Text("No bookies are given.", 400),
-                    ),
-                ),
+                "The report.",
                 timeout_s=LISTING_S,
             ),
         ),
     ),
     Resource(
-        decommission_api.REPLICAS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.REPLICAS,
                 Role.VIEWER,
                 "What each bookie really holds of a ledger",
                 _replicas,
-                (Answer("Bookie by bookie.", type=LedgerHoldings), NONE),
-                parameters=(
-                    Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text("No ledger_id is given.", 400)),
-                ),
+                "Bookie by bookie.",
+                (NONE,),
                 timeout_s=60.0,
             ),
         ),

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from bookie_pod.admin.routes import RESOURCES
+from bookie_pod.server.http.api.call import JSON_TYPE
 from bookie_pod.server.http.api.openapi import Schema, openapi
-from bookie_pod.server.http.api.table import Group, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Group, Operation, Resource
 from bookie_pod.server.http.routes import resources
 
 _INTRODUCTION: Final = """\
@@ -126,23 +127,23 @@ def http_api_page() -> str:
 
 def _operation(resource: Resource, operation: Operation, document: dict[str, Any]) -> Iterator[str]:
     own = " *own*" if resource.own else ""
-    yield f"### {operation.method} {resource.path}{own}"
+    method = operation.route.method
+    yield f"### {method} {resource.path}{own}"
     yield ""
     yield f"{operation.summary}."
     yield ""
     if operation.role is not None:
         yield f"- role: `{operation.role.value}`"
-    described = document["paths"][resource.path][operation.method.lower()]
-    for parameter in operation.parameters:
+    described = document["paths"][resource.path][method.lower()]
+    for parameter in described["parameters"]:
         yield _parameter(parameter)
     if "requestBody" in described:
         yield f"- body: {_body(described['requestBody'])}"
-    for answer in operation.answers:
-        if answer.type is not None:
-            shown = _type(_schema_of(described, answer.status))
-        else:
-            shown = "[Problem](#problem)" if resource.is_own and answer.status >= 400 else "text"
-        yield f"- answers {answer.status}: {shown}. {answer.about}"
+    (content, *_) = described["responses"]["200"]["content"].items()
+    yield f"- answers 200: {_type(content[1]['schema']) if content[0] == JSON_TYPE else 'text'}. {operation.about}"
+    for other in operation.others:
+        shown = "[Problem](#problem)" if resource.is_own and other.status >= 400 else "text"
+        yield f"- answers {other.status}: {shown}. {other.about}"
     yield ""
 
 
@@ -151,16 +152,12 @@ def _body(described: dict[str, Any]) -> str:
     return _type(content["schema"]) + ("" if described["required"] else ", or none")
 
 
-def _schema_of(described: dict[str, Any], status: int) -> Schema:
-    schema: Schema = described["responses"][str(status)]["content"]["application/json"]["schema"]
-    return schema
-
-
-def _parameter(parameter: Parameter) -> str:
-    kind = " or ".join(f"`{choice}`" for choice in parameter.choices) or parameter.kind.value
-    required = ", required" if parameter.missing is not None else ""
-    default = f", default {str(parameter.default).lower()}" if parameter.default is not None else ""
-    return f"- `{parameter.name}` ({kind}{required}{default}): {parameter.about}"
+def _parameter(parameter: dict[str, Any]) -> str:
+    schema = parameter["schema"]
+    kind = " or ".join(f"`{choice}`" for choice in schema.get("enum", ())) or schema["type"]
+    required = ", required" if parameter["required"] else ""
+    default = f", default {str(schema['default']).lower()}" if schema.get("default", "") != "" else ""
+    return f"- `{parameter['name']}` ({kind}{required}{default}): {parameter['description']}"
 
 
 def _type(schema: Schema) -> str:

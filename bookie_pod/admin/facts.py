@@ -18,15 +18,15 @@ from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from bookie_pod.admin.bookie_ids import BOOKIE, LISTING_S, LOSSES, accepted_losses, checked_id
+from bookie_pod.admin.bookie_ids import LISTING_S, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.cluster import ClusterFacts
-from bookie_protocol.admin_api.decommission import DrainProof, ProofBody
+from bookie_protocol.admin_api.decommission import DrainProof, ProofQuery
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 
@@ -127,52 +127,50 @@ async def _cluster(context: OfCluster, call: Call) -> Reply:
 
 
 async def _proof(context: OfCluster, call: Call) -> Reply:
-    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
-    losses = accepted_losses(call.parameters["accept_loss"])
-    return Json(await context.admin.facts.proof(bookie_id, losses))
+    return await _prove(context, call.asked(ProofQuery))
 
 
 async def _long_proof(context: OfCluster, call: Call) -> Reply:
-    asked = call.read(ProofBody)
+    return await _prove(context, call.read(ProofQuery))
+
+
+async def _prove(context: OfCluster, asked: ProofQuery) -> Reply:
     bookie_id = checked_id(asked.bookie_id, "bookie_id")
     return Json(await context.admin.facts.proof(bookie_id, accepted_losses(asked.accept_loss)))
 
 
 RESOURCES: Final = (
     Resource(
-        cluster_api.STATE.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                cluster_api.STATE,
                 Role.VIEWER,
                 "The cluster as the metadata service knows it, read now",
                 _cluster,
-                (Answer("The facts.", type=ClusterFacts), _UNKNOWN),
+                "The facts.",
+                (_UNKNOWN,),
                 timeout_s=_STATE_S,
             ),
         ),
     ),
     Resource(
-        decommission_api.PROOF.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                decommission_api.PROOF,
                 Role.VIEWER,
                 "Whether any ledger, or any mark of an under-replicated one, names a bookie: a full listing made now",
                 _proof,
-                (Answer("What was found.", type=DrainProof), _UNKNOWN),
-                parameters=(BOOKIE, LOSSES),
+                "What was found.",
+                (_UNKNOWN,),
                 timeout_s=LISTING_S,
             ),
             Operation(
-                "POST",
+                decommission_api.LONG_PROOF,
                 Role.VIEWER,
                 "The same, for more accepted losses than a request line holds",
                 _long_proof,
-                (Answer("What was found.", type=DrainProof), _UNKNOWN),
-                body=ProofBody,
+                "What was found.",
+                (_UNKNOWN,),
                 timeout_s=LISTING_S,
             ),
         ),

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.admin_api import gc as gc_api
 from bookie_protocol.admin_api.gc import (
     CompactionOutlook,
-    ForceBody,
+    EntryLogQuery,
     ForceState,
     GcDetails,
     GcForecast,
@@ -28,8 +28,6 @@ from bookie_protocol.admin_api.gc import (
     LedgerShare,
     LogWhy,
     QuarantinedLog,
-    ResumeBody,
-    SuspendBody,
     Suspensions,
     UsageTenth,
     YesNo,
@@ -157,36 +155,28 @@ def _switch(context: OfBookie, call: Call, verb: Literal["suspend", "resume"]) -
 # --- the table ------------------------------------------------------------------------------------------
 
 
-DONE: Final = Answer("What was done.", type=str)
-
-
-def _switches(verb: str, put: Operation) -> Resource:
-    state = Operation(
-        "GET", Role.VIEWER, "Which compactions are held back", _suspensions, (Answer("State.", type=Suspensions),)
-    )
+def _switches(verb: str, *operations: Operation) -> Resource:
     refusal = f"Not found method. Should be PUT to {verb} major or minor compaction, Or GET to get compaction state."
-    operations = (state, put) if verb == "suspend" else (put,)
-    path = gc_api.SUSPENSIONS.path if verb == "suspend" else gc_api.RESUME.path
-    return Resource(path, Group.ADMIN, operations, Text(refusal, 404), own=False)
+    return Resource(operations, Text(refusal, 404), own=False)
 
 
 _CONTROL: Final = (
     Resource(
-        gc_api.FORCE_STATE.path,
-        Group.ADMIN,
         (
+            Operation(gc_api.FORCE_STATE, Role.VIEWER, "Whether a forced pass goes on", _force_state, "State."),
             Operation(
-                "GET", Role.VIEWER, "Whether a forced pass goes on", _force_state, (Answer("State.", type=ForceState),)
-            ),
-            Operation(
-                "PUT", Role.OPERATOR, "Collect garbage now", _force, (DONE,), body=ForceBody, body_required=False
+                gc_api.FORCE, Role.OPERATOR, "Collect garbage now", _force, "What was done.", body_required=False
             ),
         ),
         Text("Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.", 405),
         own=False,
     ),
-    _switches("suspend", Operation("PUT", Role.OPERATOR, "Hold back compaction", _suspend, (DONE,), body=SuspendBody)),
-    _switches("resume", Operation("PUT", Role.OPERATOR, "Allow compaction again", _resume, (DONE,), body=ResumeBody)),
+    _switches(
+        "suspend",
+        Operation(gc_api.SUSPENSIONS, Role.VIEWER, "Which compactions are held back", _suspensions, "State."),
+        Operation(gc_api.SUSPEND, Role.OPERATOR, "Hold back compaction", _suspend, "What was done."),
+    ),
+    _switches("resume", Operation(gc_api.RESUME, Role.OPERATOR, "Allow compaction again", _resume, "What was done.")),
 )
 
 
@@ -241,29 +231,17 @@ def _progress_of(directory: str, state: GcState) -> GcProgress:
 
 _STATE: Final = (
     Resource(
-        gc_api.DETAILS.path,
-        Group.ADMIN,
-        (
-            Operation(
-                "GET",
-                Role.VIEWER,
-                "Garbage collection of each storage",
-                _details,
-                (Answer("States.", type=list[GcDetails]),),
-            ),
-        ),
+        (Operation(gc_api.DETAILS, Role.VIEWER, "Garbage collection of each storage", _details, "States."),),
         own=False,
     ),
     Resource(
-        gc_api.PROGRESS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                gc_api.PROGRESS,
                 Role.VIEWER,
                 "What the collectors do now, and what their last pass did",
                 _progress,
-                (Answer("One per storage.", type=list[GcProgress]),),
+                "One per storage.",
             ),
         ),
     ),
@@ -285,7 +263,7 @@ def read_log_id(text: str) -> int:
 
 
 async def _why(context: OfBookie, call: Call) -> Reply:
-    log_id = read_log_id(call.parameters["entryLog"])
+    log_id = read_log_id(call.asked(EntryLogQuery).entry_log)
     gc = context.admin.gc
     found = await context.workers.run(lambda: gc.reports(log_id))
     if not found:
@@ -342,52 +320,27 @@ def _quarantined(gc: Collectors) -> Sequence[QuarantinedLog]:
     return found
 
 
-_ENTRY_LOG: Final = Parameter(
-    "entryLog",
-    Kind.TEXT,
-    "Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal.",
-    pattern=r"^(0x)?[0-9a-fA-F]{1,16}(\.log)?$",
-    missing=Text("entryLog is missing: name an entry log, such as entryLog=1f.log", 400),
-)
-
-
-def _of_logs(path: str, operation: Operation) -> Resource:
-    return Resource(path, Group.ADMIN, (operation,))
-
-
 _LOGS: Final = (
-    _of_logs(
-        gc_api.WHY.path,
-        Operation(
-            "GET",
-            Role.VIEWER,
-            "Why an entry log is still there, and when it will go",
-            _why,
-            (
-                Answer("One per storage that has such a log.", type=list[LogWhy]),
-                Answer("There is no such log.", 404),
+    Resource(
+        (
+            Operation(
+                gc_api.WHY,
+                Role.VIEWER,
+                "Why an entry log is still there, and when it will go",
+                _why,
+                "One per storage that has such a log.",
+                (Answer("There is no such log.", 404),),
             ),
-            parameters=(_ENTRY_LOG,),
         ),
     ),
-    _of_logs(
-        gc_api.FORECAST.path,
-        Operation(
-            "GET",
-            Role.VIEWER,
-            "What compaction would give back",
-            _forecast,
-            (Answer("One per storage.", type=list[GcForecast]),),
-        ),
+    Resource(
+        (Operation(gc_api.FORECAST, Role.VIEWER, "What compaction would give back", _forecast, "One per storage."),),
     ),
-    _of_logs(
-        gc_api.QUARANTINE.path,
-        Operation(
-            "GET",
-            Role.VIEWER,
-            "Damaged entry logs that are left alone",
-            _quarantine,
-            (Answer("All of them.", type=list[QuarantinedLog]),),
+    Resource(
+        (
+            Operation(
+                gc_api.QUARANTINE, Role.VIEWER, "Damaged entry logs that are left alone", _quarantine, "All of them."
+            ),
         ),
     ),
 )

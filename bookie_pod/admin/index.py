@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from msgspec import UNSET
 
-from bookie_pod.admin.gc import DONE, EMPTY, chosen
+from bookie_pod.admin.gc import EMPTY, chosen
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.admin_api import gc as gc_api
 from bookie_protocol.admin_api import integrity as integrity_api
-from bookie_protocol.admin_api.gc import CompactIndexBody
 from bookie_protocol.admin_api.integrity import (
     RebuildBegun,
     RebuildBody,
@@ -166,58 +165,53 @@ async def _compact_index(context: OfBookie, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        gc_api.INDEX_COMPACTIONS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                gc_api.INDEX_COMPACTIONS,
                 Role.VIEWER,
                 "Which location indexes are being compacted",
                 _index_state,
-                (Answer("Path of each index; true: it is.", type=dict[str, bool]),),
+                "Path of each index; true: it is.",
             ),
             Operation(
-                "PUT",
+                gc_api.COMPACT_INDEXES,
                 Role.OPERATOR,
                 "Compact location indexes in the background",
                 _compact_index,
-                (DONE, Answer("Nothing was triggered.")),
-                body=CompactIndexBody,
+                "What was done.",
+                (Answer("Nothing was triggered."),),
             ),
         ),
         Text("Not allowed method. Should be PUT to trigger compact, Or GET to get compact state.", 405),
         own=False,
     ),
     Resource(
-        integrity_api.REBUILD_STATUS.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                integrity_api.REBUILD_STATUS,
                 Role.VIEWER,
                 "What the rebuild of indexes does or did, by ledger directory",
                 _status,
-                (Answer("State; empty where the engine has no databases.", type=list[RebuildProgress]),),
+                "State; empty where the engine has no databases.",
             ),
             Operation(
-                "PUT",
+                integrity_api.REBUILD,
                 Role.OPERATOR,
                 "Rebuild location index and ledger index from the entry logs while the bookie serves",
                 _begin,
+                "What became of it.",
                 (
-                    Answer("What became of it.", type=RebuildBegun),
                     Answer("The body is wrong, or names a directory that is none of this bookie.", 400),
                     Answer("The engine has no databases.", 409),
                 ),
-                body=RebuildBody,
                 body_required=False,
             ),
             Operation(
-                "DELETE",
+                integrity_api.STOP_REBUILD,
                 Role.OPERATOR,
                 "Stop the rebuild that runs; the old index is used",
                 _stop,
-                (Answer("What became of it.", type=RebuildStop),),
+                "What became of it.",
             ),
         ),
         Text("Not allowed method. Should be PUT to begin, DELETE to stop, Or GET to get the state.", 405),

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
-from bookie_protocol.admin_api.cluster import EnsembleMember, LedgerView
+from bookie_protocol.admin_api.cluster import EnsembleMember, EntriesQuery, LedgerQuery, LedgersQuery, LedgerView
 from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -97,7 +97,7 @@ def _base64(value: bytes) -> str:
 
 
 async def _metadata(context: OfCluster, call: Call) -> Reply:
-    ledger_id = call.number("ledger_id")
+    ledger_id = call.asked(LedgerQuery).ledger_id
     found = await context.admin.ledgers.metadata(ledger_id)
     return Json({str(ledger_id): ledger_view(_for(call.caller, found))})
 
@@ -112,10 +112,10 @@ def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
 
 async def _list(context: OfCluster, call: Call) -> Reply:
     ledgers = context.admin.ledgers
-    if not call.flag("print_metadata"):
+    asked = call.asked(LedgersQuery)
+    if not asked.print_metadata:
         return JsonMembers(_ids(ledgers))
-    page: int | None = call.parameters["page"]
-    return JsonMembers(_listed(ledgers, page, call.caller, decode=call.flag("decode_meta")))
+    return JsonMembers(_listed(ledgers, asked.page, call.caller, decode=asked.decode_meta))
 
 
 async def _ids(ledgers: ClusterLedgers) -> AsyncGenerator[tuple[str, Any], None]:
@@ -174,8 +174,8 @@ async def _existing(ledgers: ClusterLedgers, ledger_id: int) -> LedgerMetadata |
 
 
 async def _read(context: OfCluster, call: Call) -> Reply:
-    first, last = call.number("start_entry_id"), call.number("end_entry_id")
-    page: int | None = call.parameters["page"]
+    asked = call.asked(EntriesQuery)
+    first, last, page = asked.start_entry_id, asked.end_entry_id, asked.page
     if last != -1 and last < first:
         raise BadRequest(f"end_entry_id={last} is below start_entry_id={first}")
     end = last if last != -1 else None
@@ -185,7 +185,7 @@ async def _read(context: OfCluster, call: Call) -> Reply:
             raise BadRequest(f"page={page} begins at entry {first}, behind end_entry_id={end}")
         page_end = first + ENTRIES_PER_PAGE - 1
         end = page_end if end is None else min(end, page_end)
-    return JsonMembers(_entries(context.admin.ledgers, call.number("ledger_id"), first, end, page))
+    return JsonMembers(_entries(context.admin.ledgers, asked.ledger_id, first, end, page))
 
 
 async def _entries(
@@ -202,7 +202,7 @@ async def _entries(
 
 
 async def _delete(context: OfCluster, call: Call) -> Reply:
-    ledger_id = call.number("ledger_id")
+    ledger_id = call.asked(LedgerQuery).ledger_id
     await context.admin.ledgers.delete(ledger_id)
     return Json(f"Deleted ledger: {ledger_id}")
 
@@ -210,85 +210,58 @@ async def _delete(context: OfCluster, call: Call) -> Reply:
 # --- the table --------------------------------------------------------------------------------------------
 
 
-def _ledger_id(missing: str) -> Parameter:
-    return Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text(missing, 404))
-
-
-def _resource(path: str, operation: Operation, refusal: str) -> Resource:
-    return Resource(path, Group.ADMIN, (operation,), Text(refusal, 404), own=False)
+def _resource(operation: Operation, refusal: Text) -> Resource:
+    return Resource((operation,), refusal, own=False)
 
 
 _NO_LEDGER: Final = Answer("There is no such ledger.", 404)
-_ONLY_GET: Final = "Not found method. Should be GET method"
-_NEEDS_ID: Final = f"{_ONLY_GET}, with ledger_id provided"
-_PAGE: Final = "Counted from 1; not given: everything."
+_ONLY_GET: Final = should_be("GET")
+_NEEDS_ID: Final = Text(f"{_ONLY_GET.body}, with ledger_id provided", 404)
 
 RESOURCES: Final = (
     _resource(
-        cluster_api.LEDGERS.path,
         Operation(
-            "GET",
+            cluster_api.LEDGERS,
             Role.VIEWER,
             "All ledgers, in the order of their ids",
             _list,
-            (
-                Answer(
-                    "null, the stored text, or the metadata, by ledger id; of one that cannot be read why, as text.",
-                    type=dict[str, str | LedgerView | None],
-                ),
-            ),
-            parameters=(
-                Parameter("print_metadata", Kind.FLAG, "With what is stored of each.", False),
-                Parameter("decode_meta", Kind.FLAG, "With `print_metadata`: as an object.", False),
-                Parameter(
-                    "page",
-                    Kind.NUMBER,
-                    f"With `print_metadata`: {LEDGERS_PER_PAGE} at a time, the first page one less. {_PAGE}",
-                    at_least=1,
-                ),
-            ),
+            "null, the stored text, or the metadata, by ledger id; of one that cannot be read why, as text.",
         ),
         _ONLY_GET,
     ),
     _resource(
-        cluster_api.METADATA.path,
         Operation(
-            "GET",
+            cluster_api.METADATA,
             Role.VIEWER,
             "The metadata of one ledger",
             _metadata,
-            (Answer("One member, named by the ledger id.", type=dict[str, LedgerView]), _NO_LEDGER),
-            parameters=(_ledger_id(_ONLY_GET),),
+            "One member, named by the ledger id.",
+            (_NO_LEDGER,),
+            missing=_ONLY_GET,
         ),
         _ONLY_GET,
     ),
     _resource(
-        cluster_api.READ.path,
         Operation(
-            "GET",
+            cluster_api.READ,
             Role.ADMIN,
             "Payloads as ASCII text, bytes beyond it replaced",
             _read,
-            (Answer("Payload by entry id; with `page` also its number.", type=dict[str, str]), _NO_LEDGER),
-            parameters=(
-                _ledger_id(_NEEDS_ID),
-                Parameter("start_entry_id", Kind.NUMBER, "The first entry.", 0),
-                Parameter("end_entry_id", Kind.NUMBER, "The last entry; -1: of the ledger.", -1, at_least=-1),
-                Parameter("page", Kind.NUMBER, f"{ENTRIES_PER_PAGE} entries at a time. {_PAGE}", at_least=1),
-            ),
+            "Payload by entry id; with `page` also its number.",
+            (_NO_LEDGER,),
+            missing=_NEEDS_ID,
         ),
         _NEEDS_ID,
     ),
     _resource(
-        cluster_api.DELETE.path,
         Operation(
-            "DELETE",
+            cluster_api.DELETE,
             Role.ADMIN,
             "Delete a ledger; one that does not exist is fine",
             _delete,
-            (Answer("What was done.", type=str),),
-            parameters=(_ledger_id("Not ledger found. Should provide ledger_id=<id>"),),
+            "What was done.",
+            missing=Text("Not ledger found. Should provide ledger_id=<id>", 404),
         ),
-        "Not found method. Should be DELETE method",
+        should_be("DELETE"),
     ),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState
 from bookie_protocol.admin_api import integrity as integrity_api
@@ -111,40 +111,30 @@ async def _data_check(context: OfBookie, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        integrity_api.SCRUB_STATUS.path,
-        Group.ADMIN,
         (
-            Operation("GET", Role.VIEWER, "What the scrubber does", _status, (Answer("State.", type=ScrubStatus),)),
+            Operation(integrity_api.SCRUB_STATUS, Role.VIEWER, "What the scrubber does", _status, "State."),
             Operation(
-                "PUT",
+                integrity_api.SCRUB,
                 Role.OPERATOR,
                 "Read and check everything that is stored, now, at the scrubber's pace",
                 _scrub,
-                (Answer("What became of it.", type=ScrubRequest),),
+                "What became of it.",
             ),
         ),
         Text("Not allowed method. Should be PUT to begin a scrub, Or GET to get its state.", 405),
     ),
     Resource(
-        integrity_api.DAMAGES.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                integrity_api.DAMAGES,
                 Role.VIEWER,
                 "What is known to be damaged, the oldest finding of each directory first",
                 _damages,
-                (Answer("All that is kept.", type=list[DamageFound]),),
+                "All that is kept.",
             ),
         ),
     ),
     Resource(
-        integrity_api.DATA_INTEGRITY.path,
-        Group.ADMIN,
-        (
-            Operation(
-                "GET", Role.VIEWER, "The check of what was lost", _data_check, (Answer("State.", type=DataIntegrity),)
-            ),
-        ),
+        (Operation(integrity_api.DATA_INTEGRITY, Role.VIEWER, "The check of what was lost", _data_check, "State."),),
     ),
 )

@@ -21,7 +21,7 @@ from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
+from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 
@@ -85,23 +85,21 @@ async def _change(context: OfBookie, call: Call) -> Reply:
 
 RESOURCES: Final = (
     Resource(
-        bookie_api.CONFIG.path,
-        Group.ADMIN,
         (
             Operation(
-                "GET",
+                bookie_api.CONFIG,
                 Role.VIEWER,
                 "The keys that somebody set; secrets are left out",
                 _shown,
-                (Answer("Text by key.", type=dict[str, str]),),
+                "Text by key.",
             ),
             Operation(
-                "PUT",
+                bookie_api.SET_CONFIG,
                 Role.ADMIN,
                 "Set keys until the next start; rates, thresholds and intervals of garbage collection count at once",
                 _change,
-                (Answer("Done."), Answer("There is no body.", 404)),
-                body=dict[str, str | int | float | bool],
+                "Done.",
+                (Answer("There is no body.", 404),),
             ),
         ),
         _REFUSAL,

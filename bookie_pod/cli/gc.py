@@ -64,12 +64,14 @@ def run(api: BlockingAdmin, major: bool | None, minor: bool | None, watch: bool,
 
     With --watch the exit code is 12 if a part of the pass failed.
     """
+    from msgspec import UNSET
+
     from bookie_pod.cli.gc_view import reached, show_result
     from bookie_pod.cli.progress import DirectoryBars
     from bookie_protocol.admin_api import gc as routes
 
-    body = {name: value for name, value in (("forceMajor", major), ("forceMinor", minor)) if value is not None}
-    message = api.ask(routes.FORCE, body or None)
+    body = routes.ForceBody(*(UNSET if given is None else given for given in (major, minor)))
+    message = api.ask(routes.FORCE, body if body != routes.ForceBody() else None)
     if not watch:
         click.echo(json.dumps({"triggered": True}) if as_json else message)
         return CommandExit.OK
@@ -113,7 +115,7 @@ def why(api: BlockingAdmin, entry_log: str, ledgers: int, as_json: bool) -> None
     from bookie_pod.cli.gc_view import show_why
     from bookie_protocol.admin_api import gc as routes
 
-    found = api.ask(routes.WHY, entryLog=entry_log)
+    found = api.ask(routes.WHY, query=routes.EntryLogQuery(entry_log))
     if as_json:
         show_json(found)
     else:
@@ -179,7 +181,7 @@ def _switch(api: BlockingAdmin, verb: str, major: bool, minor: bool, as_json: bo
 
     both = major == minor
     route = routes.SUSPEND if verb == "suspend" else routes.RESUME
-    api.ask(route, {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
+    api.ask(route, route.body(major or both, minor or both))
     state = api.ask(routes.SUSPENSIONS)
     now = {"major": state.major_suspended == "true", "minor": state.minor_suspended == "true"}
     if as_json:

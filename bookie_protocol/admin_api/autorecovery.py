@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
-from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Route
+from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Query, Route
 
 CheckName = Literal["bookies", "ledgers", "placement", "replicas"]
 Forcible = Literal["ledgers", "placement", "replicas"]
@@ -20,6 +20,24 @@ class Enabled(Body):
 
     enabled: bool
     """It may."""
+
+
+class EnabledQuery(Query):
+    """Whether it is to run."""
+
+    enabled: bool
+    """true or false."""
+
+
+class MarksQuery(Query):
+    """Which marks to list, and what to tell of them."""
+
+    missingreplica: str | None = None
+    """Only those that miss this bookie's copies."""
+    excludingmissingreplica: str | None = None
+    """Only those that do not miss this bookie's copies."""
+    printmissingreplica: str | None = None
+    """With any value: tell which bookies' copies are missing."""
 
 
 class DelayBody(Body):
@@ -169,11 +187,14 @@ class AutoRecoveryProcessState(Body):
     """The other half."""
 
 
+_MARKED: Final[Any] = list[int] | dict[str, list[str]]
 STATUS: Final = Route("GET", f"{API}/autorecovery/status", Enabled)
-MARKS: Final = Route("GET", f"{API}/autorecovery/list_under_replicated_ledger", NOTHING)
+SET_STATUS: Final = Route("PUT", STATUS.path, Enabled, EnabledQuery)
+MARKS: Final = Route("GET", f"{API}/autorecovery/list_under_replicated_ledger", _MARKED, MarksQuery)
 AUDITOR: Final = Route("GET", f"{API}/autorecovery/who_is_auditor", NOTHING)
 TRIGGER_AUDIT: Final = Route("PUT", f"{API}/autorecovery/trigger_audit", NOTHING)
 DELAY: Final = Route("GET", f"{API}/autorecovery/lost_bookie_recovery_delay", NOTHING)
-SET_DELAY: Final = Route("PUT", DELAY.path, NOTHING)
+SET_DELAY: Final = Route("PUT", DELAY.path, NOTHING, body=DelayBody)
 CHECKS: Final = Route("GET", f"{API}/autorecovery/checks", list[CheckSummary])
+FORCE_CHECKS: Final = Route("PUT", CHECKS.path, list[CheckName], body=ChecksBody)
 PROCESS: Final = Route("GET", f"{API}/autorecovery/process", AutoRecoveryProcessState)

@@ -1,4 +1,4 @@
-"""What the JSON of the admin API is made of, what a path answers, and how it tells errors.
+"""What JSON and queries of the admin API are made of, what a path takes and answers, and how it tells errors.
 
 Podkeeper's own paths answer errors as problem details (RFC 9457): what a program acts on is the type, the detail is for
 people. Those of Apache BookKeeper answer one line of text, as Apache's do.
@@ -16,9 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from bookie_protocol.errors import BadRequest, NoCookie, NotDecommissioned, NotThere, ProtocolViolation
 
@@ -26,10 +27,16 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 API: Final = "/api/v1"
 NOTHING: Final = type(None)
+LONG_MAX: Final = 2**63 - 1
+_LONG: Final = {"format": "int64"}
+Whole = Annotated[int, Meta(ge=0, le=LONG_MAX, extra_json_schema=_LONG)]
+FromOne = Annotated[int, Meta(ge=1, le=LONG_MAX, extra_json_schema=_LONG)]
+OrMinusOne = Annotated[int, Meta(ge=-1, le=LONG_MAX, extra_json_schema=_LONG)]
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _WRONG: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 """How msgspec tells an error: what, and where."""
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that strangers choose."""
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises for what strangers choose."""
 _SHOWN: Final = 200
 
 
@@ -37,13 +44,24 @@ class Body(msgspec.Struct, rename="camel"):
     """An object of the API. The docstring of each field describes the member."""
 
 
+class Query(Body, rename={}, omit_defaults=True):
+    """The parameters of a path, called as they are here. A flag is true if its text is `true`, and false otherwise, as
+    in the reference."""
+
+
+Q = TypeVar("Q", bound=Query)
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Generic[T_co]):
-    """One method of one path. `answer`: what its JSON is; `NOTHING`: no program reads it."""
+    """One method of one path. `answer`: what its JSON is; `NOTHING`: it is a text. `body`: what it takes, `str` for a
+    text; None: no body is looked at."""
 
     method: str
     path: str
     answer: type[T_co]
+    query: type[Query] = Query
+    body: Any = None
 
 
 def plain(value: Any) -> Any:
@@ -75,7 +93,31 @@ def requested(text: bytes, kind: type[T]) -> T:
         raise BadRequest(_told(str(error), kind)) from error
 
 
-def _told(error: str, kind: type) -> str:
+def asked(given: Mapping[str, str], kind: type[Q]) -> Q:
+    """The parameters of a request; those that are not known are ignored. `BadRequest` as of `requested`."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    values = {name: _value(name, given[name], of) for name, of in fields.items() if name in given}
+    try:
+        return msgspec.convert(values, kind)
+    except _UNREADABLE as error:
+        raise BadRequest(_told(str(error), kind, "the query")) from error
+
+
+def _value(name: str, text: str, kind: Any) -> object:
+    if kind is bool:
+        return text == "true"
+    if not _is_number(kind):
+        return text
+    if _NUMBER.fullmatch(text) is None:
+        raise BadRequest(f"{name}={text[:100]}: must be a whole number")
+    return int(text)
+
+
+def _is_number(kind: Any) -> bool:
+    return kind is int or any(map(_is_number, get_args(kind)))
+
+
+def _told(error: str, kind: type, whole: str = "the body") -> str:
     if len(error) > 2 * _SHOWN:
         error = error[:_SHOWN] + error[-_SHOWN:]  # names and values are as long as whoever asks wants
     found = _WRONG.fullmatch(error)
@@ -87,7 +129,7 @@ def _told(error: str, kind: type) -> str:
     elif "enum" in what and where:
         may = f"; it may be {', '.join(_choices(fields.get(re.split(r'[.[]', where)[0])))}"
     what = what[:_SHOWN] if what.startswith("JSON") else what[:1].lower() + what[1:_SHOWN]
-    return f"{(where or 'the body')[:_SHOWN]}: {what}{may}"
+    return f"{(where or whole)[:_SHOWN]}: {what}{may}"
 
 
 def _choices(kind: Any) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
 
-from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Route
+from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Query, Route, Whole
 
 
 class BookieState(Body):
@@ -36,6 +36,13 @@ class ReadOnlyBody(Body):
     """true: take no writes until somebody says false."""
 
 
+class ReadOnlyQuery(Query):
+    """Who wants the mode."""
+
+    decommission: Whole | None = None
+    """The time in ms since 1970 at which the decommission began that asks for it: refused once that is over."""
+
+
 class SanityResult(Body):
     """How the sanity test ended."""
 
@@ -43,6 +50,13 @@ class SanityResult(Body):
     """A ledger was written on this bookie, read back and deleted."""
     read_only: bool
     """The bookie takes no writes, so nothing was tried."""
+
+
+class SpaceQuery(Query):
+    """What to tell of the space."""
+
+    fullest: bool = False
+    """Tell how full the fullest file system is, too."""
 
 
 class BookieSpace(Body):
@@ -57,15 +71,22 @@ class BookieSpace(Body):
     whatever the sum says."""
 
 
+class FilesQuery(Query):
+    """Which files to name."""
+
+    file_type: Literal["journal", "entrylog", "index"] | None = None
+    """One kind only."""
+
+
 STATE: Final = Route("GET", f"{API}/bookie/state", BookieState)
 READ_ONLY: Final = Route("GET", f"{API}/bookie/state/readonly", ReadOnlyState)
-SET_READ_ONLY: Final = Route("PUT", READ_ONLY.path, ReadOnlyState)
+SET_READ_ONLY: Final = Route("PUT", READ_ONLY.path, ReadOnlyState, ReadOnlyQuery, ReadOnlyBody)
 DRAIN_CLIENTS: Final = Route("PUT", f"{API}/bookie/drain_clients", ReadOnlyState)
 SANITY: Final = Route("GET", f"{API}/bookie/sanity", SanityResult)
-INFO: Final = Route("GET", f"{API}/bookie/info", BookieSpace)
+INFO: Final = Route("GET", f"{API}/bookie/info", BookieSpace, SpaceQuery)
 LAST_LOG_MARK: Final = Route("GET", f"{API}/bookie/last_log_mark", dict[str, str])
-DISK_FILES: Final = Route("GET", f"{API}/bookie/list_disk_file", dict[str, str])
+DISK_FILES: Final = Route("GET", f"{API}/bookie/list_disk_file", dict[str, str], FilesQuery)
 EXPAND_STORAGE: Final = Route("PUT", f"{API}/bookie/expand_storage", NOTHING)
 CONFIG: Final = Route("GET", f"{API}/config/server_config", dict[str, Any])
 """Text by key; Apache's bookies tell numbers, flags and lists too."""
-SET_CONFIG: Final = Route("PUT", CONFIG.path, NOTHING)
+SET_CONFIG: Final = Route("PUT", CONFIG.path, NOTHING, body=dict[str, str | int | float | bool])

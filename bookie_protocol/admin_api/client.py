@@ -27,7 +27,7 @@ import aiohttp
 import msgspec
 
 from bookie_protocol.addresses import is_loopback
-from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Route, decode, error_of
+from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Query, Route, decode, error_of, plain
 from bookie_protocol.errors import (
     BadRequest,
     BookieTimeout,
@@ -102,7 +102,7 @@ class AdminClient:
         at: Place,
         route: Route[T],
         body: Sent = None,
-        query: Mapping[str, object] | None = None,
+        query: Query | None = None,
         *,
         timeout_s: float | None = None,
     ) -> T:
@@ -118,7 +118,7 @@ class AdminClient:
         at: Place,
         route: Route[T],
         body: Sent = None,
-        query: Mapping[str, object] | None = None,
+        query: Query | None = None,
         *,
         timeout_s: float | None = None,
     ) -> bytes:
@@ -130,7 +130,7 @@ class AdminClient:
             async with self._session.request(
                 route.method,
                 f"{at.url}{route.path}",
-                params={name: _text(value) for name, value in (query or {}).items()},
+                params={name: _text(value) for name, value in plain(query or Query()).items()},
                 headers=headers,
                 data=msgspec.json.encode(body) if body is not None else None,
                 timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self._connect_s),
@@ -167,11 +167,11 @@ class BlockingAdmin:
         self._token = token
         self._timeout_s = timeout_s
 
-    def ask(self, route: Route[T], body: Sent = None, **query: object) -> T:
+    def ask(self, route: Route[T], body: Sent = None, query: Query | None = None) -> T:
         """What the place answers, as `AdminClient.ask` tells it."""
         return asyncio.run(self._ask(route, body, query))
 
-    async def _ask(self, route: Route[T], body: Sent, query: Mapping[str, object]) -> T:
+    async def _ask(self, route: Route[T], body: Sent, query: Query | None) -> T:
         async with aiohttp.ClientSession() as session:
             return await AdminClient(session, self._token, timeout_s=self._timeout_s).ask(self.at, route, body, query)
 

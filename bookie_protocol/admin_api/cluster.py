@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
-from bookie_protocol.admin_api.bodies import API, Body, Route
+from msgspec import field
+
+from bookie_protocol.admin_api.bodies import API, Body, FromOne, OrMinusOne, Query, Route, Whole
 
 
 class ClusterFacts(Body):
@@ -98,11 +100,49 @@ class LedgerView(Body):
     """Tells apart two creators of one id."""
 
 
+class BookiesQuery(Query):
+    """Which bookies to list."""
+
+    kind: Literal["rw", "ro"] = field(name="type", default="rw")
+    """Writable ones, or read-only ones."""
+    print_hostnames: bool = False
+    """Tell the hosts too."""
+
+
+class LedgersQuery(Query):
+    """What to tell of ledgers."""
+
+    print_metadata: bool = False
+    """With what is stored of each."""
+    decode_meta: bool = False
+    """With `print_metadata`: as an object."""
+    page: FromOne | None = None
+    """With `print_metadata`: 100 at a time, the first page one less. Counted from 1; not given: everything."""
+
+
+class LedgerQuery(Query):
+    """One ledger."""
+
+    ledger_id: Whole
+    """The ledger."""
+
+
+class EntriesQuery(LedgerQuery):
+    """Entries of one ledger."""
+
+    start_entry_id: Whole = 0
+    """The first entry."""
+    end_entry_id: OrMinusOne = -1
+    """The last entry; -1: of the ledger."""
+    page: FromOne | None = None
+    """1000 entries at a time. Counted from 1; not given: everything."""
+
+
 STATE: Final = Route("GET", f"{API}/cluster/state", ClusterFacts)
 INFO: Final = Route("GET", f"{API}/bookie/cluster_info", ClusterInfo)
-BOOKIES: Final = Route("GET", f"{API}/bookie/list_bookies", dict[str, str | None])
+BOOKIES: Final = Route("GET", f"{API}/bookie/list_bookies", dict[str, str | None], BookiesQuery)
 SPACE: Final = Route("GET", f"{API}/bookie/list_bookie_info", dict[str, str])
-LEDGERS: Final = Route("GET", f"{API}/ledger/list", dict[str, str | LedgerView | None])
-METADATA: Final = Route("GET", f"{API}/ledger/metadata", dict[str, LedgerView])
-READ: Final = Route("GET", f"{API}/ledger/read", dict[str, str])
-DELETE: Final = Route("DELETE", f"{API}/ledger/delete", str)
+LEDGERS: Final = Route("GET", f"{API}/ledger/list", dict[str, str | LedgerView | None], LedgersQuery)
+METADATA: Final = Route("GET", f"{API}/ledger/metadata", dict[str, LedgerView], LedgerQuery)
+READ: Final = Route("GET", f"{API}/ledger/read", dict[str, str], EntriesQuery)
+DELETE: Final = Route("DELETE", f"{API}/ledger/delete", str, LedgerQuery)

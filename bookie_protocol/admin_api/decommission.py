@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
-from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Route
+from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Query, Route
+from bookie_protocol.admin_api.cluster import LedgerQuery
 from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 
 Phase = Literal["requested", "draining", "proving", "removing", "done", "undoing"]
@@ -17,6 +18,7 @@ LOSSES_PATTERN: Final = "^ *([0-9]{1,19} *(, *[0-9]{1,19} *)*)?$"
 """No id is above 2^63 - 1."""
 # Described, not enforced: whoever reads them says what is wrong in words, and not by a regular expression.
 BookieId = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIE_PATTERN})]
+Bookies = Annotated[str, Meta(extra_json_schema={"pattern": f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$"})]
 Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN})]
 
 
@@ -209,29 +211,50 @@ class LedgerHoldings(Body):
     """Each bookie that the metadata name."""
 
 
-class DecommissionBody(Body, omit_defaults=True):
+class DecommissionBody(Body, rename={}, omit_defaults=True):
     """Which bookie is to leave."""
 
-    bookie_src: BookieId = field(name="bookie_src")
+    bookie_src: BookieId
     """The bookie."""
-    delete_cookie: bool | Literal["true", "false"] = field(name="delete_cookie", default=False)
+    delete_cookie: bool | Literal["true", "false"] = False
     """Delete its cookie in the end, on a proof that nothing names it."""
-    accept_loss: Losses = field(name="accept_loss", default="")
+    accept_loss: Losses = ""
     """Ids of ledgers, with commas, whose data is given up."""
 
 
-class UndoBody(Body):
+class UndoBody(Body, rename={}):
     """Which bookie is to stay."""
 
-    bookie_src: BookieId = field(name="bookie_src")
+    bookie_src: BookieId
     """The bookie."""
 
 
-class LossesBody(Body):
+class BookieQuery(Query):
+    """One bookie."""
+
+    bookie_id: BookieId
+    """The bookie."""
+
+
+class ProofQuery(BookieQuery):
+    """One bookie, and what is not asked of it. A request line does not hold many ledgers: they may be in a body."""
+
+    accept_loss: Losses = ""
+    """Ids of ledgers, with commas, whose data is given up: that they name it does not count."""
+
+
+class LossesBody(Body, rename={}):
     """The parameter of the same name: a request line does not hold many."""
 
-    accept_loss: Losses = field(name="accept_loss", default="")
+    accept_loss: Losses = ""
     """Ids of ledgers, with commas, whose data is given up."""
+
+
+class SafetyQuery(Query):
+    """Bookies that would go."""
+
+    bookies: Bookies
+    """Ids, with commas."""
 
 
 class UndoAnswer(Body):
@@ -275,26 +298,19 @@ class DrainProof(Body):
     """The first of these."""
 
 
-class ProofBody(Body):
-    """The parameters of the same request by GET."""
-
-    bookie_id: BookieId = field(name="bookie_id")
-    """The bookie."""
-    accept_loss: Losses = field(name="accept_loss", default="")
-    """Ids of ledgers, with commas, whose data is given up: that they name it does not count."""
-
-
-DECOMMISSION: Final = Route("PUT", f"{API}/autorecovery/decommission", NOTHING)
-OUTLOOK: Final = Route("GET", f"{DECOMMISSION.path}/plan", DecommissionOutlook)
-PROGRESS: Final = Route("GET", f"{DECOMMISSION.path}/progress", DecommissionState)
+DECOMMISSION: Final = Route("PUT", f"{API}/autorecovery/decommission", NOTHING, body=DecommissionBody)
+OUTLOOK: Final = Route("GET", f"{DECOMMISSION.path}/plan", DecommissionOutlook, BookieQuery)
+PROGRESS: Final = Route("GET", f"{DECOMMISSION.path}/progress", DecommissionState, BookieQuery)
 """`NotDecommissioned`: nobody works on it, and nobody did."""
-UNDO: Final = Route("PUT", f"{DECOMMISSION.path}/undo", UndoAnswer)
-PROOF: Final = Route("GET", f"{DECOMMISSION.path}/proof", DrainProof)
-LONG_PROOF: Final = Route("POST", PROOF.path, DrainProof)
-RECOVER: Final = Route("PUT", f"{API}/autorecovery/bookie", NOTHING)
+UNDO: Final = Route("PUT", f"{DECOMMISSION.path}/undo", UndoAnswer, body=UndoBody)
+PROOF: Final = Route("GET", f"{DECOMMISSION.path}/proof", DrainProof, ProofQuery)
+LONG_PROOF: Final = Route("POST", PROOF.path, DrainProof, body=ProofQuery)
+RECOVER: Final = Route("PUT", f"{API}/autorecovery/bookie", NOTHING, body=dict[str, list[str] | bool])
 RECOVER_PROGRESS: Final = Route("GET", f"{RECOVER.path}/progress", RecoverState)
-SAFETY: Final = Route("GET", f"{API}/autorecovery/safety_check", Safety)
-REPLICAS: Final = Route("GET", f"{API}/ledger/replicas", LedgerHoldings)
-COOKIE: Final = Route("GET", f"{API}/bookie/cookie", NOTHING)
+SAFETY: Final = Route("GET", f"{API}/autorecovery/safety_check", Safety, SafetyQuery)
+REPLICAS: Final = Route("GET", f"{API}/ledger/replicas", LedgerHoldings, LedgerQuery)
+COOKIE: Final = Route("GET", f"{API}/bookie/cookie", NOTHING, BookieQuery)
 """`NoCookie`: it has none."""
-DELETE_COOKIE: Final = Route("DELETE", COOKIE.path, NOTHING)
+CREATE_COOKIE: Final = Route("POST", COOKIE.path, NOTHING, BookieQuery, str)
+SET_COOKIE: Final = Route("PUT", COOKIE.path, NOTHING, BookieQuery, str)
+DELETE_COOKIE: Final = Route("DELETE", COOKIE.path, NOTHING, ProofQuery, LossesBody)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
 
-from bookie_protocol.admin_api.bodies import API, Body, Route
+from bookie_protocol.admin_api.bodies import API, Body, Query, Route
 
 YesNo = Literal["true", "false"]
 """As Apache's bookies tell it."""
+EntryLog = Annotated[str, Meta(extra_json_schema={"pattern": r"^(0x)?[0-9a-fA-F]{1,16}(\.log)?$"})]
 
 
 class ForceState(Body):
@@ -161,6 +162,13 @@ class LogWhy(Body):
     """Since it was written last."""
 
 
+class EntryLogQuery(Query):
+    """One entry log."""
+
+    entry_log: EntryLog = field(name="entryLog")
+    """Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal."""
+
+
 class UsageTenth(Body):
     """The entry logs of one tenth of usage."""
 
@@ -225,13 +233,14 @@ class QuarantinedLog(Body):
 
 
 FORCE_STATE: Final = Route("GET", f"{API}/bookie/gc", ForceState)
-FORCE: Final = Route("PUT", FORCE_STATE.path, str)
+FORCE: Final = Route("PUT", FORCE_STATE.path, str, body=ForceBody)
 SUSPENSIONS: Final = Route("GET", f"{API}/bookie/gc/suspend_compaction", Suspensions)
-SUSPEND: Final = Route("PUT", SUSPENSIONS.path, str)
-RESUME: Final = Route("PUT", f"{API}/bookie/gc/resume_compaction", str)
+SUSPEND: Final = Route("PUT", SUSPENSIONS.path, str, body=SuspendBody)
+RESUME: Final = Route("PUT", f"{API}/bookie/gc/resume_compaction", str, body=ResumeBody)
 INDEX_COMPACTIONS: Final = Route("GET", f"{API}/bookie/entry_location_compact", dict[str, bool])
+COMPACT_INDEXES: Final = Route("PUT", INDEX_COMPACTIONS.path, str, body=CompactIndexBody)
 DETAILS: Final = Route("GET", f"{API}/bookie/gc_details", list[GcDetails])
 PROGRESS: Final = Route("GET", f"{API}/bookie/gc/progress", list[GcProgress])
-WHY: Final = Route("GET", f"{API}/bookie/gc/why", list[LogWhy])
+WHY: Final = Route("GET", f"{API}/bookie/gc/why", list[LogWhy], EntryLogQuery)
 FORECAST: Final = Route("GET", f"{API}/bookie/gc/forecast", list[GcForecast])
 QUARANTINE: Final = Route("GET", f"{API}/bookie/gc/quarantine", list[QuarantinedLog])

@@ -26,7 +26,7 @@ from bookie_client.client import Client
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.admin_api import gc
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, NotThere, PodkeeperError
+from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.together import bounded
 from pyspark_bookie.common.secrets import read_token
@@ -39,6 +39,7 @@ from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, chosen_ids, light_units, size_of
+from pyspark_bookie.source.tables.entry_logs import ask_why, log_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -367,15 +368,9 @@ async def _ask(api: AdminClient, bookie: str, at: Place, most_logs: int) -> Book
 
 
 async def _logs(api: AdminClient, bookie: str, at: Place, most: int) -> list[LogSpace]:
-    listing = await api.ask(at, bookie_api.DISK_FILES, query={"file_type": "entrylog"})
-    names = [name for text in listing.values() for name in text.split() if name.endswith(".log")]
     found = []
-    for name in names[:most]:
-        try:
-            reports = await api.ask(at, gc.WHY, query={"entryLog": name})
-        except NotThere:
-            continue  # it went meanwhile
-        for each in reports:
+    for name in (await log_names(api, at))[:most]:
+        for each in await ask_why(api, at, name) or ():
             owners = tuple(share.ledger_id for share in each.owners or ())
             found.append(LogSpace(bookie, name, each.size, each.live_bytes, owners, each.reason))
     return found

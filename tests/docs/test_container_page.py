@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
+from msgspec.structs import fields
 
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.cli.main import cli
@@ -39,8 +40,9 @@ def test_calls_are_served(line: str) -> None:
     (resource,) = (each for each in RESOURCES if each.path == url.path)
     operation = resource.operation(method)
     assert operation is not None
-    required = {each.name for each in operation.parameters if each.missing is not None}
-    assert required <= set(parse_qs(url.query)) <= {each.name for each in operation.parameters}
+    parameters = fields(operation.route.query)
+    required = {each.encode_name for each in parameters if each.required}
+    assert required <= set(parse_qs(url.query)) <= {each.encode_name for each in parameters}
 
 
 def test_there_are_examples() -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
+from msgspec.structs import fields
 
 from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.decommission import drain
@@ -45,9 +46,10 @@ def test_calls_are_served(line: str) -> None:
     (resource,) = (each for each in CLUSTER if each.path == url.path)
     operation = resource.operation(method)
     assert operation is not None
-    required = {each.name for each in operation.parameters if each.missing is not None}
-    assert required <= set(parse_qs(url.query)) <= {each.name for each in operation.parameters}
-    assert (operation.body is not None) is ("-d" in words)
+    parameters = fields(operation.route.query)
+    required = {each.encode_name for each in parameters if each.required}
+    assert required <= set(parse_qs(url.query)) <= {each.encode_name for each in parameters}
+    assert (operation.route.body is not None) is ("-d" in words)
     if "-d" in words:
         assert set(json.loads(words[words.index("-d") + 1])) <= {"bookie_src", "delete_cookie", "accept_loss"}
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from bookie_protocol.admin_api.bookie import SET_READ_ONLY, ReadOnlyBody
+from bookie_protocol.admin_api.bookie import SET_READ_ONLY, ReadOnlyBody, ReadOnlyQuery
 from bookie_protocol.admin_api.client import AdminClient, Place
 from bookie_protocol.errors import (
     BookieUnavailable,
@@ -182,13 +182,12 @@ class HttpBookieAdmin:
     async def _ask(
         self, bookie_id: str, url: str, token: str | None, read_only: bool, decommission: int | None
     ) -> None:
-        # Apache's bookies take no member that they do not know, and do not look at the query.
-        query = {} if decommission is None else {"decommission": decommission}
+        # `decommission` is no member: Apache's bookies take none that they do not know, and do not look at the query.
         place = Place(f"the admin API at {url}", url, self._tls)
         try:
             async with aiohttp.ClientSession() as session:
                 client = AdminClient(session, token, timeout_s=ADMIN_S)
-                await client.fetch(place, SET_READ_ONLY, ReadOnlyBody(read_only), query)
+                await client.fetch(place, SET_READ_ONLY, ReadOnlyBody(read_only), ReadOnlyQuery(decommission))
         except NoTls:
             raise
         except Unauthorized as error:

@@ -6,6 +6,7 @@
 
 aiohttp is imported only once the bookie serves: it takes longer to load than the bookie to start.
 
-A new path is a dataclass for its answer and a row in a table: schema, checks of parameters, page and tests follow
-from it. Handlers know the ports only. Errors of the taxonomy become statuses in one place (`api.dispatch`).
+A new path is a route with its types (`bookie_protocol.admin_api`) and a row in a table: schema, checks of parameters,
+page and tests follow from them. Handlers know the ports only. Errors of the taxonomy become statuses in one place
+(`api.dispatch`).
 """

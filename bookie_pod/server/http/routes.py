@@ -25,8 +25,9 @@ from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.openapi import openapi
-from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, Handler, Operation, Resource
+from bookie_pod.server.http.api.table import METHODS, Answer, Group, Handler, Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_routes
+from bookie_protocol.admin_api.bodies import NOTHING, Route
 from bookie_protocol.admin_api.bookie import BookieState
 
 
@@ -83,44 +84,42 @@ async def _metrics(context: Context[Any], call: Call) -> Reply:
     return Text(await context.metrics(), content_type=CONTENT_TYPE)
 
 
-def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answer, own: bool = True) -> Resource:
-    return Resource(path, group, (Operation("GET", None, summary, handler, answers),), ONLY_GET, own)
+def _get(path: str, summary: str, handler: Handler, about: str, *, own: bool = True) -> Resource:
+    operation = Operation(Route("GET", path, NOTHING), None, summary, handler, about, (_NO,))
+    return Resource((operation,), own=own, group=Group.PROBE)
 
 
 def _document(content: Callable[[], dict[str, Any]]) -> Resource:
     async def show(context: Context[Any], call: Call) -> Reply:
         return Json(await context.workers.run(content))
 
-    answer = Answer("The document.", type=dict[str, Any])
-    return _get("/openapi.json", Group.PROBE, "This document", show, answer)
+    route = Route("GET", "/openapi.json", dict[str, Any])
+    return Resource((Operation(route, None, "This document", show, "The document."),), group=Group.PROBE)
 
 
 _NO: Final = Answer("It is not, and why.", 503)
 PROBES: Final = (
     Resource(
-        "/heartbeat",
-        Group.PROBE,
         tuple(
-            Operation(method, None, "Whether the process answers", _heartbeat, (Answer("OK."),)) for method in METHODS
+            Operation(Route(method, "/heartbeat", NOTHING), None, "Whether the process answers", _heartbeat, "OK.")
+            for method in METHODS
         ),
         own=False,
+        group=Group.PROBE,
     ),
-    _get("/healthz", Group.PROBE, "Whether the process is sound", _healthz, Answer("It is."), _NO),
-    _get("/readyz", Group.PROBE, "Whether clients are served", _readyz, Answer("They are."), _NO),
-    _get("/api/v1/bookie/is_ready", Group.PROBE, "As /readyz", _readyz, Answer("They are."), _NO, own=False),
+    _get("/healthz", "Whether the process is sound", _healthz, "It is."),
+    _get("/readyz", "Whether clients are served", _readyz, "They are."),
+    _get("/api/v1/bookie/is_ready", "As /readyz", _readyz, "They are.", own=False),
     Resource(
-        "/metrics",
-        Group.METRICS,
-        (Operation("GET", None, "Prometheus text", _metrics, (Answer("The metrics."),)),),
+        (Operation(Route("GET", "/metrics", NOTHING), None, "Prometheus text", _metrics, "The metrics."),),
         Text("{method} is forbidden. Should be GET method", 403),
         own=False,
+        group=Group.METRICS,
     ),
 )
 PROBE_PATHS: Final = frozenset(resource.path for resource in PROBES if resource.group is Group.PROBE)
 STATE: Final = Resource(
-    bookie_routes.STATE.path,
-    Group.ADMIN,
-    (Operation("GET", Role.VIEWER, "Flags of the bookie", _state, (Answer("The flags.", type=BookieState),)),),
+    (Operation(bookie_routes.STATE, Role.VIEWER, "Flags of the bookie", _state, "The flags."),),
     own=False,
     always=True,
 )

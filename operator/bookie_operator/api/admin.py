@@ -24,7 +24,7 @@ from bookie_operator.api.trust import Trust, Untrusted
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission
-from bookie_protocol.admin_api.bodies import NOTHING, Route
+from bookie_protocol.admin_api.bodies import NOTHING, Query, Route
 from bookie_protocol.admin_api.client import AdminClient, Place, Sent
 from bookie_protocol.errors import (
     CouldNotTell,
@@ -102,7 +102,7 @@ class Admin:
 
         async def ask() -> BookieFacts:
             mode = await self._ask(at, bookie.READ_ONLY)
-            space = await self._ask(at, bookie.INFO, query={"fullest": True})
+            space = await self._ask(at, bookie.INFO, query=bookie.SpaceQuery(fullest=True))
             return answers.bookie_facts(mode, space, await self._ask(at, bookie.CONFIG))
 
         return await self._fact(at, "bookie", ask)
@@ -127,12 +127,11 @@ class Admin:
 
         async def ask() -> Proof:
             losses = _listed(accepted_losses)
+            asked = decommission.ProofQuery(bookie_id, losses)
             if len(losses) <= _MOST_IN_LINE:
-                query = {"bookie_id": bookie_id, "accept_loss": losses}
-                found = await self._ask(at, decommission.PROOF, query=query, timeout_s=_LISTING_S)
+                found = await self._ask(at, decommission.PROOF, query=asked, timeout_s=_LISTING_S)
             else:
-                body = decommission.ProofBody(bookie_id, losses)
-                found = await self._ask(at, decommission.LONG_PROOF, body, timeout_s=_LISTING_S)
+                found = await self._ask(at, decommission.LONG_PROOF, asked, timeout_s=_LISTING_S)
             return answers.proof(found, bookie_id)
 
         return await self._fact(at, "proof", ask)
@@ -142,9 +141,8 @@ class Admin:
 
         async def ask() -> DrainFacts:
             try:
-                found = await self._client.ask(
-                    await self.place(at), decommission.PROGRESS, query={"bookie_id": bookie_id}
-                )
+                query = decommission.BookieQuery(bookie_id)
+                found = await self._client.ask(await self.place(at), decommission.PROGRESS, query=query)
             except NotDecommissioned as absent:
                 return answers.no_drain(bookie_id, absent.refusal)
             return answers.drain_facts(found, bookie_id, self._now())
@@ -155,10 +153,9 @@ class Admin:
         """What a drain of a bookie would have to do."""
 
         async def ask() -> Outlook:
-            query = {"bookie_id": bookie_id}
-            return answers.outlook(
-                await self._ask(at, decommission.OUTLOOK, query=query, timeout_s=_LISTING_S), bookie_id
-            )
+            query = decommission.BookieQuery(bookie_id)
+            found = await self._ask(at, decommission.OUTLOOK, query=query, timeout_s=_LISTING_S)
+            return answers.outlook(found, bookie_id)
 
         return await self._fact(at, "outlook", ask)
 
@@ -166,7 +163,7 @@ class Admin:
         """What would become of ledgers if these bookies went now."""
 
         async def ask() -> SafetyFacts:
-            query = {"bookies": ",".join(sorted(bookies))}
+            query = decommission.SafetyQuery(",".join(sorted(bookies)))
             found = await self._ask(at, decommission.SAFETY, query=query, timeout_s=_LISTING_S)
             return answers.safety_facts(found, bookies)
 
@@ -202,7 +199,7 @@ class Admin:
         """The pod proves once more that no ledger needs the bookie. AdminAbsent: it has none."""
         losses = _listed(accepted_losses)
         body = decommission.LossesBody(losses) if losses else None
-        query = {"bookie_id": bookie_id}
+        query = decommission.ProofQuery(bookie_id)
         await self._ask(at, decommission.DELETE_COOKIE, body, query, timeout_s=_LISTING_S)
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -219,7 +216,7 @@ class Admin:
         at: Endpoint,
         route: Route[_T],
         body: Sent = None,
-        query: Mapping[str, object] | None = None,
+        query: Query | None = None,
         *,
         timeout_s: float | None = None,
     ) -> _T:

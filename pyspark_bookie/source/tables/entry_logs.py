@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from bookie_protocol.admin_api.bookie import DISK_FILES
+from bookie_protocol.admin_api.bookie import DISK_FILES, FilesQuery
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.admin_api.gc import WHY, LogWhy
+from bookie_protocol.admin_api.gc import WHY, EntryLogQuery, LogWhy
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
 from bookie_protocol.together import bounded
 from pyspark_bookie.source.options import SourceOptions
@@ -55,16 +55,21 @@ async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
 
 
 async def _logs(api: AdminClient, at: Place, bookie: str) -> list[Row]:
-    listed = await api.ask(at, DISK_FILES, query={"file_type": "entrylog"})
-    names = sorted({name for text in listed.values() for name in text.split() if name.endswith(".log")})
-    found = await bounded(names, lambda name: _why(api, at, name), at_a_time=LOGS_AT_A_TIME)
+    names = sorted(await log_names(api, at))
+    found = await bounded(names, lambda name: ask_why(api, at, name), at_a_time=LOGS_AT_A_TIME)
     return [row for name, logs in zip(names, found, strict=True) for row in _rows(bookie, name, logs)]
 
 
-async def _why(api: AdminClient, at: Place, name: str) -> list[LogWhy] | None:
+async def log_names(api: AdminClient, at: Place) -> list[str]:
+    """The bookie's entry logs, each once, as it lists them."""
+    listed = await api.ask(at, DISK_FILES, query=FilesQuery("entrylog"))
+    return list(dict.fromkeys(name for text in listed.values() for name in text.split() if name.endswith(".log")))
+
+
+async def ask_why(api: AdminClient, at: Place, name: str) -> list[LogWhy] | None:
     """What the bookie tells of a log; None: it does not tell, as Apache's, or the log went meanwhile."""
     try:
-        return await api.ask(at, WHY, query={"entryLog": name})
+        return await api.ask(at, WHY, query=EntryLogQuery(name))
     except NotThere:
         return None
 

@@ -12,31 +12,28 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from bookie_pod.roles import NOBODY, Caller
-from bookie_protocol.admin_api.bodies import requested
+from bookie_protocol.admin_api.bodies import Query, requested
 from bookie_protocol.errors import BadRequest
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Query)
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/plain"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`parameters` holds every parameter of the operation: its value, its default, or None."""
+    """`query`: of the type that the route names; the body is as it came."""
 
     method: str
-    parameters: Mapping[str, Any]
+    query: Query
     body: bytes = b""
     caller: Caller = NOBODY
 
-    def number(self, name: str) -> int:
-        """A whole number that has a default, or is required."""
-        value = self.parameters[name]
-        assert isinstance(value, int), f"{name} has neither a value nor a default"
-        return value
-
-    def flag(self, name: str) -> bool:
-        return bool(self.parameters[name])
+    def asked(self, kind: type[Q]) -> Q:
+        """The parameters, as the type that the route names."""
+        assert isinstance(self.query, kind), f"{type(self.query).__name__} is read as {kind.__name__}"
+        return self.query
 
     @property
     def is_blank(self) -> bool:
@@ -44,7 +41,7 @@ class Call:
         return not self.body.strip()
 
     def read(self, kind: type[T]) -> T:
-        """The body, on a path of Podkeeper's own, as the type that the table names. `BadRequest`."""
+        """The body, on a path of Podkeeper's own, as the type that the route names. `BadRequest`."""
         return requested(self.body, kind)
 
     def members(self) -> dict[str, Any]:

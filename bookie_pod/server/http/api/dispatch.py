@@ -211,12 +211,12 @@ class Dispatcher:
 
     async def _reply(self, operation: Operation, request: web.Request, caller: Caller) -> Reply:
         # Of several values of one name the first counts, as in the reference.
-        values = operation.read({name: request.query.getall(name)[0] for name in request.query})
-        if isinstance(values, Text):
-            return values
-        audited(**{name: value for name, value in values.items() if name in request.query})
-        body = await request.read() if operation.body is not None else b""
-        return await operation.handler(self._context, Call(request.method, values, body, caller))
+        query = operation.asked({name: request.query.getall(name)[0] for name in request.query})
+        if isinstance(query, Text):
+            return query
+        audited(**plain(query))
+        body = await request.read() if operation.route.body is not None else b""
+        return await operation.handler(self._context, Call(request.method, query, body, caller))
 
 
 @web.middleware

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import fields
 
 from bookie_pod.config.document import field_texts
 from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE
-from bookie_pod.server.http.api.table import LONG_MAX, Group, Kind, Operation, Parameter, Resource
-from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, Body, Problem
+from bookie_pod.server.http.api.table import Group, Operation, Resource
+from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Query
 
 Schema = dict[str, Any]
 _PLACE: Final = "#/components/schemas/{name}"
@@ -55,10 +56,25 @@ class Schemas:
                 self.components[name] = each | self._described(name, each)
         return schema
 
+    def parameters(self, kind: type[Query]) -> list[Schema]:
+        """Each of them, with its schema; one that may be left out is never null, but not there."""
+        _, found = msgspec.json.schema_components((kind,), ref_template=_PLACE)
+        described = found[kind.__name__] | self._described(kind.__name__, found[kind.__name__])
+        return [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in described["required"],
+                "description": schema.pop("description"),
+                "schema": schema["anyOf"][0] if "anyOf" in schema else schema,
+            }
+            for name, schema in described["properties"].items()
+        ]
+
     def _described(self, name: str, schema: Schema) -> Schema:
         kind = self._kinds[name]
-        texts = field_texts(kind)
-        names = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+        texts = {name: text for each in _ours(kind) for name, text in field_texts(each).items()}
+        names = {field.encode_name: field.name for field in fields(kind)}
         properties = {
             member: described | {"description": texts[names[member]]}
             for member, described in schema["properties"].items()
@@ -69,6 +85,11 @@ class Schemas:
             "properties": properties,
             "additionalProperties": False,
         }
+
+
+def _ours(kind: type[Body]) -> Iterator[type[Body]]:
+    """The type and those that it has members of."""
+    return (each for each in kind.mro() if issubclass(each, Body))
 
 
 def _kinds(kind: type[Body]) -> Iterator[type[Body]]:
@@ -93,7 +114,7 @@ def openapi(resources: Iterable[Resource], *, version: str, guarded: frozenset[G
 
 
 def _path(resource: Resource, schemas: Schemas, guarded: bool) -> dict[str, Any]:
-    return {each.method.lower(): _operation(resource, each, schemas, guarded) for each in resource.operations}
+    return {each.route.method.lower(): _operation(resource, each, schemas, guarded) for each in resource.operations}
 
 
 def _operation(resource: Resource, operation: Operation, schemas: Schemas, guarded: bool) -> dict[str, Any]:
@@ -102,12 +123,12 @@ def _operation(resource: Resource, operation: Operation, schemas: Schemas, guard
         "operationId": _identifier(resource, operation),
         "tags": [resource.group.value],
         "summary": summary,
-        "parameters": [_parameter(each) for each in operation.parameters],
+        "parameters": schemas.parameters(operation.route.query),
         "responses": _responses(resource, operation, schemas, guarded),
     }
-    if operation.body is not None:
-        kind = TEXT_TYPE if operation.body is str else JSON_TYPE
-        content = {kind: {"schema": schemas.of(operation.body)}}
+    body = operation.route.body
+    if body is not None:
+        content = {TEXT_TYPE if body is str else JSON_TYPE: {"schema": schemas.of(body)}}
         described["requestBody"] = {"content": content, "required": operation.body_required}
     if operation.role is not None:
         described["description"] = f"Needs the role `{operation.role.value}`."
@@ -118,38 +139,19 @@ def _operation(resource: Resource, operation: Operation, schemas: Schemas, guard
 
 def _identifier(resource: Resource, operation: Operation) -> str:
     words = resource.path.removeprefix("/api/v1").replace(".", "/").split("/")
-    return "_".join([operation.method.lower(), *(word for word in words if word)])
-
-
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": parameter.kind.value}
-    if parameter.kind is Kind.NUMBER:
-        schema |= {"minimum": parameter.at_least, "maximum": LONG_MAX, "format": "int64"}
-    if parameter.choices:
-        schema["enum"] = list(parameter.choices)
-    if parameter.pattern:
-        schema["pattern"] = parameter.pattern
-    if parameter.default is not None:
-        schema["default"] = parameter.default
-    return {
-        "name": parameter.name,
-        "in": "query",
-        "required": parameter.missing is not None,
-        "description": parameter.about,
-        "schema": schema,
-    }
+    return "_".join([operation.route.method.lower(), *(word for word in words if word)])
 
 
 def _responses(resource: Resource, operation: Operation, schemas: Schemas, guarded: bool) -> dict[str, Any]:
-    found: dict[int, dict[str, Any]] = {}
-    for answer in operation.answers:
-        content = found.setdefault(answer.status, {"description": answer.about, "content": {}})["content"]
-        if answer.type is None:
-            content |= _error(resource, schemas) if answer.status >= 400 else _TEXT
-        else:
-            content[JSON_TYPE] = {"schema": schemas.of(answer.type)}
-    for missing in (each.missing for each in operation.parameters if each.missing is not None):
-        found.setdefault(missing.status, {"description": missing.body, "content": _error(resource, schemas)})
+    answer = operation.route.answer
+    content = {JSON_TYPE: {"schema": schemas.of(answer)}} if answer is not NOTHING else dict(_TEXT)
+    found: dict[int, dict[str, Any]] = {200: {"description": operation.about, "content": content}}
+    for other in operation.others:
+        told = found.setdefault(other.status, {"description": other.about, "content": {}})
+        told["content"] |= _error(resource, schemas) if other.status >= 400 else _TEXT
+    if operation.missing is not None:
+        missing = {"description": operation.missing.body, "content": dict(_TEXT)}
+        found.setdefault(operation.missing.status, missing)
     for status in _common(resource, operation, guarded):
         found.setdefault(status, {"description": _COMMON[status], "content": _error(resource, schemas)})
     return {str(status): found[status] for status in sorted(found)}
@@ -159,9 +161,9 @@ def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int
     statuses = [401] if guarded else []
     if resource.group is Group.ADMIN:
         statuses += [403, 500, 503, 504]
-    if operation.body is not None:
+    if operation.route.body is not None:
         statuses += [400, 413]
-    return [*statuses, 400] if operation.parameters else statuses
+    return [*statuses, 400] if fields(operation.route.query) else statuses
 
 
 def _error(resource: Resource, schemas: Schemas) -> dict[str, Any]:

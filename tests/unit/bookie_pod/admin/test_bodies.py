@@ -1,11 +1,11 @@
-"""Bodies of Podkeeper's own paths: what programs of other versions send is taken, anything else is told in one line."""
+"""Bodies and parameters: what programs of other versions send is taken, anything else is told in one line."""
 
 from __future__ import annotations
 
 import pytest
 
-from bookie_protocol.admin_api import autorecovery, decommission, integrity
-from bookie_protocol.admin_api.bodies import Body, decode, requested
+from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission, gc, integrity
+from bookie_protocol.admin_api.bodies import Body, asked, decode, requested
 from bookie_protocol.errors import BadRequest, ProtocolViolation
 from tests.unit.bookie_pod.admin.conftest import Served
 
@@ -86,3 +86,51 @@ def test_what_is_not_utf8_is_malformed(text: bytes) -> None:
         requested(text, decommission.UndoBody)
     with pytest.raises(ProtocolViolation):
         decode(text, decommission.UndoBody)
+
+
+LEDGERS, READ, BOOKIES = f"{cluster.LEDGERS.path}?", f"{cluster.READ.path}?ledger_id=", f"{cluster.BOOKIES.path}?"
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (f"{READ}5.0", "ledger_id=5.0: must be a whole number"),
+        (f"{READ}1e2", "ledger_id=1e2: must be a whole number"),
+        (f"{READ}%205", "ledger_id= 5: must be a whole number"),
+        (f"{READ}null", "ledger_id=null: must be a whole number"),
+        (f"{READ}{'9' * 5000}", f"ledger_id={'9' * 100}: must be a whole number"),
+        (f"{READ}{2**63}", f"ledger_id: expected `int` <= {2**63 - 1}"),
+        (f"{READ}-1", "ledger_id: expected `int` >= 0"),
+        (f"{READ}5&end_entry_id=-2", "end_entry_id: expected `int` >= -1"),
+        (f"{LEDGERS}page=0", "page: expected `int` >= 1"),
+        (f"{BOOKIES}type=RW", "type: invalid enum value 'RW'; it may be rw, ro"),
+        (f"{decommission.PROGRESS.path}?bookie=b",
+         "the query: object missing required field `bookie_id`; its members are bookie_id"),
+        (f"{decommission.PROGRESS.path}?bookie_id=b%0a", "bookie_id must be a bookie id, not 'b\\n'"),
+    ],
+)  # fmt: skip
+async def test_a_parameter_that_is_wrong_is_told(served: Served, path: str, line: str) -> None:
+    answer = await served(path)
+    assert (answer.status, answer.line) == (400, line)
+
+
+def test_parameters_are_read_as_the_reference_reads_them() -> None:
+    given = {"ledger_id": "+07", "end_entry_id": "-1", "page": "-0", "unknown": "x"}
+    with pytest.raises(BadRequest, match="page: expected `int` >= 1"):
+        asked(given, cluster.EntriesQuery)
+    assert asked(given | {"page": "2"}, cluster.EntriesQuery) == cluster.EntriesQuery(7, page=2)
+    for text, flag in (("true", True), ("TRUE", False), ("1", False), ("", False)):
+        assert asked({"fullest": text}, bookie.SpaceQuery).fullest is flag
+    assert asked({"entryLog": "007"}, gc.EntryLogQuery).entry_log == "007"
+    assert asked({"missingreplica": "7"}, autorecovery.MarksQuery) == autorecovery.MarksQuery("7")
+
+
+def test_a_refusal_is_short_however_long_the_parameter() -> None:
+    with pytest.raises(BadRequest) as refused:
+        asked({"type": " - at `$" * 1000}, cluster.BookiesQuery)
+    assert len(str(refused.value)) < 600
+
+
+def test_half_a_character_is_no_choice() -> None:
+    with pytest.raises(BadRequest, match="the query: "):
+        asked({"type": "\udcff"}, cluster.BookiesQuery)

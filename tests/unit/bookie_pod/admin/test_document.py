@@ -21,4 +21,4 @@ def test_every_operation_is_on_it() -> None:
     page = http_api_page()
     for resource in resources(RESOURCES, frozenset()):
         for operation in resource.operations:
-            assert f"### {operation.method} {resource.path}" in page
+            assert f"### {operation.route.method} {resource.path}" in page

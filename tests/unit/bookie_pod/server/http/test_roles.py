@@ -43,12 +43,12 @@ def test_every_route_of_the_admin_api_and_no_other_names_a_role() -> None:
     assert len(operations) > 60
     for group, path, operation in operations:
         assert (operation.role is not None) is (group is Group.ADMIN), path
-        if operation.method != "GET" and group is Group.ADMIN and not path.endswith("/decommission/proof"):
-            assert operation.role in (Role.OPERATOR, Role.ADMIN), f"{operation.method} {path}"
+        if operation.route.method != "GET" and group is Group.ADMIN and not path.endswith("/decommission/proof"):
+            assert operation.role in (Role.OPERATOR, Role.ADMIN), f"{operation.route.method} {path}"
 
 
 def test_what_gives_data_up_or_shows_secrets_is_for_admins() -> None:
-    by_name = {(o.method, each.path.removeprefix("/api/v1/")): o.role for each in TABLE for o in each.operations}
+    by_name = {(o.route.method, each.path.removeprefix("/api/v1/")): o.role for each in TABLE for o in each.operations}
     for name in (
         ("DELETE", "ledger/delete"),
         ("GET", "ledger/read"),
@@ -149,8 +149,8 @@ async def test_every_route_refuses_whoever_lacks_its_role(server: Server) -> Non
         for operation in each.operations:
             if operation.role in lacking:
                 token = lacking[operation.role]
-                answer = await server((operation.method, each.path), "{}", Authorization=f"Bearer {token}")
-                assert answer.status == (403 if token else 401), f"{operation.method} {each.path}"
+                answer = await server((operation.route.method, each.path), "{}", Authorization=f"Bearer {token}")
+                assert answer.status == (403 if token else 401), f"{operation.route.method} {each.path}"
                 asked += 1
     assert asked > 60
     assert server.counted("refused") == asked
