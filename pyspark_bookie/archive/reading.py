@@ -1,9 +1,8 @@
-"""Parquet files in, verified entries out: manifests, whole ledgers (`read_payloads`), and entries from one to another
-(`read_entries`).
+"""Parquet files in, verified entries out: manifests, whole ledgers (`read_payloads`, `count_files`), and entries from
+one to another (`read_entries`).
 
-`read_entries` tells what the files say apart from what nobody could tell: damage is `ArchiveDamaged`, a file that is
-not there `ArchivedFileMissing`, and a store that does not answer `ArchiveUnavailable`. Each names the ledger and the
-file.
+What the files say is told apart from what nobody could tell: damage is `ArchiveDamaged`, a file that is not there
+`ArchivedFileMissing`, and a store that does not answer `ArchiveUnavailable`. Each names the ledger and the file.
 
 Memory: one row group, which `writing` bounds in bytes.
 
@@ -72,7 +71,8 @@ def archived_ledgers(files: Files) -> dict[int, list[str | None]]:
 def read_payloads(
     files: Files, ledger_id: int, parts: Sequence[ArchivedFile], throttle: Throttle
 ) -> Iterator[list[bytes]]:
-    """The payloads in order. Raises `EntryDamaged` for what is not what was written, `FileNotFoundError`."""
+    """The payloads in order. Raises `EntryDamaged` for what is not what was written, `ArchivedFileMissing`,
+    `ArchiveUnavailable`."""
     for batch in _batches(files, ledger_id, parts, throttle, Counter()):
         yield batch.column("value").to_pylist()
 
@@ -88,37 +88,16 @@ def count_files(files: Files, ledger_id: int, parts: Sequence[ArchivedFile], thr
 def _batches(
     files: Files, ledger_id: int, parts: Sequence[ArchivedFile], throttle: Throttle, counter: Counter
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    for part in parts:
-        size = files.size(part.path)
-        if size is None:
-            raise FileNotFoundError(f"{part.path} of ledger {ledger_id} is not there")
-        if size != part.nbytes or part.first_entry != counter.entries:
-            raise EntryDamaged(f"{part.path} of ledger {ledger_id} is not what was written: it has {size} bytes")
-        try:
-            with pq.ParquetFile(
-                files.path(part.path), filesystem=files.system, page_checksum_verification=True, memory_map=False
-            ) as opened:
-                for batch in _groups(opened):
-                    if not pc.all(pc.equal(batch.column("ledger_id"), ledger_id)).as_py():
-                        raise EntryDamaged(f"{part.path} holds entries of other ledgers than {ledger_id}")
-                    throttle.take(batch.nbytes)
-                    counter.add_arrow(counter.entries, batch.column("entry_id"), batch.column("value"))
-                    yield batch
-        except (pa.ArrowInvalid, OSError, KeyError) as error:  # no such column: its metadata are damaged
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise EntryDamaged(f"{part.path} of ledger {ledger_id} cannot be read: {error}") from error
-        if counter.entries != part.first_entry + part.entries:
-            raise EntryDamaged(f"{part.path} of ledger {ledger_id} ends at entry {counter.entries - 1}")
-
-
-def _groups(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    for group in range(opened.num_row_groups):
-        yield from opened.read_row_group(group, columns=["ledger_id", "entry_id", "value"]).to_batches()
+    for file in parts:
+        if file.first_entry != counter.entries:
+            raise EntryDamaged(f"{file.path} of ledger {ledger_id} begins behind entry {counter.entries}")
+        part = _Part(files, ledger_id, file)
+        for group, start, count in part.groups():
+            last = start + count - 1
+            for batch in part.read(group, last):
+                throttle.take(batch.nbytes)
+                part.check(batch, counter, last)
+                yield batch
 
 
 T = TypeVar("T")
@@ -152,7 +131,7 @@ def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) ->
     for file in ledger.files:
         if file.first_entry + file.entries <= first or file.first_entry > last:
             continue
-        part = _Part(files, ledger, file)
+        part = _Part(files, ledger.ledger_id, file)
         for group, start, count in part.groups():
             if start + count <= first or start > last:
                 continue
@@ -173,11 +152,11 @@ def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) ->
 class _Part:
     """One file, opened when it is needed."""
 
-    def __init__(self, files: Files, ledger: ArchivedLedger, file: ArchivedFile) -> None:
+    def __init__(self, files: Files, ledger_id: int, file: ArchivedFile) -> None:
         self._files = files
-        self._ledger_id = ledger.ledger_id
+        self._ledger_id = ledger_id
         self._file = file
-        self._what = f"{files.path(file.path)} of ledger {ledger.ledger_id}"
+        self._what = f"{files.path(file.path)} of ledger {ledger_id}"
         self._last = file.first_entry + file.entries - 1
         self._opened: pq.ParquetFile | None = None
 
@@ -202,7 +181,7 @@ class _Part:
         import pyarrow.compute as pc
 
         if not pc.all(pc.equal(batch.column("ledger_id"), self._ledger_id)).as_py():
-            raise ArchiveDamaged(f"{self._what} holds entries of other ledgers", last)
+            raise ArchiveDamaged(f"{self._what} holds entries of other ledgers than {self._ledger_id}", last)
         try:
             counter.add_arrow(counter.entries, batch.column("entry_id"), batch.column("value"))
         except EntryDamaged as error:

@@ -50,7 +50,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import count_files, read_manifest
+from pyspark_bookie.archive.reading import ArchivedFileMissing, count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.framework.owners import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
@@ -112,8 +112,8 @@ class Deleter:
         self._store = store or OffloadStore(client)
 
     def delete(self, ledger_id: int) -> DeletionFate:
-        """Delete a ledger if it may go. Raises `EntryDamaged` and `FileNotFoundError` when the archive is not good: the
-        ledger stays; `TakenOver`, `MetadataUnavailable`."""
+        """Delete a ledger if it may go. Raises `EntryDamaged`, `ArchivedFileMissing` and `ArchiveUnavailable` when
+        the archive is not good: the ledger stays; `TakenOver`, `MetadataUnavailable`."""
         stored = self._store.read(ledger_id)
         if stored is None or not is_due(stored.value, self._settings, self._clock()):
             return _not_now(stored.value if stored is not None else None)
@@ -226,7 +226,7 @@ class Deleter:
     def _prove(self, record: OffloadRecord) -> None:
         manifest = read_manifest(self._files, record.ledger_id, record.uuid)
         if manifest is None:
-            raise FileNotFoundError(f"the archive has no manifest of ledger {record.ledger_id}: the ledger stays")
+            raise ArchivedFileMissing(f"the archive has no manifest of ledger {record.ledger_id}: the ledger stays")
         if manifest.files != record.files:
             raise EntryDamaged(f"the manifest of ledger {record.ledger_id} names other files: the ledger stays")
         if count_files(self._files, record.ledger_id, record.files, self._throttle) != record.counts:

@@ -38,7 +38,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest, data_folder, manifest_file, temporary_folder
-from pyspark_bookie.archive.reading import count_files
+from pyspark_bookie.archive.reading import ArchivedFileMissing, count_files
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
@@ -133,7 +133,7 @@ class Offloader:
                     stored = self._verify(stored)
                 stored = self._publish(stored, metadata)
                 return Fate.OFFLOADED, self._clean(stored).value
-            except (EntryDamaged, FileNotFoundError):
+            except (EntryDamaged, ArchivedFileMissing, FileNotFoundError):
                 if attempt == MAX_ATTEMPTS:
                     raise
                 stored = self._restart(stored, metadata)

@@ -13,9 +13,17 @@ import pytest
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedLedger
+from bookie_protocol.errors import EntryDamaged
 from pyspark_bookie.archive import reading
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries
+from pyspark_bookie.archive.reading import (
+    ArchiveDamaged,
+    ArchivedFileMissing,
+    ArchiveUnavailable,
+    count_files,
+    read_entries,
+    read_payloads,
+)
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 
@@ -155,6 +163,39 @@ def test_a_store_that_does_not_answer_is_no_damage(
     monkeypatch.setattr(Files, "size", lambda self, path: Away(there).open_input_stream(path))
     with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
         rows(files, ledger, 0, 3)
+
+
+def whole(files: Files, ledger: ArchivedLedger) -> list[bytes]:
+    batches = read_payloads(files, ledger.ledger_id, ledger.files, Throttle(None))
+    return [payload for batch in batches for payload in batch]
+
+
+def test_a_whole_ledger_and_its_counts(files: Files, ledger: ArchivedLedger) -> None:
+    assert whole(files, ledger) == PAYLOADS
+    assert count_files(files, LEDGER, ledger.files, Throttle(None)) == ledger.counts
+
+
+def test_what_is_wrong_with_a_whole_ledger_is_told_alike(
+    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, *others = ledger.files
+    with pytest.raises(EntryDamaged, match=rf"{others[0].path} of ledger 7 begins behind entry {first.entries}"):
+        whole(files, replace(ledger, files=(first, *others)))
+    with pytest.raises(ArchiveDamaged, match="holds entries of other ledgers than 8"):
+        whole(files, replace(ledger, ledger_id=8))
+    path = damage(ledger, 6)
+    with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged"):
+        whole(files, ledger)
+    there = files.system
+    files.system = Away(there)
+    with monkeypatch.context() as patch:
+        patch.setattr(reading._Part, "_open", lambda self: files.system.open_input_stream(self._what))
+        with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
+            whole(files, ledger)
+    files.system = there
+    files.delete(first.path)
+    with pytest.raises(ArchivedFileMissing, match=f"{first.path} of ledger 7 is not there on "):
+        whole(files, ledger)
 
 
 def test_what_fails_once_is_read_again(files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from bookie_protocol.archive import OffloadState
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.reading import ArchivedFileMissing
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.cleaning import OffloadStore
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
@@ -87,12 +88,12 @@ def test_a_missing_file_or_manifest_keeps_the_ledger(shelf: LedgerShelf, target:
     [manifest] = folder_of(target).glob("_manifests/*.json")
     content = manifest.read_bytes()
     manifest.unlink()
-    with pytest.raises(FileNotFoundError, match="no manifest of ledger 7"):
+    with pytest.raises(ArchivedFileMissing, match="no manifest of ledger 7"):
         deleter(shelf, target).delete(7)
     manifest.write_bytes(content)
     for path in folder_of(target).rglob("data/**/*.parquet"):
         path.unlink()
-    with pytest.raises(FileNotFoundError, match="of ledger 7 is not there"):
+    with pytest.raises(ArchivedFileMissing, match="of ledger 7 is not there"):
         deleter(shelf, target).delete(7)
     assert shelf.metadata(7).is_closed
 
