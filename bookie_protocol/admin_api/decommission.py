@@ -15,11 +15,11 @@ Form = Literal["live", "stopped"]
 Risk = Literal["no copy", "below ack quorum", "no slack", "unknown"]
 BOOKIE_PATTERN: Final = rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$"
 LOSSES_PATTERN: Final = "^ *([0-9]{1,19} *(, *[0-9]{1,19} *)*)?$"
-"""No id is above 2^63 - 1."""
+"""No id is above 2^63 - 1: not every number of 19 digits is one, and none is described."""
 # Described, not enforced: whoever reads them says what is wrong in words, and not by a regular expression.
 BookieId = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIE_PATTERN})]
 Bookies = Annotated[str, Meta(extra_json_schema={"pattern": f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$"})]
-Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN})]
+Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN.replace("19", "18")})]
 
 
 class LedgerReason(Body):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from bookie_pod.admin.bookie_ids import accepted_losses
+from bookie_pod.server.http.api.openapi import Schemas
 from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission, gc, integrity
 from bookie_protocol.admin_api.bodies import Body, asked, decode, requested
 from bookie_protocol.errors import BadRequest, ProtocolViolation
@@ -134,3 +138,15 @@ def test_a_refusal_is_short_however_long_the_parameter() -> None:
 def test_half_a_character_is_no_choice() -> None:
     with pytest.raises(BadRequest, match="the query: "):
         asked({"type": "\udcff"}, cluster.BookiesQuery)
+
+
+def test_what_the_document_allows_as_losses_is_taken() -> None:
+    described = Schemas().parameters(decommission.ProofQuery)[1]["schema"]["pattern"]
+    for text in ("", "7", "7, 8", "9" * 18):
+        assert re.search(described, text)
+        accepted_losses(text)
+    for text in (str(2**63), "9" * 19, "9" * 20):
+        assert not re.search(described, text)
+        with pytest.raises(BadRequest):
+            accepted_losses(text)
+    assert accepted_losses(str(2**63 - 1)) == {2**63 - 1}
