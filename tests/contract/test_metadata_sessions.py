@@ -27,7 +27,7 @@ from bookie_protocol.metadata_service.service_info import BookieServiceInfo, End
 from bookie_protocol.metadata_service.uri import open_metadata_service
 
 async def main():
-    service = await open_metadata_service(sys.argv[1], timeout=2)
+    service = await open_metadata_service(sys.argv[1], timeout=1)
     info = BookieServiceInfo((Endpoint("bookie", "old", 1, "bookie-rpc"),))
     await service.bookies.register("b:1", BookieGroup.WRITABLE, info)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -27,13 +27,19 @@ from tests.support.zookeeper import ZooKeeperServer
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A server that a test may stop."""
-    server = ZooKeeperServer(str(tmp_path))
-    server.start()
+@pytest.fixture(scope="module")
+def server_of_this_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(str(tmp_path_factory.mktemp("own")))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def own_server(server_of_this_module: ZooKeeperServer) -> ZooKeeperServer:
+    """A server that a test may stop, which answers; tests take roots of their own."""
+    if not server_of_this_module.is_running:
+        server_of_this_module.start()
+    return server_of_this_module
 
 
 @pytest.fixture
@@ -76,8 +82,9 @@ async def test_many_reads_at_once_are_few_requests_and_each_has_its_own_outcome(
 
 async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) -> None:
     """The session lives on without a connection, and so do its nodes: nobody may be told that they are gone."""
-    service = await open_metadata_service(own_server.uri(), timeout=30)
-    other = await open_metadata_service(own_server.uri(), timeout=30)
+    uri = own_server.uri("/while-nobody-answers")
+    service = await open_metadata_service(uri, timeout=30)
+    other = await open_metadata_service(uri, timeout=30)
     assert isinstance(service, TreeMetadataService)
     await service.cluster.initialize()
     for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
@@ -151,7 +158,7 @@ async def test_a_new_session_is_tried_for_until_it_can_be_begun(
 
 
 async def test_a_restarted_server_costs_neither_session_nor_error(own_server: ZooKeeperServer) -> None:
-    service = await open_metadata_service(own_server.uri(), timeout=10)
+    service = await open_metadata_service(own_server.uri("/restarted"), timeout=10)
     await service.cluster.initialize()
     await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
     states: list[SessionState] = []
@@ -189,10 +196,10 @@ async def test_a_connection_that_a_starting_server_never_answers_does_not_cost_t
         await both
 
     async with await asyncio.start_server(serve, "127.0.0.1") as front:
-        tree = ZooKeeperTree(f"127.0.0.1:{front.sockets[0].getsockname()[1]}", 20)
+        tree = ZooKeeperTree(f"127.0.0.1:{front.sockets[0].getsockname()[1]}", 8)
         began = asyncio.get_running_loop().time()
         await tree.connect()
-        assert asyncio.get_running_loop().time() - began < 15
+        assert asyncio.get_running_loop().time() - began < 6
         assert silent
         await tree.close()
         silent[0].close()
@@ -344,14 +351,17 @@ async def test_over_tls(sasl_server: ZooKeeperServer) -> None:
     async with asyncio.timeout(5):  # a ping, every ten seconds, would bring an answer that was left behind
         assert len(await asyncio.gather(*(service.ledgers.read(number) for number in range(200)))) == 200
     await service.close()
-    for refused, uri_of, told in (
-        (tls("client", "stranger"), uri, "CERTIFICATE_VERIFY_FAILED"),
-        (tls("client"), uri.replace("127.0.0.1", "localhost"), "Hostname mismatch|is not valid for 'localhost'"),
-        (tls("unknown"), uri, "that the servers run"),
-        (None, uri, "that the servers run"),
-    ):
+
+    async def refused(with_tls: MetadataTls | None, uri_of: str, told: str) -> None:
         with pytest.raises(MetadataUnavailable, match=told):
-            await open_metadata_service(uri_of, sasl=login, tls=refused, timeout=2)
+            await open_metadata_service(uri_of, sasl=login, tls=with_tls, timeout=2)
+
+    await asyncio.gather(
+        refused(tls("client", "stranger"), uri, "CERTIFICATE_VERIFY_FAILED"),
+        refused(tls("client"), uri.replace("127.0.0.1", "localhost"), "Hostname mismatch|is not valid for 'localhost'"),
+        refused(tls("unknown"), uri, "that the servers run"),
+        refused(None, uri, "that the servers run"),
+    )
 
 
 async def test_gssapi_names_the_package_that_is_missing(zookeeper: ZooKeeperServer) -> None:

@@ -81,6 +81,10 @@ class ZooKeeperServer:
     def uri(self, root: str = "/ledgers", layout: str = "null") -> str:
         return f"zk+{layout}://{self.hosts}{root}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         java = shutil.which("java")
         if java is None:

@@ -60,7 +60,7 @@ def known_status(
 
     Items of lists are left out one by one.
     """
-    kept = copy.deepcopy(dict(status))
+    kept = dict(status)
     while True:
         try:
             model.model_validate(kept)

@@ -56,6 +56,8 @@ NAME: Final = "demo"
 STRANGERS: Final = "pulsar"
 """Namespace and name of bookies that are none of the cluster's."""
 START: Final = 1_800_000_000.0
+_SETTLED: Final[dict[str, bytes]] = {}
+"""What clusters were when they were ready the first time, by what their specs change."""
 SPEC: Final[Object] = {
     "version": "0.1.0",
     "replicas": 3,
@@ -362,4 +364,19 @@ async def fake_cluster(operators: int = 1, namespace: str = NAMESPACE, **setting
             fake.operators.append(
                 OperatorContext(kubernetes, session, events, settings=chosen, now=now, surroundings=around)
             )
+        yield fake
+
+
+@asynccontextmanager
+async def settled_cluster(operators: int = 1, **spec: Any) -> AsyncIterator[FakeCluster]:
+    """A cluster that is ready, with these parts of its spec. It comes to be once in a process, and whoever asks for it
+    begins with what was kept of that."""
+    how = repr(sorted(spec.items()))
+    if how not in _SETTLED:
+        async with fake_cluster() as first:
+            first.apply(**spec)
+            await first.settle()
+            _SETTLED[how] = first.kept()
+    async with fake_cluster(operators) as fake:
+        fake.take(_SETTLED[how])
         yield fake

@@ -23,15 +23,13 @@ from bookie_operator.planner.decision import Plan, Rest
 from bookie_operator.planner.draining import SINCE
 from bookie_operator.planner.operations import written
 from bookie_operator.world.facts import Proof
-from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, settled_cluster
 
 
 @asynccontextmanager
 async def ready_execution() -> AsyncIterator[tuple[FakeCluster, Execution]]:
     """Of three bookies at rest, of which the last is stopped and needed by nobody."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.bookkeeper.stop(fake.bookie_id("demo-bookie-2"))
         fake.bookkeeper.audit()
         yield fake, await execution_of(fake)

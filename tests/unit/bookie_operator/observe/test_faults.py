@@ -13,7 +13,7 @@ from bookie_operator.api.kinds import DEPLOYMENT, JOB, POD_EVENT, STATEFUL_SET, 
 from bookie_operator.observe import faults
 from bookie_operator.observe.faults import refusals
 from bookie_operator.world.model import PodFault
-from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 _POD = {
     "metadata": {"name": "demo-bookie-0"},
@@ -160,9 +160,7 @@ async def test_a_quota_that_refuses_the_first_job_is_told() -> None:
 
 
 async def test_a_quota_that_refuses_a_bookie_or_auto_recovery_is_told() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"replicas": 3}})
         failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "denied by policy"}
         live = fake.store.get(DEPLOYMENT, NAMESPACE, "demo-autorecovery")["status"]

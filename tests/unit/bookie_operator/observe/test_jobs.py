@@ -10,7 +10,7 @@ from bookie_operator.api.kinds import JOB, POD_EVENT
 from bookie_operator.crds.validation import parse_spec
 from bookie_operator.observe.jobs import object_view, run_view
 from bookie_operator.world.model import RunState
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC, fake_cluster, settled_cluster
 from tests.support.fake_kubernetes.jobs import FakeJobs
 
 CREATED = "2026-11-21T20:00:00Z"
@@ -111,9 +111,7 @@ def test_who_owns_an_object() -> None:
 
 async def test_events_tell_why_there_is_no_pod() -> None:
     """Only once a while has passed: most Jobs have their pod at once."""
-    async with fake_cluster() as fake:
-        fake.apply()
-        await fake.settle()
+    async with settled_cluster() as fake:
         jobs = FakeJobs(fake)
         jobs.apply()
         fake.controllers.no_pods.add("weekly-job")

@@ -11,7 +11,14 @@ from bookie_operator.builders.secrets import secret_data
 from bookie_operator.crds import names
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.reconcile.admin_certificate import make_authority, make_certificate
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, admin_secret, fake_cluster
+from tests.support.fake_kubernetes.cluster import (
+    NAME,
+    NAMESPACE,
+    FakeCluster,
+    admin_secret,
+    fake_cluster,
+    settled_cluster,
+)
 
 SET = f"{NAME}-bookie"
 HOST = f"{SET}.{NAMESPACE}.svc"
@@ -70,9 +77,7 @@ async def test_bookies_are_reached_while_it_is_switched_on_and_off() -> None:
 
 
 async def test_an_upgrade_of_the_operator_leaves_bookies_with_http_and_reaches_them() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, tls=OFF)
-        await fake.settle()
+    async with settled_cluster(replicas=3, tls=OFF) as fake:
         before = {name: uid for name, uid in fake.uids().items() if name in fake.pods()}
         of_an_earlier_release(fake)
         for _ in range(25):
@@ -98,9 +103,7 @@ def of_an_earlier_release(fake: FakeCluster) -> None:
 
 
 async def test_a_secret_of_the_user_that_is_not_there_stops_the_change_and_is_told() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before = fake.uids()
         fake.apply(replicas=3, tls={"adminApi": {"secretName": "mine"}})
         for _ in range(10):
@@ -117,9 +120,7 @@ async def test_a_secret_of_the_user_that_is_not_there_stops_the_change_and_is_to
 async def test_a_change_to_an_issuer_waits_for_its_certificate() -> None:
     """No bookie is stopped for a certificate that cert-manager has not made, or cannot make."""
     issued = f"{NAME}-admin-issued"
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = fake.uids()
         fake.apply(replicas=4, tls={"adminApi": {"issuerRef": {"name": "ca"}}})
         for _ in range(10):
@@ -152,9 +153,7 @@ async def test_an_issuer_without_cert_manager_is_told() -> None:
 
 
 async def test_a_new_certificate_restarts_nobody() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before, first = fake.uids(), fake.store.get(SECRET, NAMESPACE, f"{NAME}-admin-tls")["data"]
         fake.time += 300 * 86_400.0
         for _ in range(5):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bookie_operator.api.kinds import CLUSTER, STATEFUL_SET
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC, FakeCluster, settled_cluster
 from tests.support.fake_kubernetes.statuses import judge_status
 
 SEEDS: Final = 2
@@ -107,9 +107,7 @@ async def ended(fake: FakeCluster) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_any_spec(seed: int) -> None:
     draw, (schema, _) = random.Random(seed), spec_and_status()
-    async with fake_cluster() as fake:
-        fake.apply()
-        await fake.settle()
+    async with settled_cluster() as fake:
         for _ in range(SHAPES):
             stored(fake, spec=shaped(draw, schema))
             await judged(fake)
@@ -120,9 +118,7 @@ async def test_any_spec(seed: int) -> None:
 async def test_any_status(seed: int) -> None:
     draw, (_, schema) = random.Random(seed), spec_and_status()
     found = [path for path, _ in places(schema) if path]
-    async with fake_cluster() as fake:
-        fake.apply()
-        await fake.settle()
+    async with settled_cluster() as fake:
         fake.store.admission.remove(judge_status)
         good = copy.deepcopy(fake.status)
         for _ in range(SHAPES):

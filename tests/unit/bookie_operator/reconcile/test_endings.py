@@ -26,15 +26,13 @@ from bookie_operator.api.kinds import (
 from bookie_operator.crds import names
 from bookie_operator.planner.flows import delete
 from bookie_operator.status.events import REPEAT_S
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.store import Refused
 
 
 async def test_a_deleted_cluster_keeps_its_volumes_and_can_be_adopted() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.fill(4, 3)
         claims = {each["metadata"]["uid"] for each in fake.store.list(CLAIM, NAMESPACE)}
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
@@ -53,9 +51,7 @@ async def test_a_deleted_cluster_keeps_its_volumes_and_can_be_adopted() -> None:
 
 
 async def test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
         while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
             await fake.one_pass()
@@ -133,9 +129,7 @@ async def test_a_namespace_that_is_deleted_is_not_held_up(when_deleted: str, swe
 
 
 async def test_what_goes_before_its_cluster_is_missed_and_holds_nothing_up() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         end_namespace(fake)
         fake.store.delete(SERVICE, NAMESPACE, "demo-client")
         await fake.one_pass()
@@ -151,9 +145,7 @@ async def test_what_goes_before_its_cluster_is_missed_and_holds_nothing_up() -> 
 
 
 async def test_while_paused_nothing_is_changed() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.annotate(names.PAUSED, "true")
         fake.apply(replicas=5)
         await fake.until(lambda: fake.condition("Paused") == "True")
@@ -168,9 +160,7 @@ async def test_while_paused_nothing_is_changed() -> None:
 
 
 async def test_a_statefulset_that_was_scaled_by_hand_is_put_back() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"replicas": 2}})
         fake.run_controllers()
         await fake.until(lambda: len(fake.bookkeeper.writable) == 4, limit=10)
@@ -179,9 +169,7 @@ async def test_a_statefulset_that_was_scaled_by_hand_is_put_back() -> None:
 
 
 async def test_a_statefulset_that_was_deleted_takes_its_bookies_over_again() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = fake.uids()
         live = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")
         fake.store.delete(STATEFUL_SET, NAMESPACE, "demo-bookie", live["metadata"]["uid"], "Orphan")
@@ -229,9 +217,7 @@ def volume_is_lost(fake: FakeCluster) -> None:
 async def test_what_needs_a_person_before_anything_began_is_one_event(
     reason: str, trouble: Callable[[FakeCluster], None]
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4, storage=volumes("10Gi"))
-        await fake.settle()
+    async with settled_cluster(replicas=4, storage=volumes("10Gi")) as fake:
         trouble(fake)
         await fake.until(lambda: fake.condition("Stalled") == "True", limit=20)
         assert fake.reason("Stalled") == reason
@@ -244,9 +230,7 @@ async def test_what_needs_a_person_before_anything_began_is_one_event(
 
 
 async def test_another_reason_to_need_a_person_is_another_event() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4, storage=volumes("10Gi"))
-        await fake.settle()
+    async with settled_cluster(replicas=4, storage=volumes("10Gi")) as fake:
         class_cannot_grow(fake)
         await fake.until(lambda: fake.condition("Stalled") == "True", limit=20)
         fake.apply(replicas=4, storage=volumes("20Gi"), config={"bookiePort": "1"})
@@ -257,9 +241,7 @@ async def test_another_reason_to_need_a_person_is_another_event() -> None:
 
 @pytest.mark.parametrize("spec", [{"replicas": "many"}, {"replicas": 2}, {"config": {"bookiePort": "1"}}])
 async def test_a_wrong_spec_changes_nothing_and_says_what_to_do(spec: dict[str, object]) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before = fake.uids()
         fake.apply(**spec)
         await fake.until(lambda: fake.condition("SpecValid") == "False", limit=5)
@@ -275,9 +257,7 @@ async def test_a_wrong_spec_changes_nothing_and_says_what_to_do(spec: dict[str, 
 
 
 async def test_a_task_asks_for_an_audit_and_is_dropped_later() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.ask("look", "Audit", ttlSecondsAfterFinished=60)
         from bookie_operator.api.kinds import TASK
 
@@ -288,9 +268,7 @@ async def test_a_task_asks_for_an_audit_and_is_dropped_later() -> None:
 
 
 async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.ask("taken-up", "AcceptLoss", ledgers=[3, 7])
         fake.ask("refused", "Restart", bookies=["demo-bookie-9"])
         for name, phase in (("taken-up", "Running"), ("refused", "Failed")):
@@ -315,9 +293,7 @@ async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() 
 
 
 async def test_without_an_operator_people_take_the_finalizer_off_and_the_cluster_can_be_taken_over_again() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         claims = {each["metadata"]["uid"] for each in fake.store.list(CLAIM, NAMESPACE)}
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
         fake.run_controllers()

@@ -13,7 +13,7 @@ from bookie_operator.planner.actions import ApplyObjects, DeleteClaim
 from bookie_operator.reconcile import carrying_out
 from bookie_operator.reconcile.carrying_out import NotLeading, while_leading
 from bookie_operator.reconcile.passing import run_pass
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 from tests.support.fake_kubernetes.faults import Fault
 
 
@@ -41,9 +41,7 @@ async def shrink(fake: FakeCluster, limit: int = 400) -> None:
 @pytest.mark.parametrize(("status", "done"), [(500, False), (500, True), (409, False), (429, False)])
 async def test_every_write_fails_once(status: int, done: bool) -> None:
     """Refused, or carried out and never answered."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.fill(8, 4)
         failed: set[str] = set()
 
@@ -59,9 +57,7 @@ async def test_every_write_fails_once(status: int, done: bool) -> None:
 
 
 async def test_reads_and_writes_fail_at_random() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.fill(8, 4)
         draw = random.Random(7)
 
@@ -94,18 +90,14 @@ async def test_two_operators_at_once_do_what_one_does() -> None:
 
 async def test_an_operator_that_reads_while_another_writes_writes_nothing() -> None:
     """Of two passes over the same resource version one ends with a conflict, and looks again soon."""
-    async with fake_cluster(operators=2) as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(operators=2, replicas=3) as fake:
         fake.server.faults.append(Fault("PATCH .*/status", 409, times=1))
         fake.apply(replicas=4)
         assert await fake.one_pass() == 0.5
 
 
 async def test_without_leadership_nothing_is_written() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.apply(replicas=4)
         fake.operators[0].leading = lambda: False
         before = len(fake.server.writes())
@@ -116,9 +108,7 @@ async def test_without_leadership_nothing_is_written() -> None:
 
 
 async def test_leadership_that_is_lost_during_a_pass_stops_it_before_its_action() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"replicas": 2}})
         fake.run_controllers()
         context = fake.operators[0]
@@ -173,9 +163,7 @@ async def test_a_pass_asks_for_nothing_any_more_when_it_leads_no_more(monkeypatc
 
 
 async def test_an_action_that_fails_is_spaced_shown_and_tried_again() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.server.faults.append(Fault("PATCH .*/services/", 422, times=3))
         fake.store.delete(SERVICE, NAMESPACE, "demo-client")
         assert await fake.one_pass() == 0.2, "there may be something else to do"
@@ -201,9 +189,7 @@ async def test_an_action_that_fails_is_spaced_shown_and_tried_again() -> None:
 
 
 async def test_what_a_quota_refuses_holds_up_nothing_that_comes_behind_it() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.delete(DEPLOYMENT, NAMESPACE, "demo-autorecovery")
         refused = Fault("PATCH .*/deployments/demo-autorecovery", 403, times=10_000)
         fake.server.faults.append(refused)
@@ -222,9 +208,7 @@ async def test_what_a_quota_refuses_holds_up_nothing_that_comes_behind_it() -> N
 
 
 async def test_a_pass_that_fails_is_counted() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         passes = fake.measured("reconcile_seconds_count")
         fake.server.forbidden.add("statefulsets")
         with pytest.raises(Forbidden):
@@ -239,9 +223,7 @@ async def test_a_pass_that_fails_is_counted() -> None:
 
 
 async def test_failures_of_a_step_are_counted_in_the_operation() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.server.faults.append(Fault("PUT .*/scale", 500, times=2))
         fake.apply(replicas=4)
         attempts = set()
@@ -255,9 +237,7 @@ async def test_failures_of_a_step_are_counted_in_the_operation() -> None:
 
 
 async def test_a_plan_that_breaks_an_invariant_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.apply(replicas=4)
         monkeypatch.setattr(carrying_out, "check", lambda world, desired, plan: ["I1: no proof"])
         before = set(fake.store.kind(STATEFUL_SET)), fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]
@@ -274,9 +254,7 @@ async def test_a_plan_that_breaks_an_invariant_is_not_carried_out(monkeypatch: p
 
 
 async def test_bookies_that_nobody_can_ask_are_unknown_and_nothing_is_destroyed() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.bookkeeper.reachable = False
         fake.apply(replicas=3)
         for _ in range(20):

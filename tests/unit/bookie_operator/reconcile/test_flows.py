@@ -23,7 +23,7 @@ from bookie_operator.api.kinds import (
     STATEFUL_SET,
 )
 from bookie_operator.crds import names
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 
 async def test_a_cluster_comes_to_be() -> None:
@@ -68,9 +68,7 @@ async def test_a_cluster_comes_to_be() -> None:
 
 async def test_every_decision_is_an_event_with_its_reason() -> None:
     """Also those for which no flow has words of its own."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.apply(replicas=4)
         await fake.settle()
         fake.ask("look", "Audit")
@@ -110,9 +108,7 @@ async def test_every_pass_is_measured() -> None:
 
 
 async def test_nothing_is_written_at_rest() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         await fake.one_pass()
         before = len(fake.server.writes())
         version = fake.resource["metadata"]["resourceVersion"]
@@ -123,9 +119,7 @@ async def test_nothing_is_written_at_rest() -> None:
 
 
 async def test_more_bookies() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before = fake.uids()
         fake.apply(replicas=12)
         await fake.settle()
@@ -137,9 +131,7 @@ async def test_more_bookies() -> None:
 
 async def test_fewer_bookies_after_their_ledgers_are_elsewhere() -> None:
     """With twelve bookies: the last one has the highest number, not the last name."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=12)
-        await fake.settle()
+    async with settled_cluster(replicas=12) as fake:
         fake.fill(24, 12)
         fake.apply(replicas=11)
         while fake.condition("ScalingDown") != "True":
@@ -156,9 +148,7 @@ async def test_fewer_bookies_after_their_ledgers_are_elsewhere() -> None:
 
 
 async def test_a_new_version_is_rolled_one_after_the_other() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.fill(8, 4)
         before = fake.uids()
         fake.apply(replicas=4, version="0.1.1")
@@ -181,9 +171,7 @@ async def test_a_new_version_is_rolled_one_after_the_other() -> None:
 
 
 async def test_a_roll_says_which_keys_changed_and_never_their_values() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4, config={"journalMaxSizeMB": "511"})
-        await fake.settle()
+    async with settled_cluster(replicas=4, config={"journalMaxSizeMB": "511"}) as fake:
         (before,) = files(fake)
         fake.server.requests.clear()
         await fake.one_pass()
@@ -200,9 +188,7 @@ async def test_a_roll_says_which_keys_changed_and_never_their_values() -> None:
 
 
 async def test_a_roll_whose_old_configuration_is_gone_begins_all_the_same() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         (before,) = files(fake)
         fake.apply(replicas=4, config={"journalMaxSizeMB": "513"})
         fake.store.delete(CONFIG_MAP, NAMESPACE, before)
@@ -219,9 +205,7 @@ def files(fake: FakeCluster) -> list[str]:
 
 
 async def test_an_image_that_is_not_there_stops_the_roll_at_one_bookie() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         fake.controllers.broken_images.add("podkeeper:9.9.9")
         fake.apply(replicas=4, version="9.9.9", update={"progressDeadlineSeconds": 60})
         await fake.until(lambda: fake.condition("Stalled") == "True")
@@ -233,9 +217,7 @@ async def test_an_image_that_is_not_there_stops_the_roll_at_one_bookie() -> None
 
 
 async def test_volumes_grow_and_no_bookie_stops() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before = {name: uid for name, uid in fake.uids().items() if "-bookie-" in name}
         fake.apply(replicas=3, storage={"journal": {"size": "10Gi"}, "ledger": {"size": "200Gi"}})
         await fake.settle()
@@ -254,9 +236,7 @@ async def test_volumes_grow_and_no_bookie_stops() -> None:
 
 
 async def test_the_token_that_pods_mount_is_the_one_that_is_shown() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         secret = fake.store.get(SECRET, NAMESPACE, "demo-admin-token")
         fake.admin.token = base64.b64decode(secret["data"]["token"]).decode()
         assert len(fake.admin.token) > 40
@@ -273,9 +253,7 @@ async def test_the_token_that_pods_mount_is_the_one_that_is_shown() -> None:
 
 async def test_the_nodes_of_one_zone_are_drained_together() -> None:
     """`kubectl drain` of them all: the first bookie goes as any other, then the budget lets go of its zone alone."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=6, placement={"zones": [{"name": zone} for zone in "abc"]})
-        await fake.settle()
+    async with settled_cluster(replicas=6, placement={"zones": [{"name": zone} for zone in "abc"]}) as fake:
         for ledger in range(4):
             fake.bookkeeper.ledgers[ledger] = {fake.bookie_id(f"demo-bookie-{zone}-{ledger % 2}") for zone in "abc"}
         for number in range(2):
@@ -308,9 +286,7 @@ async def test_the_nodes_of_one_zone_are_drained_together() -> None:
 
 
 async def test_alerts_come_and_go_with_spec() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, monitoring={"prometheusRule": {"enabled": True}})
-        await fake.settle()
+    async with settled_cluster(replicas=3, monitoring={"prometheusRule": {"enabled": True}}) as fake:
         await fake.until(lambda: bool(fake.store.list(PROMETHEUS_RULE, NAMESPACE)))
         (rule,) = fake.store.list(PROMETHEUS_RULE, NAMESPACE)
         assert rule["metadata"]["name"] == "demo-bookie"

@@ -14,7 +14,7 @@ from bookie_operator.observe.observing import Observed, Sources, observe
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.observe.workloads import config_maps
 from bookie_operator.planner.desired import Desired, DesiredDeployment
-from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 NAME = "demo-gateway"
 ON = {"enabled": True}
@@ -46,9 +46,7 @@ async def look(fake: FakeCluster) -> Observed:
 
 
 async def test_it_comes_and_goes_and_no_bookie_is_restarted() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before = {name: uid for name, uid in fake.uids().items() if name in fake.pods()}
         assert there(fake) == set()
         fake.apply(replicas=3, gateway={**ON, "replicas": 3})
@@ -63,9 +61,7 @@ async def test_it_comes_and_goes_and_no_bookie_is_restarted() -> None:
 
 
 async def test_its_pods_are_counted_apart_and_asked_nothing() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, gateway=ON)
-        await fake.settle()
+    async with settled_cluster(replicas=3, gateway=ON) as fake:
         fake.admin.requests.clear()
         observed = await look(fake)
         found = observed.world.gateway
@@ -97,9 +93,7 @@ async def test_it_speaks_for_no_cluster_whose_bookies_are_silent() -> None:
 async def test_it_waits_with_the_bookies_for_a_newer_operators_template(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], template_stays: bool
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4, gateway=ON)
-        await fake.settle()
+    async with settled_cluster(replicas=4, gateway=ON) as fake:
         before = fake.store.get(DEPLOYMENT, NAMESPACE, NAME)
         _upgrade(fake, monkeypatch)
         for _ in range(25):
@@ -122,9 +116,7 @@ async def test_it_waits_with_the_bookies_for_a_newer_operators_template(
 
 async def test_it_waits_for_bookies_that_people_have_not_restarted_yet_and_more_of_it_are_as_those_are() -> None:
     by_hand = {"update": {"strategy": "Manual"}}
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, gateway=ON, **by_hand)
-        await fake.settle()
+    async with settled_cluster(replicas=3, gateway=ON, **by_hand) as fake:
         before = fake.store.get(DEPLOYMENT, NAMESPACE, NAME)
         fake.apply(replicas=3, gateway=ON, config={"journalMaxSizeMB": "512"}, **by_hand)
         await fake.until(lambda: "ManualUpdate" in str(fake.status))
@@ -150,9 +142,7 @@ async def test_it_waits_for_bookies_that_people_have_not_restarted_yet_and_more_
 async def test_what_is_switched_on_meanwhile_gets_the_configuration_that_the_bookies_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         bookies = config_of(fake.store.get(DEPLOYMENT, NAMESPACE, "demo-autorecovery"))
         _upgrade(fake, monkeypatch)
         for _ in range(5):

@@ -15,7 +15,7 @@ from bookie_operator.crds.job_spec import BookieJobStatus
 from bookie_operator.planner.operations import read_time
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.job_passing import run_job_pass
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, fake_cluster, settled_cluster
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.jobs import FakeJobs
 from tests.support.fake_kubernetes.statuses import judge_status
@@ -28,9 +28,7 @@ FINDINGS = '{"job": "audit", "status": "findings", "exit_code": 2, "missing": 3}
 @asynccontextmanager
 async def ready_for_jobs(name: str = "weekly", operators: int = 1) -> AsyncIterator[FakeJobs]:
     """Over a cluster that is ready."""
-    async with fake_cluster(operators) as fake:
-        fake.apply()
-        await fake.settle()
+    async with settled_cluster(operators) as fake:
         yield FakeJobs(fake, name)
 
 

@@ -11,7 +11,7 @@ from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, JOB, POD, STATEFUL_SE
 from bookie_operator.builders import config
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 INIT, DESTROY = "demo-metadata-init", "demo-metadata-destroy"
 STORAGE = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": "Delete"}}
@@ -77,9 +77,7 @@ async def test_metadata_are_removed_with_the_image_and_the_configuration_of_the_
 async def test_metadata_are_removed_by_what_spec_says_where_no_bookies_have_a_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(storage=STORAGE)
-        await fake.settle()
+    async with settled_cluster(storage=STORAGE) as fake:
         newer_spec(fake, monkeypatch)
         fake.store.delete(STATEFUL_SET, NAMESPACE, "demo-bookie")
         image, _ = fits(await destroying(fake))

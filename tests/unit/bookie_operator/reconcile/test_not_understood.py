@@ -11,7 +11,7 @@ import pytest
 from bookie_operator.api.errors import Undeclared
 from bookie_operator.api.kinds import CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET
 from bookie_operator.crds import names
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 from tests.support.fake_kubernetes.statuses import declared, judge_status, schemas
 
 KEPT = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}}
@@ -42,9 +42,7 @@ def written(fake: FakeCluster, status: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("spec", STRANGE.values(), ids=STRANGE.keys())
 async def test_a_strange_shape_is_told_and_safety_goes_on(spec: dict[str, Any]) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.apply(**spec)
         await fake.until(lambda: fake.condition("SpecValid") == "False", limit=5)
         assert fake.condition("Stalled") == "True"
@@ -57,9 +55,7 @@ async def test_a_strange_shape_is_told_and_safety_goes_on(spec: dict[str, Any]) 
 
 
 async def test_without_an_identity_too() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         uri = fake.status["metadataServiceUri"]
         fake.store.delete(SECRET, NAMESPACE, "demo-identity")
         fake.apply(replicas="many")
@@ -70,9 +66,7 @@ async def test_without_an_identity_too() -> None:
 
 
 async def test_data_go_only_where_the_spec_that_there_is_says_so_too() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(storage={**KEPT, "retention": {"whenDeleted": "Delete"}})
-        await fake.settle()
+    async with settled_cluster(storage={**KEPT, "retention": {"whenDeleted": "Delete"}}) as fake:
         fake.apply(replicas="many", storage={**KEPT, "retention": {"whenDeleted": "Retain"}})
         fake.annotate(names.CONFIRM_DELETE, NAME)
         await deleted(fake)
@@ -80,9 +74,7 @@ async def test_data_go_only_where_the_spec_that_there_is_says_so_too() -> None:
 
 
 async def test_a_field_of_a_newer_definition_is_left_out() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, pools=[], placement={"zones": [], "spread": "Even"})
-        await fake.settle()
+    async with settled_cluster(replicas=3, pools=[], placement={"zones": [], "spread": "Even"}) as fake:
         assert fake.condition("SpecValid") == "True"
         assert "spec.pools" in fake.message("SpecValid")
         assert "spec.placement.spread" in fake.message("SpecValid")
@@ -143,9 +135,7 @@ async def test_no_embedded_service_loses_its_token_to_a_definition_of_an_earlier
     ],
 )
 async def test_what_a_newer_operator_told_people_stops_nothing(status: dict[str, Any]) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         written(fake, status)
         fake.apply(replicas=4)
         await fake.until(lambda: len(fake.pods()) == 4)
@@ -153,9 +143,7 @@ async def test_what_a_newer_operator_told_people_stops_nothing(status: dict[str,
 
 
 async def test_an_operation_of_a_newer_operator_is_waited_for_and_told() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         written(fake, {"operation": {"id": "Rebalance-4", "type": "Rebalance", "step": "Move"}})
         fake.apply(replicas=4)
         for _ in range(3):

@@ -11,7 +11,7 @@ from bookie_operator.api.kinds import CERTIFICATE, CONFIG_MAP, DEPLOYMENT, EVENT
 from bookie_operator.builders import config, naming, settings
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
-from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 SET = "demo-bookie"
 
@@ -45,9 +45,7 @@ async def passes(fake: FakeCluster, number: int = 25) -> None:
 
 
 async def test_no_bookie_restarts_until_spec_changes_and_status_says_so() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = uids(fake)
         upgrade(fake)
         await passes(fake)
@@ -72,9 +70,7 @@ async def test_no_bookie_restarts_until_spec_changes_and_status_says_so() -> Non
 async def test_another_configuration_of_the_release_waits_too_and_nobody_compares_the_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before, template = uids(fake), stateful_set(fake)["spec"]["template"]
         (has,) = [name for name in config_maps(template["spec"]) if name.startswith("demo-config-")]
         of_this_release = config.default_keys
@@ -115,9 +111,7 @@ def newer_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["this release", "one that records nothing"])
 async def test_auto_recovery_waits_with_the_bookies(monkeypatch: pytest.MonkeyPatch, recorded: bool) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = autorecovery(fake)["spec"]
         if not recorded:
             forget = {"metadata": {"annotations": {names.TEMPLATE_INPUTS: None}}}
@@ -142,9 +136,7 @@ async def test_auto_recovery_waits_with_the_bookies(monkeypatch: pytest.MonkeyPa
 async def test_what_people_change_of_auto_recovery_comes_with_the_configuration_of_the_bookies(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, int], template_stays: bool
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = autorecovery(fake)["spec"]
         upgrade(fake)
         newer_keys(monkeypatch)
@@ -163,9 +155,7 @@ async def test_what_people_change_of_auto_recovery_comes_with_the_configuration_
 async def test_auto_recovery_that_is_gone_is_made_again_with_the_configuration_of_the_bookies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         upgrade(fake)
         newer_keys(monkeypatch)
         await passes(fake, 5)
@@ -178,9 +168,7 @@ async def test_auto_recovery_that_is_gone_is_made_again_with_the_configuration_o
 
 async def test_a_key_that_only_newer_bookies_know_reaches_no_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that they take while they run; a bookie that meets a key which it does not know refuses it, and to start."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, config={"gcWaitTime": "1000"})
-        await fake.settle()
+    async with settled_cluster(replicas=3, config={"gcWaitTime": "1000"}) as fake:
         monkeypatch.setitem(settings.DYNAMIC_DEFAULTS, "keyOfTomorrow", "1")
         await passes(fake)
         fake.store.delete(POD, NAMESPACE, f"{SET}-1")
@@ -190,9 +178,7 @@ async def test_a_key_that_only_newer_bookies_know_reaches_no_older_one(monkeypat
 
 
 async def test_a_task_brings_the_newer_template() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = uids(fake)
         upgrade(fake)
         await passes(fake)
@@ -205,9 +191,7 @@ async def test_a_task_brings_the_newer_template() -> None:
 
 
 async def test_a_stateful_set_of_an_earlier_release_is_taken_over_with_the_template_that_it_has() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before, made = uids(fake), stateful_set(fake)
         forget_record(fake)
         upgrade(fake)
@@ -222,9 +206,7 @@ async def test_a_stateful_set_of_an_earlier_release_is_taken_over_with_the_templ
 
 async def test_a_template_that_waits_and_that_somebody_changed_restarts_nobody() -> None:
     """Nobody can tell what of it was the earlier release's: pods that were made of that are as good as others."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         before = uids(fake)
         upgrade(fake)
         await passes(fake, 3)
@@ -238,9 +220,7 @@ async def test_a_template_that_waits_and_that_somebody_changed_restarts_nobody()
 
 
 async def test_what_people_changed_while_no_operator_ran_is_not_taken_for_the_releases() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         forget_record(fake)
         upgrade(fake)
         fake.apply(replicas=4, image="registry.example/repaired:1")
@@ -249,9 +229,7 @@ async def test_what_people_changed_while_no_operator_ran_is_not_taken_for_the_re
 
 
 async def test_a_change_that_its_gates_held_back_before_the_upgrade_still_comes() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=4)
-        await fake.settle()
+    async with settled_cluster(replicas=4) as fake:
         forget_record(fake)
         fake.bookkeeper.reachable = False
         fake.apply(replicas=4, config={"journalMaxSizeMB": "512"})

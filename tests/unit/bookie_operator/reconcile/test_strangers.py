@@ -12,7 +12,7 @@ from bookie_operator.api.kinds import BUDGET, CERTIFICATE, CLAIM, CLUSTER, SECRE
 from bookie_operator.crds import names
 from bookie_operator.executor.workloads import apply_own
 from bookie_operator.observe.others import cluster_view
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 HELM = {"app.kubernetes.io/managed-by": "Helm", "release": "demo"}
 PULSAR = {"app": "pulsar", "component": "bookie"}
@@ -70,9 +70,7 @@ async def test_a_new_cluster_waits_until_the_name_is_free(resource: Resource, na
 
 
 async def test_what_is_somebody_elses_outlives_a_cluster() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.delete(SERVICE, NAMESPACE, "demo-client")
         before = put(fake, *THEIRS[1])
         fake.apply(replicas=4)
@@ -108,12 +106,10 @@ def occupied(fake: FakeCluster, names_of: list[tuple[Resource, str]]) -> list[tu
 
 async def test_nothing_changes_whichever_of_its_names_are_somebody_elses() -> None:
     """All of them before there is a cluster, and all but the bookies' own while one runs."""
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3, gateway={"enabled": True})
-        await fake.settle()
+    async with settled_cluster(replicas=3, gateway={"enabled": True}) as fake:
         all_of_them = needed(fake)
         assert len({resource.kind for resource, _ in all_of_them}) >= 8, all_of_them
-        others = [(resource, name) for resource, name in all_of_them if resource is not STATEFUL_SET]
+        others = [(resource, name) for resource, name in all_of_them if resource != STATEFUL_SET]
         for resource, name in others:
             fake.store.delete(resource, NAMESPACE, name)
         theirs = occupied(fake, others)
@@ -137,9 +133,7 @@ async def test_nothing_changes_whichever_of_its_names_are_somebody_elses() -> No
 
 
 async def test_cert_manager_is_not_told_to_write_over_a_secret_that_somebody_made() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         before, pods = put(fake, SECRET, "demo-bookie-tls", {"data": {"tls.crt": "eA=="}}), fake.uids()
         fake.apply(replicas=3, tls={"enabled": True, "issuerRef": {"name": "ca"}})
         await fake.until(lambda: fake.reason("Stalled") == "NameTaken")
@@ -153,9 +147,7 @@ async def test_cert_manager_is_not_told_to_write_over_a_secret_that_somebody_mad
 
 @pytest.mark.parametrize("mode", ["New", "Adopt"])
 async def test_a_cluster_made_again_waits_for_the_end_of_what_the_last_one_owned(mode: str) -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.store.collects = False
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bookie_operator.api.kinds import CLAIM, STATEFUL_SET, VOLUME_ATTRIBUTES_CLASS
-from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster, settled_cluster
 
 FIELD = "volumeAttributesClassName"
 
@@ -75,9 +75,7 @@ async def test_a_cluster_may_begin_with_a_class() -> None:
 
 
 async def test_a_class_that_is_missing_is_told_until_it_is_there() -> None:
-    async with fake_cluster() as fake:
-        fake.apply(replicas=3)
-        await fake.settle()
+    async with settled_cluster(replicas=3) as fake:
         fake.apply(replicas=3, storage=named("gold"))
         await fake.until(lambda: fake.reason("Stalled") == "VolumeAttributesClassMissing")
         assert "gold: create it" in fake.message("Stalled")
