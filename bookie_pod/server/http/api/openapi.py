@@ -66,7 +66,8 @@ class Schemas:
                 "in": "query",
                 "required": name in described["required"],
                 "description": schema.pop("description"),
-                "schema": schema["anyOf"][0] if "anyOf" in schema else schema,
+                "schema": {"type": "string"}
+                | (schema["anyOf"][0] if "anyOf" in schema else schema),  # choices tell no type
             }
             for name, schema in described["properties"].items()
         ]

@@ -258,3 +258,10 @@ def test_pods_of_other_versions_are_understood() -> None:
 def test_what_is_missing_or_of_another_type_is_never_guessed(text: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         decode(text, Tree)
+
+
+async def test_every_parameter_has_one_type(served: Served) -> None:
+    document = Document((await served("/openapi.json")).json)
+    schemas = [each["schema"] for _, _, operation in document.operations for each in operation["parameters"]]
+    assert {schema["type"] for schema in schemas} == {"string", "integer", "boolean"}
+    assert not any("anyOf" in schema for schema in schemas)
