@@ -343,8 +343,8 @@ class SingleDirectoryStorage(ListenedStorage):
         return self._list(ledger_id, sorted(in_memory))
 
     def _list(self, ledger_id: int, in_memory: Sequence[int]) -> Iterator[int]:
-        for entry_id, _ in groupby(merge(in_memory, self.locations.entry_ids(ledger_id))):
-            yield entry_id
+        stored = self.locations.entry_ids(ledger_id)
+        yield from (entry_id for entry_id, _ in groupby(merge(in_memory, stored))) if in_memory else stored
         self._check_listed(ledger_id)  # rows that went meanwhile did not come by
 
     def _check_listed(self, ledger_id: int) -> None:
