@@ -103,7 +103,7 @@ async def test_metadata_that_a_client_of_the_reference_has_updated_are_still_the
 
 async def test_a_bookie_that_came_back_costs_one_look_and_idle_writers_none(three, looks):
     async with three.client() as client:
-        first = await client.create(write_quorum=3)
+        first = await client.create(write_quorum=3, ack_quorum=3)  # so that no connection is made after it
         await first.append(b"x")
         assert looks == [first.ledger_id], "the connections were made behind its creation"
         looks.clear()
@@ -120,7 +120,7 @@ async def test_a_bookie_that_came_back_costs_one_look_and_idle_writers_none(thre
 
 async def test_an_ensemble_change_is_a_look(three, looks):
     await three.add_bookie("b4")
-    async with three.client() as client, client.create(write_quorum=3) as ledger:
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=3) as ledger:
         await ledger.append(b"x")
         await client.context.pool.channel("b4").connect()
         looks.clear()
