@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bookie_operator.planner.decision import Needs
@@ -37,6 +39,7 @@ def world_of(sim: Simulation, desired: Desired) -> World:
         job = "Running"
     cleanup = "" if sim.cleanup_ends_at is None else "Running" if sim.now < sim.cleanup_ends_at else "Complete"
     facts = keeper.facts()
+    named = Counter(chain.from_iterable(one.ensemble for one in keeper.ledgers.values()))
     return World(
         now=sim.now,
         cluster=sim.view(),
@@ -54,7 +57,7 @@ def world_of(sim: Simulation, desired: Desired) -> World:
         nodes={pod.node: _node(sim, pod.node) for pod in kube.pods.values()},
         facts=facts,
         facts_error="" if facts is not None else "nobody answers",
-        bookies={name: _facts(sim, desired, pod) for name, pod in kube.pods.items()},
+        bookies={name: _facts(sim, desired.bookie_id(name), pod, named) for name, pod in kube.pods.items()},
         tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
         spec_errors=sim.spec_errors,
         autorecovery=_deployment(sim, sim.autorecovery, sim.spec.autorecovery.replicas),
@@ -146,11 +149,11 @@ def _claim(one: SimClaim, storage_class: str) -> ClaimView:
     )
 
 
-def _facts(sim: Simulation, desired: Desired, pod: SimPod) -> BookieFacts | None:
-    bookie_id = desired.bookie_id(pod.name)
+def _facts(sim: Simulation, bookie_id: str, pod: SimPod, named: Counter[str]) -> BookieFacts | None:
+    """`named`: by how many ledgers each bookie is."""
     if bookie_id not in sim.bookkeeper.running or pod.name in sim.kubernetes.silent:
         return None
-    used = 1000 * len(sim.bookkeeper.naming(bookie_id))
+    used = 1000 * named[bookie_id]
     sizes = [one.actual for one in sim.kubernetes.claims_of(pod.name) if one.volume == "ledger"]
     disk = DISK * int(sizes[0].removesuffix("Gi")) // 10 if sizes else DISK
     return BookieFacts(bookie_id in sim.bookkeeper.read_only, used, disk, 100 * used / disk, pod.config)

@@ -51,7 +51,7 @@ def test_one_that_does_not_come_up_with_empty_disks_is_not_given_others_again_an
     """Others work with the same template, so it looks lost."""
     sim = resting(**AUTO)
     sim.change(image=f"{kind}@1")
-    passes(sim, 700)
+    passes(sim, 250)
     assert begun(sim, OperationType.REPLACE) == 1
     told = [one.message for one in (sim.passes[-1].plan.decision, *sim.passes[-1].plan.notes) if isinstance(one, Wait)]
     assert any("also with empty disks: change spec, or put it back" in each for each in told), told
