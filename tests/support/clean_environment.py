@@ -8,7 +8,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distribution
+from collections import Counter
+from functools import cache
+from importlib.metadata import distribution, distributions
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -55,11 +58,21 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 
 def _link(name: str, directory: Path) -> None:
-    """Every file, in folders of their own: several distributions share some (`google`)."""
-    for file in distribution(name).files or ():
-        if ".." in file.parts or "__pycache__" in file.parts:
+    """A folder that no other distribution has is one link; of those that several share (`google`) every file is."""
+    found = distribution(name)
+    for file in found.files or ():
+        top = file.parts[0]
+        if top in ("..", "__pycache__"):
             continue
-        link = directory / file
+        alone = _owners()[top] == 1
+        link = directory / (top if alone else file)
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists():
-            link.symlink_to(file.locate())
+            link.symlink_to(found.locate_file(top) if alone else file.locate())
+
+
+@cache
+def _owners() -> Counter[str]:
+    """How many distributions have something in a folder of the environment."""
+    records = (each.read_text("RECORD") or "" for each in distributions())
+    return Counter(chain.from_iterable({line.partition("/")[0] for line in text.splitlines()} for text in records))
