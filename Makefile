@@ -25,15 +25,20 @@ unexport PYTHONDONTWRITEBYTECODE
 NOT_HERE = not interop and not pulsar and not peer and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check test test-change test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
+.PHONY: run check check-tests test test-change test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
+# Its tests are run beside the linters, have their files in memory where there is room (on disks they are in `make test`),
+# and draw 30 examples where they name no number.
+IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 2>/dev/null && echo /dev/shm)
 check: TESTS = tests/unit tests/contract
 check: $(VENV)/.installed
-	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
-	$(PARALLEL) $(TESTS) -m "$(CHECK) and $(NOT_HERE)" $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -j2 lint check-tests TESTS="$(TESTS)"
+
+check-tests: $(VENV)/.compiled
+	$(if $(IN_MEMORY),TMPDIR=$(IN_MEMORY)) $(PARALLEL) $(TESTS) -m "$(CHECK) and $(NOT_HERE)" --hypothesis-profile=check $(PYTEST_ARGS)
 
 # What is asked for by name runs whole, but for what is slow.
 test: $(VENV)/.installed java
