@@ -43,6 +43,10 @@ LONG = (
     "spark/",
     "campaign/",
     "process/",
+    "simulation/test_healing_bugs.py",
+    "simulation/test_streams.py",
+    "crash/",
+    "simulation/",
     "interop/test_security.py",
     "interop/test_disk_exchange.py",
     "interop/test_python_client.py",
@@ -76,8 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks of rings, before `-m` is looked at. And files that take long come first, so that no worker has one left
-    when the others have nothing: Spark's, which compute; those of processes, which wait; then those with tests that are
-    not in `make check`. With a word in `ORDER` files come in an order that is this word's."""
+    when the others have nothing: Spark's, which compute; those of processes, which wait; the long ones of what only
+    computes; then those with tests that are not in `make check`. With a word in `ORDER` files come in an order that is
+    this word's."""
     rings.mark(items, rings.read(rings.TABLE.read_text()))
     if word := os.environ.get("ORDER"):
         items.sort(key=lambda item: random.Random(f"{word} {item.nodeid.partition('::')[0]}").random())
