@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,24 +78,37 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(unheard)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Every worker would import files, and make their tests, to leave out all of them."""
+    if collection_path.suffix == ".py" and rings.waits(collection_path, config.option.markexpr, _later()):
+        return True
+    return None
+
+
+@cache
+def _later() -> list[rings.Later]:
+    return rings.read(rings.TABLE.read_text())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks of rings, before `-m` is looked at. And files that take long come first, so that no worker has one left
     when the others have nothing: Spark's, which compute; those of processes, which wait; the long ones of what only
     computes; then those with tests that are not in `make check`. With a word in `ORDER` files come in an order that is
     this word's."""
-    rings.mark(items, rings.read(rings.TABLE.read_text()))
+    rings.mark(items, _later())
     if word := os.environ.get("ORDER"):
         items.sort(key=lambda item: random.Random(f"{word} {item.nodeid.partition('::')[0]}").random())
         return
     wide = {item.path for item in items if item.get_closest_marker("wide")}
 
-    def rank(item: pytest.Item) -> int:
-        file = item.path.relative_to(HERE).as_posix()
+    @cache
+    def rank(path: Path) -> int:
+        file = path.relative_to(HERE).as_posix()
         longest = (number for number, begin in enumerate(LONG) if file.startswith(begin))
-        return next(longest, len(LONG) + (item.path not in wide))
+        return next(longest, len(LONG) + (path not in wide))
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: rank(item.path))
 
 
 class Files(LoadFileScheduling):

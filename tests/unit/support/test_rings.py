@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,40 @@ def test_of_some_tests_only_those_with_a_parameter_wait() -> None:
     entry = Later("change", ("tests/b.py",), "", "", parameters=("served",))
     assert all(map(entry.takes, ["tests/b.py::test_one[served]", "tests/b.py::test_two[3-served-x]"]))
     assert not any(map(entry.takes, ["tests/b.py::test_one", "tests/b.py::test_served[embedded-served_by]"]))
+
+
+def test_files_that_are_not_read_have_no_test_that_stays() -> None:
+    """Every file of the short rings, as `make check` and `.ci/run` see it."""
+    unread = 0
+    for path in (*(ROOT / "tests/unit").rglob("test_*.py"), *(ROOT / "tests/contract").rglob("test_*.py")):
+        for out in ({"wide", "change"}, {"change"}):
+            if rings.waits(path, " and ".join(f"not {ring}" for ring in out), TABLE):
+                unread += 1
+                for name in functions(path):
+                    test = f"{path.relative_to(ROOT).as_posix()}::{name}"
+                    assert any(entry.ring in out and entry.takes(test) for entry in TABLE), test
+    assert unread > 100
+
+
+@pytest.mark.parametrize(
+    ("expression", "waits"),
+    [
+        ("not slow and not wide", True),
+        ("not slow", False),
+        ("", False),
+        ("wide", False),
+        ("not wide or slow", False),
+        ("not (wide or slow)", False),
+        ("slow or (not wide and not change)", False),
+    ],
+)
+def test_only_expressions_that_leave_a_mark_out_for_sure_leave_files_unread(expression: str, waits: bool) -> None:
+    file = ROOT / "tests/unit/support/test_timeouts.py"
+    table = [Later("wide", ("tests/unit/support/test_timeouts.py",), "", "")]
+    assert rings.waits(file, expression, table) is waits
+    assert not rings.waits(file, expression, [replace(table[0], parameters=("3",))])
+    assert not rings.waits(file, expression, [replace(table[0], keeps=("::test_takes_too_long",))])
+    assert rings.waits(file, expression, [replace(table[0], keeps=("::test_elsewhere",))]) is waits
 
 
 def test_rings_and_keys_that_there_are_not() -> None:
