@@ -12,7 +12,8 @@ from bookie_protocol.admin_api.decommission import LOSSES_PATTERN, BookieQuery
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
-_LOSSES: Final = re.compile(LOSSES_PATTERN)
+_LOSSES: Final = re.compile(LOSSES_PATTERN.replace(" ", r"\s"))
+"""As described, with line ends and tabs, too: many ids come from a file."""
 LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 REFUSED: Final = Answer("Refused, and why.", 409)

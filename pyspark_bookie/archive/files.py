@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.fs as pafs
 
 _HADOOPS_S3: Final = re.compile(r"^s3[an]://")
@@ -129,6 +130,39 @@ class Files:
         for info in self.system.get_file_info(selector):
             if info.type == pafs.FileType.File:
                 yield Listed(info.path[prefix:], info.size or 0, info.mtime)
+
+
+class Noted:
+    """A file of a store that remembers what the store failed with, for `pyarrow.PythonFile`: what reads Parquet, or
+    decompresses, fails with the same errors where bytes are wrong and where there are none."""
+
+    def __init__(self, raw: pa.NativeFile) -> None:
+        self._raw = raw
+        self.failure: OSError | None = None
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._raw.closed)
+
+    def close(self) -> None:
+        """Close the file of the store, too."""
+        self._raw.close()
+
+    def read(self, nbytes: int = -1) -> bytes:
+        """`nbytes` -1: to the end."""
+        try:
+            return bytes(self._raw.read(nbytes if nbytes >= 0 else None))
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As of a file; of a stream nobody asks for it."""
+        return int(self._raw.seek(offset, whence))
+
+    def tell(self) -> int:
+        """As of a file."""
+        return int(self._raw.tell())
 
 
 def absolute_uri(text: str) -> str:

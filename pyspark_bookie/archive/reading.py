@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bookie_protocol.archive import ArchivedFile, ArchivedLedger, Counts
 from bookie_protocol.errors import CouldNotTell, EntryDamaged, MetadataDamaged, NotThere
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import Files, Noted
 from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
 from pyspark_bookie.archive.writing import schema
 from pyspark_bookie.common.throttle import Throttle
@@ -104,7 +104,6 @@ T = TypeVar("T")
 
 _COLUMNS: Final = ["ledger_id", "entry_id", "value", "lac"]
 """What files do not have is left out."""
-_PIECE: Final = 1024 * 1024
 
 
 class ArchiveDamaged(EntryDamaged):
@@ -202,18 +201,26 @@ class _Part:
         return self._opened
 
     def _tried(self, read: Callable[[pq.ParquetFile], T], last: int) -> T:
-        """Stores and Parquet fail with the same errors. What fails is damaged only if every byte can be fetched, and it
-        fails once more."""
+        """Stores and Parquet fail with the same errors. What fails is read once more, in a way that tells which of them
+        it was."""
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
+        unreadable = (pa.ArrowException, OSError, UnicodeError)  # the last for the name of a column
         try:
             return read(self._open())
-        except (pa.ArrowException, OSError):
+        except unreadable:
             self._opened = None
-            self._fetch()
+        with self._reached():
+            noted = Noted(self._files.system.open_input_file(self._files.path(self._file.path)))
         try:
-            return read(self._open())
-        except (pa.ArrowException, OSError) as error:
+            self._opened = pq.ParquetFile(pa.PythonFile(noted, mode="r"), page_checksum_verification=True)
+            return read(self._opened)
+        except unreadable as error:
+            self._opened = None
+            if noted.failure is not None:
+                with self._reached():
+                    raise noted.failure from None
             raise ArchiveDamaged(f"{self._what} is damaged: {' '.join(str(error).split())}", last) from None
 
     def _check_size(self) -> None:
@@ -224,11 +231,6 @@ class _Part:
             raise ArchivedFileMissing(f"{self._what} is not there{where}: every executor must reach the archive")
         if size != self._file.nbytes:
             raise ArchiveDamaged(f"{self._what} has {size} bytes, and {self._file.nbytes} were written", self._last)
-
-    def _fetch(self) -> None:
-        with self._reached(), self._files.system.open_input_stream(self._files.path(self._file.path)) as stream:
-            while stream.read(_PIECE):
-                pass
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -25,18 +25,16 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import google_crc32c
 
 from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import Files, Noted
 from pyspark_bookie.archive.manifest import LedgerShape
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pyspark_bookie.archive.reading import ArchiveUnavailable
 
 SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
 """Compressions, and how names of files end."""
@@ -68,7 +66,7 @@ class Dumps:
         return None
 
     def header(self, name: str) -> DumpHeader:
-        """Raises `EntryDamaged`, `NoSuchLedger` (there is no such file)."""
+        """Raises `EntryDamaged`, `NoSuchLedger` (there is no such file), `ArchiveUnavailable`."""
         with self._opened(name) as stream:
             return read_header(stream, name)
 
@@ -108,22 +106,27 @@ class Dumps:
         return counts, self._files.size(name) or 0
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[pa.NativeFile]:
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
         import pyarrow as pa
 
         found = _NAME.fullmatch(name.rpartition("/")[2])
         codec = _CODECS[(found[2] if found else None) or ""]
+        noted: Noted | None = None
         try:
             with self._files.system.open_input_stream(self._files.path(name), compression=None) as raw:
                 if codec is None:
                     yield raw
                 else:
-                    with pa.CompressedInputStream(raw, codec) as stream:
+                    noted = Noted(raw)
+                    with pa.CompressedInputStream(pa.PythonFile(noted, mode="r"), codec) as stream:
                         yield stream
         except FileNotFoundError as error:
             raise NoSuchLedger(f"there is no dump {name}") from error
-        except (pa.ArrowInvalid, OSError) as error:
-            raise EntryDamaged(f"{name} cannot be read: {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            text = " ".join(str(error).split())
+            if noted is None or noted.failure is not None:
+                raise ArchiveUnavailable(f"{name} cannot be reached: {text}") from error
+            raise EntryDamaged(f"{name} is damaged: {text}") from error
 
 
 _MAGIC: Final = b"PKLEDGER"

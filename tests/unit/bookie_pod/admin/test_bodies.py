@@ -32,6 +32,7 @@ REBUILD = "/api/v1/bookie/index_rebuild"
         ("DELETE", COOKIE, " \n"),
         ("DELETE", COOKIE, "{}"),
         ("DELETE", COOKIE, '{"accept_loss": "7"}'),
+        ("DELETE", COOKIE, '{"accept_loss": "7,\\n\\t8\\r\\n"}'),
         ("PUT", CHECKS, '{"checks": ["replicas", "replicas"]}'),
         ("PUT", REBUILD, None),
         ("PUT", REBUILD, '{"ledgers": false}'),

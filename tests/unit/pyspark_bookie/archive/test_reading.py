@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import EntryDamaged
-from pyspark_bookie.archive import reading
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import (
     ArchiveDamaged,
@@ -26,6 +26,7 @@ from pyspark_bookie.archive.reading import (
 )
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
+from tests.support.unsteady_store import UnsteadyStore
 
 PAYLOADS = [os.urandom(7 * number) for number in range(30)]
 GROUP, LEDGER = 4, 7
@@ -138,31 +139,17 @@ def test_a_file_that_is_not_there(files: Files, ledger: ArchivedLedger) -> None:
         rows(files, ledger, 0, 29)
 
 
-class Away:
-    """Tells what it has and hands nothing out."""
-
-    type_name = "s3"
-
-    def __init__(self, system: pa.fs.FileSystem) -> None:
-        self._system = system
-
-    def get_file_info(self, path: str) -> pa.fs.FileInfo:
-        return self._system.get_file_info(path)
-
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        raise OSError("When reading: AWS Error NETWORK_CONNECTION")
-
-
 def test_a_store_that_does_not_answer_is_no_damage(
     files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = files.system
-    files.system = Away(there)
-    monkeypatch.setattr(reading._Part, "_open", lambda self: files.system.open_input_stream(self._what))
-    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
+    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True))
+    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*Connection reset"):
         rows(files, ledger, 0, 3)
-    files.system = there
-    monkeypatch.setattr(Files, "size", lambda self, path: Away(there).open_input_stream(path))
+
+    def no_size(*_: object) -> int:
+        raise OSError("When reading: AWS Error NETWORK_CONNECTION")
+
+    monkeypatch.setattr(Files, "size", no_size)
     with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
         rows(files, ledger, 0, 3)
 
@@ -177,9 +164,7 @@ def test_a_whole_ledger_and_its_counts(files: Files, ledger: ArchivedLedger) -> 
     assert count_files(files, LEDGER, ledger.files, Throttle(None)) == ledger.counts
 
 
-def test_what_is_wrong_with_a_whole_ledger_is_told_alike(
-    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_with_a_whole_ledger_is_told_alike(files: Files, ledger: ArchivedLedger) -> None:
     first, _, *others = ledger.files
     with pytest.raises(EntryDamaged, match=rf"{others[0].path} of ledger 7 begins behind entry {first.entries}"):
         whole(files, replace(ledger, files=(first, *others)))
@@ -188,28 +173,41 @@ def test_what_is_wrong_with_a_whole_ledger_is_told_alike(
     path = damage(ledger, 6)
     with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged"):
         whole(files, ledger)
-    there = files.system
-    files.system = Away(there)
-    with monkeypatch.context() as patch:
-        patch.setattr(reading._Part, "_open", lambda self: files.system.open_input_stream(self._what))
-        with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
-            whole(files, ledger)
-    files.system = there
     files.delete(first.path)
     with pytest.raises(ArchivedFileMissing, match=f"{first.path} of ledger 7 is not there on "):
         whole(files, ledger)
 
 
-def test_what_fails_once_is_read_again(files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, failures = pq.ParquetFile.read_row_group, [OSError("connection reset")]
+@pytest.mark.parametrize("read", [whole, lambda files, ledger: rows(files, ledger, 0, 29)], ids=["whole", "entries"])
+@pytest.mark.parametrize("resets", [1, 2])
+def test_what_fails_once_is_read_again_and_what_fails_twice_is_no_damage(
+    files: Files, ledger: ArchivedLedger, read: Callable[[Files, ArchivedLedger], object], resets: int
+) -> None:
+    """Whichever read it is."""
+    sound = read(files, ledger)
+    store = UnsteadyStore(lambda _: False)
+    files.system = pafs.PyFileSystem(store)
+    assert read(files, ledger) == sound
+    for broken in range(1, store.reads + 1):
+        files.system = pafs.PyFileSystem(UnsteadyStore(lambda number, at=broken: at <= number < at + resets))
+        if resets == 1:
+            assert read(files, ledger) == sound
+        else:
+            with pytest.raises(ArchiveUnavailable, match="of ledger 7 cannot be reached"):
+                read(files, ledger)
 
-    def unsteady(self: pq.ParquetFile, group: int, **more: object) -> pa.Table:
-        if failures:
-            raise failures.pop()
-        return one(self, group, **more)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", unsteady)
-    assert rows(files, ledger, 0, 29) == expected(0, 29)
+@pytest.mark.parametrize("name", [b"ledger_id", b"entry_id", b"value", b"lac"])
+def test_a_flipped_bit_in_the_name_of_a_column_is_damage(files: Files, ledger: ArchivedLedger, name: bytes) -> None:
+    """The footer has no checksum, and what is no text there is an error of its own."""
+    path = Path(files.path(ledger.files[0].path))
+    data = bytearray(path.read_bytes())
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    data[data.index(name, footer)] ^= 0x80
+    path.write_bytes(data)
+    for read in (whole, lambda files, ledger: rows(files, ledger, 0, 29)):
+        with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged"):
+            read(files, ledger)
 
 
 def test_files_of_older_versions_do_not_tell_the_last_add_confirmed(files: Files, ledger: ArchivedLedger) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,9 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.archive.reading import ArchiveUnavailable
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
+from tests.support.unsteady_store import UnsteadyStore
 
 SHAPE = LedgerShape(3, 2, 2, DigestType.MAC, 1_700_000_000_000, {"application": b"\0\xff", "x": b""})
 PAYLOADS = [b"first", b"", b"x" * 1000, b""]
@@ -77,6 +80,26 @@ def test_dumps_in_a_folder(tmp_path: Path, compression: str) -> None:
         dumps.count(name)
     with pytest.raises(NoSuchLedger):
         dumps.header("ledger-8.dump")
+
+
+@pytest.mark.parametrize("compression", sorted(SUFFIXES))
+def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path, compression: str) -> None:
+    files = Files(f"file://{tmp_path}", "--target")
+    dumps = Dumps(files)
+    dumps.write(header(PAYLOADS), [PAYLOADS], compression)
+    name = f"ledger-7.dump{SUFFIXES[compression]}"
+    path = tmp_path / name
+    store = UnsteadyStore(lambda _: False)
+    files.system = pafs.PyFileSystem(store)
+    assert dumps.count(name) == len(PAYLOADS)
+    for broken in range(1, store.reads + 1):
+        files.system = pafs.PyFileSystem(UnsteadyStore(lambda number, at=broken: number == at))
+        with pytest.raises(ArchiveUnavailable, match=f"{name} cannot be reached: Connection reset"):
+            dumps.count(name)
+    path.write_bytes(b"not what it was" * 9)
+    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: False))
+    with pytest.raises(EntryDamaged, match=name):
+        dumps.count(name)
 
 
 def test_what_could_not_be_written_to_its_end_has_no_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -119,14 +120,15 @@ def test_another_ledger_of_the_same_id_begins_anew(shelf: LedgerShelf, target: s
     check_complete(shelf, target, 7, [b"another"])
 
 
+@pytest.mark.parametrize("place", [lambda data: len(data) // 3, lambda data: data.rindex(b"value")])
 def test_files_that_are_lost_or_damaged_before_they_are_published_are_written_anew(
-    shelf: LedgerShelf, target: str
+    shelf: LedgerShelf, target: str, place: Callable[[bytearray], int]
 ) -> None:
     shelf.put(7, PAYLOADS)
     stop_after(shelf, target, OffloadState.UPLOADED)
     [path] = folder_of(target).rglob("_tmp/*/*.parquet")
     data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
+    data[place(data)] ^= 0x80
     path.write_bytes(data)
     assert offloader(shelf, target).offload(7)[0] is Fate.OFFLOADED
     check_complete(shelf, target, 7, PAYLOADS)
