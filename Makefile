@@ -10,8 +10,8 @@ FILE   ?=
 # Of a ring only some files.
 TESTS  ?= tests
 # Workers take whole files, in the order of tests/conftest.py, whatever the hashes of a run. Tests wait for processes
-# as much as they compute, so there are half as many workers again as processors.
-WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
+# and disks as much as they compute, so there are two for each processor.
+WORKERS  ?= $(shell n=$$(( $$(nproc) * 2 )); echo $$((n > 12 ? 12 : n)))
 # requirements.lock has everything; of it -runtime what the image runs, -spark what the image with
 # Spark runs, -build what builds the wheels in them. -kerberos is what has to be compiled.
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
@@ -25,31 +25,31 @@ unexport PYTHONDONTWRITEBYTECODE
 NOT_HERE = not interop and not pulsar and not peer and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
 
-.PHONY: run check check-tests test test-change test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
+.PHONY: run check test test-change ring test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
-# Its tests are run beside the linters, have their files in memory where there is room (on disks they are in `make test`),
-# and draw 30 examples where they name no number.
+# Its tests have their files in memory where there is room (on disks they are in `make test`), and draw 30 examples where
+# they name no number.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 2>/dev/null && echo /dev/shm)
 check: TESTS = tests/unit tests/contract
 check: $(VENV)/.installed
-	@$(MAKE) --no-print-directory -j2 lint check-tests TESTS="$(TESTS)"
-
-check-tests: $(VENV)/.compiled
-	$(if $(IN_MEMORY),TMPDIR=$(IN_MEMORY)) $(PARALLEL) $(TESTS) -m "$(CHECK) and $(NOT_HERE)" --hypothesis-profile=check $(PYTEST_ARGS)
+	@$(if $(IN_MEMORY),TMPDIR=$(IN_MEMORY)) $(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(CHECK)" \
+	  KEPT= PROFILE=--hypothesis-profile=check
 
 # What is asked for by name runs whole, but for what is slow.
 test: $(VENV)/.installed java
-	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled $(VENV)/.classes
-	$(PARALLEL) $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(if $(filter tests,$(TESTS)),not change and )not slow"
 
-# All that `.ci/run` runs without Maven, Go and Kubernetes. It does so in two parts, of which the second lints nothing.
-LINT := lint
-test-change: $(VENV)/.installed java
-	@$(MAKE) --no-print-directory -j2 $(LINT) $(VENV)/.compiled $(VENV)/.classes
-	$(PARALLEL) $(TESTS) -m "not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+# All tests that `.ci/run` runs without Maven, Go and Kubernetes; it does so in two parts.
+test-change: java
+	@$(MAKE) --no-print-directory ring TESTS="$(TESTS)" RING="not slow"
+
+# The tests of a ring; linters run beside them.
+KEPT := $(VENV)/.classes
+ring: $(VENV)/.compiled $(KEPT)
+	$(PARALLEL) $(TESTS) -m "$(RING) and $(NOT_HERE)" $(PROFILE) $(PYTEST_ARGS)
 
 # What no shorter ring has.
 test-long: $(VENV)/.installed java
