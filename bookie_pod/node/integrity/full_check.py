@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -236,16 +237,18 @@ class DataIntegrityCheck:
 
     def _missing(self, metadata: LedgerMetadata) -> Iterator[int]:
         """Entries that belong here and are not, ascending; looks at the index as it is asked."""
-        try:
-            held = self._storage.entry_ids(metadata.ledger_id)
-        except NoSuchLedger:
-            held = iter(())
+        held = self._held(metadata.ledger_id)
         next_held = next(held, None)
         for entry_id in expected_entries(metadata, self._bookie_id):
             while next_held is not None and next_held < entry_id:
                 next_held = next(held, None)
             if next_held != entry_id:
                 yield entry_id
+
+    def _held(self, ledger_id: int) -> Iterator[int]:
+        """What is here; of a ledger that is deleted meanwhile no more, and whoever copies hears of that."""
+        with suppress(NoSuchLedger):
+            yield from self._storage.entry_ids(ledger_id)
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
         key, failed, last = key_of(metadata), 0, ""

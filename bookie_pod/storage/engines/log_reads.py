@@ -161,14 +161,17 @@ class LogReads:
     def _found(self, location: int, ledger_id: int, entry_id: int, read_at: ReadAt) -> list[Row]:
         """What `read_at` gives for the location that the index has; nothing if it has none any more."""
         self._metrics.read_from(ReadLevel.ENTRY_LOG)
-        try:
-            return read_at(location, ledger_id, entry_id)
-        except StorageFault:
-            # Compaction may have moved the entry and removed the log between the look-up and the read.
-            moved = self._locate(ledger_id, (entry_id,))[0]
-            if moved == location:
-                raise
-            return read_at(moved, ledger_id, entry_id) if moved else []
+        while True:
+            try:
+                return read_at(location, ledger_id, entry_id)
+            except StorageFault:
+                # Compaction may have moved the entry and removed the log between the look-up and the read.
+                moved = self._locate(ledger_id, (entry_id,))[0]
+                if moved == location:
+                    raise
+                if not moved:
+                    return []
+                location = moved
 
     def _locate(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
         self._check_usable()

@@ -47,7 +47,7 @@ class MemTableReads:
         """See `LedgerStorage.read`."""
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
-        limbo = self._is_in_limbo(ledger_id)
+        limbo, before = self._is_in_limbo(ledger_id), self._cache.generation
         entry = self.in_memory(ledger_id, entry_id)
         if entry is not None:
             return entry
@@ -57,17 +57,19 @@ class MemTableReads:
         if location in self.damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
-        try:
-            entry = self._read_at(location, ledger_id, entry_id)
-        except StorageFault:
-            # Compaction may have moved the entry and removed the log between the look-up and the read.
-            moved = self._locate(ledger_id, entry_id)
-            if moved == location:
-                self._metrics.got_entry(time.perf_counter() - begin, False)
-                raise
-            if not moved:  # the ledger was deleted, and made anew
-                raise self._absent(ledger_id, entry_id, limbo) from None
-            entry = self._read_at(moved, ledger_id, entry_id)
+        while True:
+            try:
+                entry = self._read_at(location, ledger_id, entry_id)
+                break
+            except StorageFault:
+                # Compaction may have moved the entry and removed the log between the look-up and the read.
+                moved = self._locate(ledger_id, entry_id)
+                if moved == location or (not moved and self._cache.generation == before):
+                    self._metrics.got_entry(time.perf_counter() - begin, False)
+                    raise
+                if not moved:  # the ledger was deleted, and made anew
+                    raise self._absent(ledger_id, entry_id, limbo) from None
+                location = moved
         self._metrics.got_entry(time.perf_counter() - begin, True)
         return entry
 
@@ -108,7 +110,7 @@ class MemTableReads:
         known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
         if self._cache.lacks_behind(ledger_id, max(known, default=0)):
             raise EntryDamaged(f"the last entry of ledger {ledger_id} may be among those that its index file lost")
-        if known:
+        if known and self._cache.records.get(ledger_id) is not None:
             return max(known)
         if self._is_in_limbo(ledger_id):  # since a moment ago
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its entries may be lost")

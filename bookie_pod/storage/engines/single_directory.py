@@ -326,7 +326,7 @@ class SingleDirectoryStorage(ListenedStorage):
         found.append(self.locations.last_entry_id(ledger_id))
         known = [entry_id for entry_id in found if entry_id is not None]
         self._metrics.last_entry(time.perf_counter() - begin)
-        if not known:
+        if not known or self.ledgers.get(ledger_id) is None:  # deleted meanwhile: what was found is not all it had
             raise self._absent(ledger_id, "entries", None)
         return max(known)
 

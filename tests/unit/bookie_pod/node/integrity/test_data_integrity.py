@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -34,7 +34,7 @@ from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata,
 from bookie_protocol.metadata_service.interface import LedgerRange, Versioned
 from tests.support.memory_files import MemoryFiles
 from tests.support.scrub_rig import signed
-from tests.support.storage_engine import MemoryBookie, put
+from tests.support.storage_engine import MemoryBookie, entry, put
 from tests.support.until import until
 
 ME, A, B, C = "me:1", "a:1", "b:1", "c:1"
@@ -327,6 +327,30 @@ async def test_a_ledger_that_was_deleted_is_done() -> None:
     del rig.cluster.ledgers[1], rig.cluster.ledgers[2]
     assert await rig.check.check()
     assert not rig.flagged
+    rig.storage.close()
+
+
+async def test_a_ledger_that_is_deleted_in_the_middle_of_its_check_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, and in the cluster."""
+    rig = Rig(CLOSED)
+    await rig.preboot()
+    put(rig.storage, *(entry(CLOSED.ledger_id, each) for each in range(2)))
+    rig.storage.flush()
+    locations = rig.storage.directories[0].locations
+    listed = locations.entry_ids
+
+    def and_then_deleted(ledger_id: int) -> Iterator[int]:
+        yield from listed(ledger_id)
+        rig.storage.delete_ledger(ledger_id)
+
+    async def fetch(ledger_id: int, _: object) -> AsyncIterator[object]:
+        raise LedgerDeleted(f"ledger {ledger_id}")
+        yield
+
+    monkeypatch.setattr(locations, "entry_ids", and_then_deleted)
+    monkeypatch.setattr(rig.cluster, "fetch", fetch)
+    assert await rig.check.check()
+    assert (rig.check.state.ledgers_failed, rig.flagged) == (0, False)
     rig.storage.close()
 
 

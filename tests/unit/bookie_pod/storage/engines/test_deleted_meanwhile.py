@@ -169,6 +169,53 @@ def test_an_entry_whose_log_went_with_its_ledger_is_not_there(
     storage.close()
 
 
+@pytest.mark.parametrize("read", [read_one, read_each, read_apart])
+def test_an_entry_that_was_moved_before_its_ledger_went_is_not_there(
+    storage: Storage, read: Callable[[Storage, int, int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two reads finds that its log is gone."""
+    logs = storage.directories[0].logs if isinstance(storage, DbLedgerStorage) else storage.logs
+
+    def moved() -> None:
+        put(storage, entry(LEDGER, HELD[1]))
+        storage.flush()
+        once_before(monkeypatch, logs, "read_run", gone)
+        raise StorageFault("entry log 0 is gone")
+
+    def gone() -> None:
+        forget(storage)
+        raise StorageFault("entry log 1 is gone")
+
+    once_before(monkeypatch, logs, "read_run", moved)
+    with pytest.raises(NotThere):
+        read(storage, LEDGER, HELD[1])
+    storage.close()
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_a_location_that_is_lost_in_the_middle_of_a_read_is_no_deletion(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log cannot be read, and of a page that left memory meanwhile the file has lost the entry."""
+    first = 8 * 64
+    bookie = MemTableBookie(engine, options=memtable_options(page_bytes=64, page_limit=1))
+    storage = bookie.open()
+    put(storage, *(entry(LEDGER, first + each) for each in range(6)), entry(OTHER, 1))
+    storage.flush()
+    storage.read(LEDGER, first)
+
+    def lose() -> None:
+        path = f"{bookie.directories[0]}/{relative_path(LEDGER)}"
+        bookie.files.corrupt(path, slot_offset(first + 1), bytes(SLOT_BYTES))
+        storage.read(OTHER, 1)
+        raise StorageFault("entry log 0 cannot be read")
+
+    once_before(monkeypatch, storage.logs, "read_run", lose)
+    with pytest.raises(StorageFault, match="entry log 0 cannot be read"):
+        storage.read(LEDGER, first + 1)
+    storage.close()
+
+
 def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(
     storage: Storage,
 ) -> None:
@@ -181,6 +228,31 @@ def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(
     forget(storage)
     with pytest.raises(NoSuchLedger):
         list(listed)
+    storage.close()
+
+
+def test_no_last_entry_is_made_of_what_memory_had_of_a_deleted_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryBookie.without_read_cache().open()
+    fill(storage)
+    put(storage, entry(LEDGER, HELD[0]))
+    once_before(monkeypatch, storage.directories[0].locations, "last_entry_id", partial(storage.delete_ledger, LEDGER))
+    with pytest.raises(NoSuchLedger):
+        storage.last_entry_id(LEDGER)
+    storage.close()
+
+
+def test_no_last_entry_is_made_of_the_undamaged_pages_of_a_deleted_ledger(
+    memtable_bookie: MemTableBookie, memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memtable_storage.close()
+    path = f"{memtable_bookie.directories[0]}/{relative_path(LEDGER)}"
+    memtable_bookie.files.corrupt(path, slot_offset(FAR[0]), bytes(SLOT_BYTES * len(FAR)))
+    storage = memtable_bookie.open()
+    with pytest.raises(EntryDamaged):
+        storage.last_entry_id(LEDGER)
+    once_before(monkeypatch, storage.cache, "lacks_behind", partial(storage.delete_ledger, LEDGER))
+    with pytest.raises(NotThere):
+        storage.last_entry_id(LEDGER)
     storage.close()
 
 
