@@ -101,7 +101,7 @@ class LedgerCache:
         """The highest entry id that has a slot on these disks."""
         self._seal = IndexFilesSeal(files, dirs.all(), options.page_bytes)
         self.records = IndexRecords(files, self._directories, self._seal.check)
-        self.handles = IndexHandles(options.open_files, options.idle_seconds, self._metrics)
+        self.handles = IndexHandles(files, self._directories, options.open_files, options.idle_seconds, self._metrics)
         self._flusher = IndexFlusher(
             files, self._directories, self.handles, self.records, options.version, sync_logs, self._seal
         )
@@ -311,19 +311,6 @@ class LedgerCache:
             yield range(begin, end + 1, self._slots)
             first_entry = end + self._slots
 
-    def _acquire(self, ledger_id: int) -> IndexHandle | None:
-        path = self._directories.path(ledger_id)
-        if path is None:
-            return None
-        try:
-            return self.handles.acquire(
-                ledger_id, lambda: self._files.open(path, writable=True), lambda: self._directories.generation
-            )
-        except FileNotFoundError:
-            if self._directories.path(ledger_id) != path:  # deleted, or moved to another directory
-                return self._acquire(ledger_id)
-            raise
-
     # --- ledgers --------------------------------------------------------------------------------------------
 
     @property
@@ -400,7 +387,7 @@ class _Reading:
 
     def __enter__(self) -> IndexHandle | None:
         try:
-            self._handle = self._cache._acquire(self._ledger_id)
+            self._handle = self._cache.handles.acquire(self._ledger_id)
         except OSError as error:
             raise self._fault(error) from error
         return self._handle

@@ -72,7 +72,7 @@ class IndexDirectories:
         """Ledgers of which only failed disks know."""
         self._lock = threading.Lock()
         self.generation = 0
-        """Grows when a file becomes void: whoever opened one before must not keep it for others."""
+        """Grows behind each change that makes a file void: who looked up a path before must not keep what it opened."""
         moving: dict[int, list[str]] = {}
         for directory in dirs.all():
             self._scan(directory, moving)
@@ -204,9 +204,10 @@ class IndexDirectories:
         self._files.sync_directory(posixpath.dirname(source))
         self._files.rename(_copy_in(new, ledger_id), target)
         with self._lock:
-            if self._half_moved.pop(ledger_id, None) is not None:  # else deleted meanwhile, the new file too
-                self.generation += 1
+            if ledger_id in self._half_moved:  # else deleted meanwhile, the new file too
                 self._where[ledger_id] = new
+                del self._half_moved[ledger_id]
+                self.generation += 1
         self._files.sync_directory(posixpath.dirname(target))
         _log.info("index file moved out of a full directory", ledger_id=ledger_id, source=old, target=new)
 

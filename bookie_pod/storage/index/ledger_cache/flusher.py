@@ -111,24 +111,18 @@ class IndexFlusher:
             self._sync_logs()
         if self._directories.should_move(ledger_id):
             self._move(ledger_id)
-        path = self._directories.path(ledger_id)
-        if path is None:
+        handle = self._handles.acquire(ledger_id)
+        if handle is None:
             self._create(ledger_id, pages)
         else:
-            self._write_through(self._acquire(ledger_id, path), ledger_id, pages, header)
+            self._write_through(handle, ledger_id, pages, header)
         self.table.written(pages)
-
-    def _acquire(self, ledger_id: int, path: str) -> IndexHandle:
-        return self._handles.acquire(
-            ledger_id, lambda: self._files.open(path, writable=True), lambda: self._directories.generation
-        )
 
     def _move(self, ledger_id: int) -> None:
         """Readers use the old file while it moves, as its handle is held, and open the new one when it is dropped."""
-        path = self._directories.path(ledger_id)
-        if path is None:
+        handle = self._handles.acquire(ledger_id)
+        if handle is None:
             return  # deleted just now
-        handle = self._acquire(ledger_id, path)
         try:
             self._directories.move(ledger_id)
         finally:

@@ -7,6 +7,9 @@ Invariants
 - A handle is closed only when nobody uses it. Idle ones beyond the limit go, the least recently used first; those in
   use come on top. Nothing is lost by it: whoever wrote to a handle has synced it before giving it back, or drops it.
 - After `drop` nobody finds that handle any more: a ledger made anew gets a new file.
+- A file is kept for others only if no file has become void since before its path was looked up. What makes a file void
+  changes its path, raises `generation` and drops the handle, in this order; so whoever comes too early for the
+  generation comes early enough for the drop.
 - A file whose sync failed never syncs again, so it is dropped, and the next flush opens it anew and writes again.
 
 Threads: any. `drop` does no I/O, so the event loop may call it.
@@ -22,7 +25,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
-from bookie_pod.storage.files import File
+from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 
 
 class IndexHandle:
@@ -45,12 +49,16 @@ class IndexHandles:
 
     def __init__(
         self,
+        files: Files,
+        directories: IndexDirectories,
         capacity: int,
         idle_seconds: float,
         metrics: LedgerCacheMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`idle_seconds` 0: handles stay open until others need the room."""
+        self._files = files
+        self._directories = directories
         self._capacity = capacity
         self._idle_seconds = idle_seconds
         self._metrics = metrics
@@ -68,23 +76,27 @@ class IndexHandles:
             written = sum(handle.written for handle in self._open.values())
             return written, len(self._open) - written
 
-    def acquire(
-        self, ledger_id: int, open_file: Callable[[], File], generation: Callable[[], int] = lambda: 0
-    ) -> IndexHandle:
-        """The ledger's handle, to be given back with `release`. Raises what opening raises.
+    def acquire(self, ledger_id: int) -> IndexHandle | None:
+        """The ledger's handle, to be given back with `release`; None if it has no file. Raises what opening raises.
 
-        A file during whose opening `generation` changed may belong to a deleted ledger: it is used once and not kept.
+        A file that may have become void since is used once and not kept.
         """
+        before = self._directories.generation
+        path = self._directories.path(ledger_id)
+        if path is None:
+            return None
         handle = self._existing(ledger_id)
         if handle is not None:
             return handle
         self._metrics.opening(1)
-        before = generation()
         try:
-            file = open_file()
-            return self._adopt(ledger_id, file, lambda: generation() == before)
+            return self._adopt(ledger_id, self._files.open(path, writable=True), before)
+        except FileNotFoundError:
+            if self._directories.path(ledger_id) == path:
+                raise
         finally:
             self._metrics.opening(-1)
+        return self.acquire(ledger_id)  # deleted, or moved to another directory
 
     def _existing(self, ledger_id: int) -> IndexHandle | None:
         with self._lock:
@@ -104,12 +116,12 @@ class IndexHandles:
         handle.users, handle.dropped = 1, True
         return handle
 
-    def _adopt(self, ledger_id: int, file: File, is_current: Callable[[], bool]) -> IndexHandle:
+    def _adopt(self, ledger_id: int, file: File, generation: int) -> IndexHandle:
         with self._lock:
             handle = self._open.get(ledger_id)
             if handle is not None:
                 self._unused.append(file)  # two threads opened it at once
-            elif is_current():
+            elif self._directories.generation == generation:
                 handle = self._open[ledger_id] = IndexHandle(ledger_id, file)
             else:
                 return self._once(ledger_id, file)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
-from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log import DiskState, LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
@@ -20,71 +18,9 @@ from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOption
 from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
 from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
-from tests.support.memory_files import MemoryFiles
+from tests.unit.bookie_pod.storage.index.ledger_cache.rig import KEY, Rig
 
 GOLDEN = Path(__file__).parents[5] / "golden"
-KEY = bytes(range(20))
-
-
-class Counts(LedgerCacheMetrics):
-    """Counts what the cache reports."""
-
-    def __init__(self) -> None:
-        super().__init__(Registry())
-        self.hits = self.misses = self.reads = self.evicted = self.scanned_pages = 0
-
-    def page_hit(self) -> None:
-        self.hits += 1
-
-    def page_miss(self) -> None:
-        self.misses += 1
-
-    def page_read(self, seconds: float) -> None:
-        self.reads += 1
-
-    def ledger_evicted(self) -> None:
-        self.evicted += 1
-
-    def scanned(self, pages: int, retries: int) -> None:
-        self.scanned_pages += pages
-
-
-class Rig:
-    """A cache over two directories in memory."""
-
-    def __init__(self, files: MemoryFiles | None = None, **options: int) -> None:
-        self.files = files or MemoryFiles()
-        for directory in ("/a", "/b"):
-            self.files.makedirs(directory)
-        self.states = LedgerDirStates(["/a", "/b"])
-        self.counts = Counts()
-        self.syncs = 0
-        self.options = LedgerCacheOptions(**{"page_bytes": 64, "min_usable_bytes": 0, **options})
-        self.cache = self._open()
-
-    def _open(self) -> LedgerCache:
-        return LedgerCache(self.files, self.states, self.options, self._sync_logs, self.counts)
-
-    def _sync_logs(self) -> None:
-        self.syncs += 1
-
-    def reopen(self) -> LedgerCache:
-        self.cache.close()
-        self.cache = self._open()
-        return self.cache
-
-    def add(self, *ledger_ids: int) -> None:
-        for ledger_id in ledger_ids:
-            self.cache.records.set_master_key(ledger_id, KEY)
-
-    def flush(self) -> None:
-        self.cache.take_dirty_headers()
-        self.cache.flush()
-
-    def path(self, ledger_id: int) -> str:
-        path = self.cache._directories.path(ledger_id)
-        assert path is not None
-        return path
 
 
 def _golden(name: str, folder: Path, files: Files | None = None) -> LedgerCache:
@@ -252,7 +188,7 @@ def test_open_files_are_bounded_and_those_in_use_stay() -> None:
         rig.cache.put(ledger_id, [0], [ledger_id + 1])
     rig.flush()
     cache = rig.reopen()
-    held = cache._acquire(0)
+    held = cache.handles.acquire(0)
     assert held is not None
     for ledger_id in range(1, 6):
         assert cache.get(ledger_id, 0) == ledger_id + 1
