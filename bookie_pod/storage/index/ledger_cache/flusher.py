@@ -81,8 +81,9 @@ class IndexFlusher:
             if ledger_id in self._directories.cut_off:
                 return
             with self.table.lock:
+                # In one turn: else pages of a life that began between the two would seem to be of the deleted one.
                 self._deleted_meanwhile.clear()
-            pages = self.table.pin_dirty(ledger_id)
+                pages = self.table.pin_dirty(ledger_id)
             try:
                 if pages or header:
                     self._flush(ledger_id, pages, header)

@@ -263,12 +263,11 @@ class PageTable:
             return list(self._dirty)
 
     def pin_dirty(self, ledger_id: int) -> list[DirtyPage]:
-        """The ledger's dirty pages by first entry, pinned, each with the bytes to write."""
-        with self.lock:
-            pages = sorted(self._dirty.get(ledger_id, _NOTHING).items())
-            for _, page in pages:
-                page.pins += 1
-            return [DirtyPage(page, page.version, bytes(page.data)) for _, page in pages]
+        """The ledger's dirty pages by first entry, pinned, each with the bytes to write. Under the lock."""
+        pages = sorted(self._dirty.get(ledger_id, _NOTHING).items())
+        for _, page in pages:
+            page.pins += 1
+        return [DirtyPage(page, page.version, bytes(page.data)) for _, page in pages]
 
     def written(self, pages: list[DirtyPage]) -> None:
         """These bytes are durable: pages that did not change meanwhile are clean."""

@@ -120,7 +120,8 @@ def test_a_page_changed_during_its_flush_stays_dirty() -> None:
     rig = Rig()
     rig.add(1)
     rig.cache.put(1, [0], [11])
-    dirty = rig.cache.pages.pin_dirty(1)
+    with rig.cache.pages.lock:
+        dirty = rig.cache.pages.pin_dirty(1)
     rig.cache.put(1, [1], [22])
     rig.cache.pages.written(dirty)
     rig.cache.pages.unpin_all(dirty)

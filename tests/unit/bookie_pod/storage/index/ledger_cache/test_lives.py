@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from itertools import count
+from types import TracebackType
 
 import pytest
 
@@ -79,3 +82,47 @@ def test_a_file_that_is_copied_off_a_failed_disk_before_it_is_opened_is_not_kept
     assert rig.files.read_bytes(old) == before
     copy = rig.files.read_bytes(rig.path(1))
     assert [copy[1024 + 8 * entry_id + 7] for entry_id in range(7)] == list(range(100, 107))
+
+
+class _Turns:
+    """A lock behind one of whose turns something happens."""
+
+    def __init__(self, turn: int, act: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self.left = turn
+        self._act = act
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.release()
+        self.left -= 1
+        if not self.left:
+            self._act()
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_ledger_made_anew_behind_any_turn_of_a_flush_is_flushed_by_the_next(
+    has_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for turn in count(1):
+        rig = _with_a_file() if has_file else Rig()
+        rig.add(1)
+        rig.cache.put(1, [3], [300])
+
+        def another_life(rig: Rig = rig) -> None:
+            rig.cache.delete(1)
+            rig.add(1)
+            rig.cache.put(1, [4], [400])
+
+        rig.cache.take_dirty_headers()
+        turns = _Turns(turn, another_life)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.cache.pages, "lock", turns)
+            rig.cache.flush()
+        if turns.left > 0:
+            break
+        rig.flush()
+        assert [rig.reopen().get(1, entry_id) for entry_id in range(5)] == [0, 0, 0, 0, 400], turn
+    assert turn > 5
