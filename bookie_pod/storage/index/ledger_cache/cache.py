@@ -334,7 +334,7 @@ class LedgerCache:
 
     def give_up(self, directory: str) -> None:
         """The disk of this index directory failed: nothing is written there any more. Storage thread."""
-        self._directories.give_up(directory)
+        self._flusher.give_up(directory)
 
     # --- flushing -------------------------------------------------------------------------------------------
 

@@ -185,6 +185,12 @@ class IndexFlusher:
             except OSError as error:
                 raise storage_fault(f"cannot remove the index file of deleted ledger {ledger_id}", error) from error
 
+    def give_up(self, directory: str) -> None:
+        """The disk of this directory failed: nothing is written there any more. Not in the middle of a flush, since
+        what was to be removed is removed first."""
+        with self._lock:
+            self._directories.give_up(directory)
+
 
 def _end(pages: list[DirtyPage]) -> int:
     """The length that a file has at least once these are in it."""

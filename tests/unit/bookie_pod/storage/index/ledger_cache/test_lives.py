@@ -84,6 +84,27 @@ def test_a_file_that_is_copied_off_a_failed_disk_before_it_is_opened_is_not_kept
     assert [copy[1024 + 8 * entry_id + 7] for entry_id in range(7)] == list(range(100, 107))
 
 
+def test_a_disk_is_given_up_between_flushes_and_not_in_the_middle_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what removes the deleted file could remove the one that a flush makes meanwhile."""
+    rig = _with_a_file()
+    other = "/b" if rig.path(1).startswith("/a") else "/a"
+    rig.cache.delete(1)
+    rig.add(1)
+    rig.cache.put(1, [4], [400])
+    unlink, flusher = rig.files.unlink, rig.cache._flusher
+
+    def flush_first_if_possible(path: str) -> None:
+        monkeypatch.undo()
+        if not flusher._lock.locked():
+            flusher.flush_pages(1)
+        unlink(path)
+
+    monkeypatch.setattr(rig.files, "unlink", flush_first_if_possible)
+    rig.cache.give_up(other)
+    rig.flush()
+    assert [rig.reopen().get(1, entry_id) for entry_id in range(5)] == [0, 0, 0, 0, 400]
+
+
 class _Turns:
     """A lock behind one of whose turns something happens."""
 
