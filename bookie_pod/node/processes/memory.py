@@ -121,9 +121,9 @@ async def guard_memory(
         unseen = now - memory.total
         soon, before = now + max(0, now - before), now
         is_growing = soon > most and soon - memory.total - min(lows) > worth
-        if now > budget and is_growing and callers.receivers > (keep := (2 * budget - soon) // message):
+        if now > budget and is_growing and callers.receivers > (keep := max(0, (2 * budget - soon) // message)):
             # All at once: what comes in meanwhile comes as fast as the network is.
-            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(max(0, keep)))
+            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(keep))
         if time.monotonic() - second > 1:
             lows.append(unseen)
             second += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
@@ -125,6 +126,26 @@ async def test_when_memory_is_short_calls_that_receive_end(
     with suppress(asyncio.CancelledError):
         await task
     assert callers.receivers == left
+
+
+async def test_where_nobody_receives_nobody_is_said_to_have_been_ended() -> None:
+    """However far above twice its budget the process is."""
+    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers.receivers = 0
+
+    def resident() -> int:
+        if (look := next(looks)) == 30:
+            over.set()
+        return (20 + 4 * look) * MB
+
+    with capture_logs() as logs:
+        guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+        task = asyncio.create_task(guard)
+        await asyncio.wait_for(over.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert not logs
 
 
 @pytest.mark.parametrize("known", [0, 3], ids=["never known", "known at first"])
