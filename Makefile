@@ -24,6 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Each ring has the shorter ones; tests/rings.toml says which tests wait for a longer one, and why.
 NOT_HERE = not interop and not pulsar and not peer and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
+# What is asked for by name runs whole, but for what is slow.
+TEST     = $(if $(filter tests,$(TESTS)),not change and )not slow
 
 .PHONY: run check test test-change ring test-long times mutants simulate campaign soak interop pulsar peer e2e lint docs lock bench clean java
 
@@ -38,9 +40,8 @@ check: $(VENV)/.installed
 	@$(if $(IN_MEMORY),TMPDIR=$(IN_MEMORY)) $(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(CHECK)" \
 	  KEPT= PROFILE=--hypothesis-profile=check
 
-# What is asked for by name runs whole, but for what is slow.
 test: $(VENV)/.installed java
-	@$(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(if $(filter tests,$(TESTS)),not change and )not slow"
+	@$(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(TEST)"
 
 # All tests that `.ci/run` runs without Maven, Go and Kubernetes; it does so in two parts.
 test-change: java
@@ -60,7 +61,7 @@ TIMES := build/times.jsonl
 times: $(VENV)/.installed java
 	mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tests.support.times --times=$(TIMES) -n $(WORKERS) --dist=loadfile \
-	  --no-loadscope-reorder $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+	  --no-loadscope-reorder $(TESTS) -m "$(TEST) and $(NOT_HERE)" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.support.times $(TIMES)
 
 # Would the tests notice a wrong line? So many seeded changes, one at a time.

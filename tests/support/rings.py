@@ -37,11 +37,12 @@ class Later:
             return False
         return not self.parameters or not {*node.partition("[")[2].rstrip("]").split("-")}.isdisjoint(self.parameters)
 
-    def takes_all_of(self, file: str, text: str) -> bool:
-        """Whether no test of this file, with this text, stays."""
-        whole = any(file == one or (one[-1] == "/" and file.startswith(one)) for one in self.tests)
-        kept = any(end.removeprefix("::").partition("[")[0] in text for end in self.keeps)
-        return whole and not self.parameters and not kept
+    def takes_all_of(self, file: str, path: Path) -> bool:
+        """Whether no test of this file stays."""
+        if self.parameters or not any(file == one or (one[-1] == "/" and file.startswith(one)) for one in self.tests):
+            return False
+        text = path.read_text() if self.keeps else ""
+        return not any(end.removeprefix("::").partition("[")[0] in text for end in self.keeps)
 
     def may_take_of(self, file: str) -> bool:
         return any(file.startswith(one.partition("::")[0]) for one in self.tests)
@@ -80,7 +81,7 @@ def waits(path: Path, expression: str, table: Sequence[Later]) -> bool:
     if " or " in expression or "(" in expression:
         return False
     file, out = path.relative_to(TABLE.parents[1]).as_posix(), set(expression.split(" and "))
-    return any(f"not {entry.ring}" in out and entry.takes_all_of(file, path.read_text()) for entry in table)
+    return any(f"not {entry.ring}" in out and entry.takes_all_of(file, path) for entry in table)
 
 
 def listing(table: Sequence[Later]) -> Iterator[str]:

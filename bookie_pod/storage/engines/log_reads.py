@@ -3,7 +3,7 @@
 Invariants
 - What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
 - An entry that compaction moved between the look-up and the read is found at its new place, and one whose ledger was
-  deleted meanwhile is one that the index does not know; any other fault is told.
+  deleted meanwhile is one that the index does not know; any other fault is told, also where the index has lost it.
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
 - What `read_each` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 - An entry that was read with the one before it is given only if it lies where the index says.
@@ -91,7 +91,7 @@ ReadAt = Callable[[int, int, int], list[Row]]
 
 class LogReads:
     """`window_entries`, `window_bytes`: the most that is read ahead behind one entry. `check_usable` raises
-    `StorageFault` once the disk has failed."""
+    `StorageFault` once the disk has failed. `is_known`: whether the ledger is here."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class LogReads:
         window_entries: int,
         window_bytes: int,
         check_usable: Callable[[], None],
+        is_known: Callable[[int], bool],
     ) -> None:
         self.damaged: Collection[int] = frozenset()
         """Locations of entries that are known to be damaged."""
@@ -112,6 +113,7 @@ class LogReads:
         self._windows = ReadAheadWindows(window_entries)
         self._window_bytes = window_bytes
         self._check_usable = check_usable
+        self._is_known = is_known
 
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], generation: int | None
@@ -167,7 +169,7 @@ class LogReads:
             except StorageFault:
                 # Compaction may have moved the entry and removed the log between the look-up and the read.
                 moved = self._locate(ledger_id, (entry_id,))[0]
-                if moved == location:
+                if moved == location or (not moved and self._is_known(ledger_id)):  # lost, or the ledger was made anew
                     raise
                 if not moved:
                     return []

@@ -47,15 +47,13 @@ class MemTableReads:
         """See `LedgerStorage.read`."""
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
-        limbo, before = self._is_in_limbo(ledger_id), self._cache.generation
+        limbo = self._is_in_limbo(ledger_id)
         entry = self.in_memory(ledger_id, entry_id)
         if entry is not None:
             return entry
         location = self._locate(ledger_id, entry_id)
         if not location:
             raise self._absent(ledger_id, entry_id, limbo)
-        if location in self.damaged:
-            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
         while True:
             try:
@@ -64,16 +62,16 @@ class MemTableReads:
             except StorageFault:
                 # Compaction may have moved the entry and removed the log between the look-up and the read.
                 moved = self._locate(ledger_id, entry_id)
-                if moved == location or (not moved and self._cache.generation == before):
+                if moved in (0, location):  # 0: lost, or the ledger was made anew, which nobody can tell
                     self._metrics.got_entry(time.perf_counter() - begin, False)
                     raise
-                if not moved:  # the ledger was deleted, and made anew
-                    raise self._absent(ledger_id, entry_id, limbo) from None
                 location = moved
         self._metrics.got_entry(time.perf_counter() - begin, True)
         return entry
 
     def _read_at(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        if location in self.damaged:
+            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         return self._logs.read_run(location, ledger_id, entry_id, 0, 0)[0][1]
 
     def in_memory(self, ledger_id: int, entry_id: int) -> bytes | None:

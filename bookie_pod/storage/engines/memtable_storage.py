@@ -253,8 +253,8 @@ class MemTableStorage(ListenedStorage):
 
     def _delete(self, ledger_id: int) -> None:
         record = self.cache.records.get(ledger_id)
-        handed_out = self.memtable.delete(ledger_id)  # first: a drain that is running must see it
-        self.cache.delete(ledger_id)
+        self.cache.delete(ledger_id)  # first: whoever looks meanwhile is told that the ledger is not there, not a part
+        handed_out = self.memtable.delete(ledger_id)
         self._tell_deleted(ledger_id, handed_out=handed_out, fenced=record is not None and record.fenced)
 
     def _put_lately(self) -> Collection[int]:

@@ -105,7 +105,14 @@ class SingleDirectoryStorage(ListenedStorage):
         limit = read_cache_bytes // 4  # what flushes leave in the cache, at the least
         window_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
         self._log_reads = LogReads(
-            logs, locations, self.read_cache, self._metrics, read_ahead_entries, window_bytes, self._check_usable
+            logs,
+            locations,
+            self.read_cache,
+            self._metrics,
+            read_ahead_entries,
+            window_bytes,
+            self._check_usable,
+            lambda ledger_id: ledgers.get(ledger_id) is not None,
         )
         self._active = WriteCacheHalf(half_bytes)
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)

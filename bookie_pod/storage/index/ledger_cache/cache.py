@@ -313,11 +313,6 @@ class LedgerCache:
 
     # --- ledgers --------------------------------------------------------------------------------------------
 
-    @property
-    def generation(self) -> int:
-        """Another number after each deletion. Any thread."""
-        return self._directories.generation
-
     def delete(self, ledger_id: int) -> None:
         """Forget a ledger. Memory only; event loop."""
         with self.pages.lock:

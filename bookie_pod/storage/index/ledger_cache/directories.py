@@ -295,11 +295,13 @@ class IndexDirectories:
 
     def unlink_deleted(self, ledger_id: int) -> None:
         """Remove what earlier lives of the ledger left, durably. `OSError`; may be repeated."""
-        for directory in list(self._deleted.get(ledger_id, ())):
+        left = list(self._deleted.get(ledger_id, ()))
+        for directory in self.in_use() if left else ():
+            self._remove_copy(ledger_id, directory)  # of a move that failed: a start would take it for the file
+        for directory in left:
             path = posixpath.join(directory, relative_path(ledger_id))
-            for name in (path, _copy_in(directory, ledger_id)):
-                with contextlib.suppress(FileNotFoundError):  # never there, or removed by a try that failed behind it
-                    self._files.unlink(name)
+            with contextlib.suppress(FileNotFoundError):  # never there, or removed by a try that failed behind it
+                self._files.unlink(path)
             self._files.sync_directory(posixpath.dirname(path))
             with self._lock:
                 self._deleted[ledger_id].remove(directory)

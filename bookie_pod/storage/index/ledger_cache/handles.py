@@ -92,7 +92,7 @@ class IndexHandles:
         try:
             return self._adopt(ledger_id, self._files.open(path, writable=True), before)
         except FileNotFoundError:
-            if self._directories.path(ledger_id) == path:
+            if self._directories.generation == before:
                 raise
         finally:
             self._metrics.opening(-1)

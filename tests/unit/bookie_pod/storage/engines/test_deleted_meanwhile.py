@@ -148,15 +148,17 @@ def test_damage_is_told_though_the_ledger_grows_meanwhile(
     storage.close()
 
 
-@pytest.mark.parametrize("change", [forget, make_anew])
+@pytest.mark.parametrize(("change", "told"), [(forget, NotThere), (make_anew, StorageFault)])
 @pytest.mark.parametrize("read", [read_one, read_each, read_apart])
 def test_an_entry_whose_log_went_with_its_ledger_is_not_there(
     storage: Storage,
     read: Callable[[Storage, int, int], object],
     change: Callable[[Storage], None],
+    told: type[Exception],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the look into the index and the read its ledger was deleted, and the log collected."""
+    """Between the look into the index and the read its ledger was deleted, and the log collected. One that was made
+    anew looks like one that has lost the location: nobody denies the entry."""
     logs = storage.directories[0].logs if isinstance(storage, DbLedgerStorage) else storage.logs
 
     def go() -> None:
@@ -164,7 +166,7 @@ def test_an_entry_whose_log_went_with_its_ledger_is_not_there(
         raise StorageFault("entry log 0 is gone")
 
     once_before(monkeypatch, logs, "read_run", go)
-    with pytest.raises(NotThere):
+    with pytest.raises(told):
         read(storage, LEDGER, HELD[1])
     storage.close()
 
@@ -208,12 +210,72 @@ def test_a_location_that_is_lost_in_the_middle_of_a_read_is_no_deletion(
         path = f"{bookie.directories[0]}/{relative_path(LEDGER)}"
         bookie.files.corrupt(path, slot_offset(first + 1), bytes(SLOT_BYTES))
         storage.read(OTHER, 1)
+        storage.delete_ledger(OTHER)  # of another ledger: it says nothing of this one
         raise StorageFault("entry log 0 cannot be read")
 
     once_before(monkeypatch, storage.logs, "read_run", lose)
     with pytest.raises(StorageFault, match="entry log 0 cannot be read"):
         storage.read(LEDGER, first + 1)
     storage.close()
+
+
+@pytest.mark.parametrize("read", [read_one, read_each, read_apart])
+def test_a_row_that_is_lost_in_the_middle_of_a_read_is_no_deletion(
+    read: Callable[[Storage, int, int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = MemoryBookie.without_read_cache().open()
+    fill(storage)
+    directory = storage.directories[0]
+
+    def lose() -> None:
+        monkeypatch.setattr(directory.locations, "get_each", lambda _, entry_ids: [0] * len(entry_ids))
+        raise StorageFault("entry log 0 cannot be read")
+
+    once_before(monkeypatch, directory.logs, "read_run", lose)
+    with pytest.raises(StorageFault, match="entry log 0 cannot be read"):
+        read(storage, LEDGER, HELD[1])
+    storage.close()
+
+
+def test_damage_is_told_at_the_place_that_an_entry_was_moved_to(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = storage.directories[0]._log_reads if isinstance(storage, DbLedgerStorage) else storage._reads
+    logs = storage.directories[0].logs if isinstance(storage, DbLedgerStorage) else storage.logs
+
+    class AllDamaged(frozenset[int]):
+        def __contains__(self, _: object) -> bool:
+            return True
+
+    def moved() -> None:
+        put(storage, entry(LEDGER, HELD[1]))
+        storage.flush()
+        reads.damaged = AllDamaged()
+        raise StorageFault("entry log 0 is gone")
+
+    once_before(monkeypatch, logs, "read_run", moved)
+    with pytest.raises(EntryDamaged):
+        storage.read(LEDGER, HELD[1])
+    storage.close()
+
+
+def test_of_a_ledger_that_is_being_deleted_no_part_is_told(
+    memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two steps of a deletion: some entries are in memory, the others in the index."""
+    put(memtable_storage, entry(LEDGER, FAR[-1] + 1))
+    told: list[Exception] = []
+
+    def look() -> None:
+        for what in (memtable_storage.last_entry_id, lambda ledger_id: list(memtable_storage.entry_ids(ledger_id))):
+            with pytest.raises(NoSuchLedger) as caught:
+                what(LEDGER)
+            told.append(caught.value)
+
+    once_before(monkeypatch, memtable_storage.memtable, "delete", look)
+    memtable_storage.delete_ledger(LEDGER)
+    assert len(told) == 2
+    memtable_storage.close()
 
 
 def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(

@@ -185,9 +185,11 @@ def test_a_start_removes_every_copy_beside_the_file(directories: int) -> None:
     after.close()
 
 
-def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing() -> None:
+@pytest.mark.parametrize("operation", ["rename", "sync"])
+def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing(operation: str) -> None:
+    """With a copy that is finished, and with one that is not."""
     moving = Moving()
-    moving.bookie.faults.fail("rename", path=".rloc", times=1)
+    moving.bookie.faults.fail(operation, path=".rloc", times=1)
     with pytest.raises(StorageFault):
         moving.storage.flush()
     moving.storage.delete_ledger(1)
