@@ -19,13 +19,13 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.archive import ArchivedFile, ArchivedLedger, Counts
 from bookie_protocol.errors import CouldNotTell, EntryDamaged, MetadataDamaged, NotThere
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files, Noted
+from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
 from pyspark_bookie.archive.writing import schema
 from pyspark_bookie.common.throttle import Throttle
@@ -173,7 +173,7 @@ class _Part:
 
     def read(self, group: int, last: int) -> list[pa.RecordBatch]:
         """A row group, whose last entry is `last`."""
-        return self._tried(lambda opened: _checked(opened.read_row_group(group, columns=_COLUMNS)).to_batches(), last)
+        return self._tried(lambda opened: _checked(opened).read_row_group(group, columns=_COLUMNS).to_batches(), last)
 
     def check(self, batch: pa.RecordBatch, counter: Counter, last: int) -> None:
         """Whether these are the entries that come next, which are counted then."""
@@ -202,25 +202,30 @@ class _Part:
 
     def _tried(self, read: Callable[[pq.ParquetFile], T], last: int) -> T:
         """Stores and Parquet fail with the same errors. What fails is read once more, in a way that tells which of them
-        it was."""
+        it was.
+
+        Errors of theirs lose their tracebacks: pyarrow keeps what a file failed with, and they lead back to the file,
+        in a circle that no collector sees."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        unreadable = (pa.ArrowException, OSError, UnicodeError)  # the last for the name of a column
         try:
             return read(self._open())
-        except unreadable:
+        except Exception as error:
             self._opened = None
+            error.with_traceback(None)
         with self._reached():
-            noted = Noted(self._files.system.open_input_file(self._files.path(self._file.path)))
+            noted = self._files.open(self._file.path)
         try:
             self._opened = pq.ParquetFile(pa.PythonFile(noted, mode="r"), page_checksum_verification=True)
             return read(self._opened)
-        except unreadable as error:
+        except (pa.ArrowException, OSError, UnicodeError) as error:  # the last for the name of a column
             self._opened = None
+            error.with_traceback(None)
+            with suppress(OSError):
+                noted.close()
             if noted.failure is not None:
-                with self._reached():
-                    raise noted.failure from None
+                raise self._out_of_reach(noted.failure) from None
             raise ArchiveDamaged(f"{self._what} is damaged: {' '.join(str(error).split())}", last) from None
 
     def _check_size(self) -> None:
@@ -236,19 +241,22 @@ class _Part:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise ArchivedFileMissing(f"{self._what} is not there any more") from None
         except OSError as error:
-            text = " ".join(str(error).split())
-            raise ArchiveUnavailable(f"{self._what} cannot be reached from {os.uname().nodename}: {text}") from None
+            raise self._out_of_reach(error) from None
+
+    def _out_of_reach(self, error: OSError) -> ArchivedFileMissing | ArchiveUnavailable:
+        if isinstance(error, FileNotFoundError):
+            return ArchivedFileMissing(f"{self._what} is not there any more")
+        text = " ".join(str(error).split())
+        return ArchiveUnavailable(f"{self._what} cannot be reached from {os.uname().nodename}: {text}")
 
 
-def _checked(table: pa.Table) -> pa.Table:
+def _checked(opened: pq.ParquetFile) -> pq.ParquetFile:
     """The footer, which says what the columns are, has no checksum."""
     import pyarrow as pa
 
-    written = schema()
-    for name in _COLUMNS[:-1]:
-        if table.schema.get_field_index(name) < 0 or table.schema.field(name).type != written.field(name).type:
-            raise pa.ArrowInvalid(f"column {name} is not what was written")
-    return table
+    written, found = list(schema()), list(opened.schema_arrow)
+    names = [field.name for field in found if field in written]
+    if len(set(names)) != len(found) or not {*_COLUMNS[:-1]} <= {*names}:
+        raise pa.ArrowInvalid(f"its columns are not those that were written: {', '.join(map(str, found))}")
+    return opened

@@ -205,8 +205,8 @@ class Exporter:
     def _is_of(self, name: str, header: DumpHeader, ledger: LedgerAtSource) -> bool:
         try:
             there = self._dumps.header(name)
-        except EntryDamaged:
-            return False
+        except EntryDamaged as error:
+            raise EntryDamaged(f"{error}; nobody can tell whose it is, and --replace writes it anew") from None
         return (there.ledger_id, there.entries, there.nbytes, there.shape.created_ms) == (
             header.ledger_id,
             header.entries,

@@ -23,7 +23,7 @@ import re
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -32,7 +32,7 @@ import google_crc32c
 from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files, Noted
+from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape
 from pyspark_bookie.archive.reading import ArchiveUnavailable
 
@@ -58,11 +58,12 @@ class Dumps:
         return found
 
     def find(self, ledger_id: int) -> str | None:
-        """The name of a ledger's dump; None: there is none."""
+        """The name of a ledger's dump; None: there is none. Raises `ArchiveUnavailable`."""
         for suffix in SUFFIXES.values():
             name = f"ledger-{ledger_id}.dump{suffix}"
-            if self._files.size(name) is not None:
-                return name
+            with _reached(name):
+                if self._files.size(name) is not None:
+                    return name
         return None
 
     def header(self, name: str) -> DumpHeader:
@@ -111,22 +112,31 @@ class Dumps:
 
         found = _NAME.fullmatch(name.rpartition("/")[2])
         codec = _CODECS[(found[2] if found else None) or ""]
-        noted: Noted | None = None
+        with _reached(name):
+            noted = self._files.stream(name)
+        raw = pa.PythonFile(noted, mode="r")
         try:
-            with self._files.system.open_input_stream(self._files.path(name), compression=None) as raw:
-                if codec is None:
-                    yield raw
-                else:
-                    noted = Noted(raw)
-                    with pa.CompressedInputStream(pa.PythonFile(noted, mode="r"), codec) as stream:
-                        yield stream
-        except FileNotFoundError as error:
-            raise NoSuchLedger(f"there is no dump {name}") from error
+            with closing(noted), raw if codec is None else pa.CompressedInputStream(raw, codec) as stream:
+                yield stream
         except (pa.ArrowException, OSError) as error:
-            text = " ".join(str(error).split())
-            if noted is None or noted.failure is not None:
-                raise ArchiveUnavailable(f"{name} cannot be reached: {text}") from error
-            raise EntryDamaged(f"{name} is damaged: {text}") from error
+            error.with_traceback(None)  # it leads to `noted` by way of pyarrow, where no collector looks
+            if noted.failure is not None:
+                raise _out_of_reach(name, noted.failure) from None
+            raise EntryDamaged(f"{name} is damaged: {' '.join(str(error).split())}") from None
+
+
+@contextmanager
+def _reached(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _out_of_reach(name, error) from error
+
+
+def _out_of_reach(name: str, error: OSError) -> NoSuchLedger | ArchiveUnavailable:
+    if isinstance(error, FileNotFoundError):
+        return NoSuchLedger(f"there is no dump {name}")
+    return ArchiveUnavailable(f"{name} cannot be reached: {' '.join(str(error).split())}")
 
 
 _MAGIC: Final = b"PKLEDGER"

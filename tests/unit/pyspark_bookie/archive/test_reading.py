@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +27,12 @@ from pyspark_bookie.archive.reading import (
 )
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
-from tests.support.unsteady_store import UnsteadyStore
+from tests.support.unsteady_store import RESET, UnsteadyStore
 
 PAYLOADS = [os.urandom(7 * number) for number in range(30)]
 GROUP, LEDGER = 4, 7
+ERRORS = [RESET, pa.ArrowInvalid("google::cloud::Status: 400"), ValueError("I/O operation on closed file")]
+"""What requests of stores fail with."""
 
 
 @pytest.fixture
@@ -139,18 +142,13 @@ def test_a_file_that_is_not_there(files: Files, ledger: ArchivedLedger) -> None:
         rows(files, ledger, 0, 29)
 
 
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("failing", ["size", "open", "read", "seek", "tell"])
 def test_a_store_that_does_not_answer_is_no_damage(
-    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
+    files: Files, ledger: ArchivedLedger, failing: str, error: Exception
 ) -> None:
-    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True))
-    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*Connection reset"):
-        rows(files, ledger, 0, 3)
-
-    def no_size(*_: object) -> int:
-        raise OSError("When reading: AWS Error NETWORK_CONNECTION")
-
-    monkeypatch.setattr(Files, "size", no_size)
-    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
+    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, failing, error=error))
+    with pytest.raises(ArchiveUnavailable, match=rf"ledger 7 cannot be reached from .*{error}"):
         rows(files, ledger, 0, 3)
 
 
@@ -179,35 +177,87 @@ def test_what_is_wrong_with_a_whole_ledger_is_told_alike(files: Files, ledger: A
 
 
 @pytest.mark.parametrize("read", [whole, lambda files, ledger: rows(files, ledger, 0, 29)], ids=["whole", "entries"])
-@pytest.mark.parametrize("resets", [1, 2])
+@pytest.mark.parametrize("closes", [False, True], ids=["stays open", "closes"])
+@pytest.mark.parametrize("failing", ["open", "read", "seek", "tell"])
 def test_what_fails_once_is_read_again_and_what_fails_twice_is_no_damage(
-    files: Files, ledger: ArchivedLedger, read: Callable[[Files, ArchivedLedger], object], resets: int
+    files: Files, ledger: ArchivedLedger, read: Callable[[Files, ArchivedLedger], object], failing: str, closes: bool
 ) -> None:
-    """Whichever read it is."""
+    """Whichever request it is, also if the file was read again before; and no file stays open."""
     sound = read(files, ledger)
-    store = UnsteadyStore(lambda _: False)
-    files.system = pafs.PyFileSystem(store)
-    assert read(files, ledger) == sound
-    for broken in range(1, store.reads + 1):
-        files.system = pafs.PyFileSystem(UnsteadyStore(lambda number, at=broken: at <= number < at + resets))
-        if resets == 1:
+
+    def unsteady(fails: Callable[[int], bool]) -> UnsteadyStore:
+        store = UnsteadyStore(fails, failing, closes=closes)
+        files.system = pafs.PyFileSystem(store)
+        return store
+
+    store = unsteady(lambda _: False)
+    assert (read(files, ledger), store.all_closed()) == (sound, True)
+    for broken in range(1, store.requests + 1):
+        store = unsteady(lambda number, at=broken: number == at)
+        assert (read(files, ledger), store.all_closed()) == (sound, True)
+        store = unsteady(lambda number, at=broken: at <= number <= at + 1)
+        with pytest.raises(ArchiveUnavailable, match="of ledger 7 cannot be reached"):
+            read(files, ledger)
+        assert store.all_closed()
+        store = unsteady(lambda number, at=broken: number in (1, at + 2))
+        with suppress(ArchiveUnavailable):
             assert read(files, ledger) == sound
-        else:
-            with pytest.raises(ArchiveUnavailable, match="of ledger 7 cannot be reached"):
-                read(files, ledger)
+        assert store.all_closed()
 
 
-@pytest.mark.parametrize("name", [b"ledger_id", b"entry_id", b"value", b"lac"])
-def test_a_flipped_bit_in_the_name_of_a_column_is_damage(files: Files, ledger: ArchivedLedger, name: bytes) -> None:
+@pytest.mark.parametrize("bit", [0x80, 0x01])
+@pytest.mark.parametrize("name", [b"ledger_id", b"entry_id", b"length", b"value", b"lac"])
+def test_a_flipped_bit_in_the_name_of_a_column_is_damage(
+    files: Files, ledger: ArchivedLedger, name: bytes, bit: int
+) -> None:
     """The footer has no checksum, and what is no text there is an error of its own."""
     path = Path(files.path(ledger.files[0].path))
     data = bytearray(path.read_bytes())
-    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    data[data.index(name, footer)] ^= 0x80
+    data[data.index(name, footer(data))] ^= bit
     path.write_bytes(data)
     for read in (whole, lambda files, ledger: rows(files, ledger, 0, 29)):
         with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged"):
             read(files, ledger)
+
+
+def footer(data: bytes) -> int:
+    return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+
+
+def test_no_flipped_bit_of_a_schema_makes_other_rows(files: Files, ledger: ArchivedLedger) -> None:
+    path = Path(files.path(ledger.files[0].path))
+    sound = path.read_bytes()
+    begin = footer(sound)
+    found: set[type] = set()
+    for place in range(begin, sound.index(b"lac", begin) + 8):
+        for bit in range(8):
+            data = bytearray(sound)
+            data[place] ^= 1 << bit
+            path.write_bytes(data)
+            try:
+                assert rows(files, ledger, 0, 3) == expected(0, 3)
+            except ArchiveDamaged as error:
+                found.add(type(error))
+    assert found == {ArchiveDamaged}
+
+
+@pytest.mark.parametrize("kind", [pa.duration("us"), pa.int64()], ids=str)
+@pytest.mark.parametrize("name", ["lac", "more"])
+@pytest.mark.parametrize("without", [[], ["lac"], ["entry_id"]], ids=str)
+def test_columns_that_nobody_writes_are_damage(
+    files: Files, ledger: ArchivedLedger, without: list[str], name: str, kind: pa.DataType
+) -> None:
+    """Of another type, of another name, or twice."""
+    file = ledger.files[0]
+    table = pq.read_table(files.path(file.path))
+    table = table.drop_columns(without).append_column(name, table["lac"].cast(kind))
+    pq.write_table(table, files.path(file.path), write_page_checksum=True, row_group_size=GROUP)
+    other = replace(ledger, files=(replace(file, nbytes=files.size(file.path) or 0), *ledger.files[1:]))
+    if (without, name, kind) == (["lac"], "lac", pa.int64()):  # as it was
+        assert rows(files, other, 0, 3) == expected(0, 3)
+    else:
+        with pytest.raises(ArchiveDamaged, match="its columns are not those that were written"):
+            rows(files, other, 0, 3)
 
 
 def test_files_of_older_versions_do_not_tell_the_last_add_confirmed(files: Files, ledger: ArchivedLedger) -> None:

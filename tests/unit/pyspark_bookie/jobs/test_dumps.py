@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape
 from pyspark_bookie.archive.reading import ArchiveUnavailable
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
-from tests.support.unsteady_store import UnsteadyStore
+from tests.support.unsteady_store import RESET, UnsteadyStore
 
 SHAPE = LedgerShape(3, 2, 2, DigestType.MAC, 1_700_000_000_000, {"application": b"\0\xff", "x": b""})
 PAYLOADS = [b"first", b"", b"x" * 1000, b""]
@@ -83,23 +84,43 @@ def test_dumps_in_a_folder(tmp_path: Path, compression: str) -> None:
 
 
 @pytest.mark.parametrize("compression", sorted(SUFFIXES))
-def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path, compression: str) -> None:
+@pytest.mark.parametrize("closes", [False, True], ids=["stays open", "closes"])
+@pytest.mark.parametrize("failing", ["open", "read"])
+def test_a_store_that_does_not_answer_is_no_damage(
+    tmp_path: Path, failing: str, closes: bool, compression: str
+) -> None:
+    """And no file stays open."""
     files = Files(f"file://{tmp_path}", "--target")
     dumps = Dumps(files)
     dumps.write(header(PAYLOADS), [PAYLOADS], compression)
     name = f"ledger-7.dump{SUFFIXES[compression]}"
     path = tmp_path / name
-    store = UnsteadyStore(lambda _: False)
+    store = UnsteadyStore(lambda _: False, failing)
     files.system = pafs.PyFileSystem(store)
     assert dumps.count(name) == len(PAYLOADS)
-    for broken in range(1, store.reads + 1):
-        files.system = pafs.PyFileSystem(UnsteadyStore(lambda number, at=broken: number == at))
-        with pytest.raises(ArchiveUnavailable, match=f"{name} cannot be reached: Connection reset"):
-            dumps.count(name)
+    for error in (RESET, pa.ArrowInvalid("google::cloud::Status: 400"), ValueError("closed file")):
+        for broken in range(1, store.requests + 1):
+            unsteady = UnsteadyStore(lambda number, at=broken: number == at, failing, error=error, closes=closes)
+            files.system = pafs.PyFileSystem(unsteady)
+            with pytest.raises(ArchiveUnavailable, match=f"{name} cannot be reached: {error}"):
+                dumps.count(name)
+            assert unsteady.all_closed()
     path.write_bytes(b"not what it was" * 9)
-    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: False))
+    files.system = pafs.PyFileSystem(store)
     with pytest.raises(EntryDamaged, match=name):
         dumps.count(name)
+    assert store.all_closed()
+
+
+def test_a_dump_that_is_gone_when_it_is_read_is_not_there(tmp_path: Path) -> None:
+    files = Files(f"file://{tmp_path}", "--target")
+    dumps = Dumps(files)
+    dumps.write(header(PAYLOADS), [PAYLOADS], "zstd")
+    for failing in ("open", "read"):
+        store = UnsteadyStore(lambda _: True, failing, error=FileNotFoundError(2, "no such key"))
+        files.system = pafs.PyFileSystem(store)
+        with pytest.raises(NoSuchLedger, match=r"ledger-7\.dump\.zst"):
+            dumps.count("ledger-7.dump.zst")
 
 
 def test_what_could_not_be_written_to_its_end_has_no_name(tmp_path: Path) -> None:

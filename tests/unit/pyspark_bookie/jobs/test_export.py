@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
-from bookie_protocol.errors import LedgerNotClosed
+from bookie_protocol.errors import EntryDamaged, LedgerNotClosed
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.reading import ArchiveUnavailable
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.export import Exporter, ExportFate
 from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
 from tests.support.ledger_shelf import LedgerShelf
+from tests.support.unsteady_store import UnsteadyStore
 
 PAYLOADS = [b"first", b"", b"last"]
 
@@ -53,6 +56,39 @@ def test_the_dump_of_another_ledger_is_left_alone(shelf: LedgerShelf, dumps: Dum
     shelf.put(7, [b"another"], created_ms=1_800_000_000_000)
     assert exporter(shelf, dumps).export(7, 1, 7).fate is ExportFate.ANOTHER
     assert dumps.header(str(dumps.find(7))).entries == 3
+
+
+@pytest.mark.parametrize("damage", ["header", "empty", "cut", "stranger"])
+def test_a_dump_that_cannot_be_read_is_told_and_replaced_only_on_demand(
+    shelf: LedgerShelf, dumps: Dumps, tmp_path: Path, damage: str
+) -> None:
+    shelf.put(7, PAYLOADS)
+    exporter(shelf, dumps).export(7, 3, 9)
+    path = tmp_path / "dumps" / str(dumps.find(7))
+    sound = path.read_bytes()
+    flipped = sound[:10] + bytes([sound[10] ^ 4]) + sound[11:]
+    found = {"header": flipped, "empty": b"", "cut": sound[:-3], "stranger": b"somebody's file"}[damage]
+    path.write_bytes(found)
+    with pytest.raises(EntryDamaged, match=rf"{path.name}.*--replace writes it anew"):
+        exporter(shelf, dumps).export(7, 3, 9)
+    assert path.read_bytes() == found
+    assert exporter(shelf, dumps, replace=True).export(7, 3, 9).fate is ExportFate.EXPORTED
+    assert path.read_bytes() == sound
+
+
+@pytest.mark.parametrize("failing", ["size", "open", "read"])
+def test_a_store_that_does_not_answer_overwrites_nothing(shelf: LedgerShelf, tmp_path: Path, failing: str) -> None:
+    shelf.put(7, PAYLOADS)
+    files = Files(f"file://{tmp_path}/dumps", "--target")
+    exporter(shelf, Dumps(files)).export(7, 3, 9)
+    path = tmp_path / "dumps" / "ledger-7.dump.zst"
+    path.write_bytes(b"what is there")
+    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, failing))
+    with pytest.raises(ArchiveUnavailable, match=r"ledger-7\.dump.* cannot be reached"):
+        exporter(shelf, Dumps(files)).export(7, 3, 9)
+    assert [(each, each.read_bytes()) for each in (tmp_path / "dumps").rglob("*") if each.is_file()] == [
+        (path, b"what is there")
+    ]
 
 
 def test_an_empty_ledger_is_dumped_and_an_open_one_refused(shelf: LedgerShelf, dumps: Dumps) -> None:
