@@ -60,7 +60,11 @@ class UnsteadyStore(pafs.FileSystemHandler):
             self._changed.notify_all()
 
     def all_closed(self) -> bool:
-        """Whether no file stays open. Threads of pyarrow may hold one for a moment."""
+        """Whether no file stays open. Threads of pyarrow may hold one for a moment, and frames of an error until the
+        collector comes, which takes long behind thousands of tests."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._open == 0, 0.1):
+                return True
         gc.collect()
         with self._changed:
             return self._changed.wait_for(lambda: self._open == 0, 5)
