@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -68,15 +69,20 @@ class Writer:
             await self.answer()
 
 
-async def stored(client: RawClient, ledger_id: int, entry_id: int) -> bool:
-    frame = await client.ask(v2_read(ledger_id, entry_id))
-    if v2_code(frame) == 2:
-        return False
-    assert v2_entry(frame) == entry(ledger_id, entry_id)
-    return True
+async def stored(client: RawClient, ledger_id: int, entry_ids: Iterable[int]) -> set[int]:
+    """Those of the entries that are there."""
+    asked, found = list(entry_ids), set()
+    client.send(*(v2_read(ledger_id, entry_id) for entry_id in asked))
+    for _ in asked:
+        frame = await client.frame()
+        if v2_code(frame) != 2:
+            entry_id = struct.unpack_from(">q", frame, 20)[0]
+            assert v2_entry(frame) == entry(ledger_id, entry_id)
+            found.add(entry_id)
+    return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_against_adds_in_flight(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     journals = ",".join(str(tmp_path / f"journal{n}") for n in range(1 + seed % 2))
@@ -89,7 +95,7 @@ async def test_against_adds_in_flight(tmp_path: Path, seed: int) -> None:
             writer.send(rng.randrange(1, 40))
         await writers[0].answer()
         for writer in rng.sample(writers, 4):
-            writer.send(rng.randrange(200))
+            writer.send(rng.randrange(80))
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.random() / 500)
         fencer.send(v2_fence(7))
@@ -100,7 +106,7 @@ async def test_against_adds_in_flight(tmp_path: Path, seed: int) -> None:
         for writer in writers:
             writer.send(20)  # sent after the fence was acknowledged
         # What recovery sees from now on has to be all that any writer ever sees acknowledged.
-        seen = {e for e in range(last + 1) if await stored(fencer, 7, e)}
+        seen = await stored(fencer, 7, range(last + 1))
         for writer, late in zip(writers, behind, strict=True):
             await writer.all_answers()
             assert writer.acknowledged <= seen
@@ -112,8 +118,7 @@ async def test_against_adds_in_flight(tmp_path: Path, seed: int) -> None:
         await bookie.start()
         async with await RawClient.connect(bookie.port) as client:
             for writer in writers:
-                for entry_id in writer.acknowledged:
-                    assert await stored(client, 7, entry_id)
+                assert await stored(client, 7, writer.acknowledged) == writer.acknowledged
             assert v2_code(await client.ask(v2_add(entry(7, 10_000)))) == EFENCED_V2
 
 

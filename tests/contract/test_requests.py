@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.errors import V3Status
@@ -318,7 +318,6 @@ async def test_a_batch_that_begins_at_the_last_possible_entry(tmp_path: Path) ->
             await bookie.checkpoint()
 
 
-@settings(max_examples=15)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.integers(-1, 15), st.integers(-10, 3000))
 def test_the_rule_of_batches_returns_something(sizes: list[int], count: int, limit: int) -> None:
     """The model that the bookie is held against: never empty, never more than asked for."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.ledgers.registry import Ledgers
@@ -199,7 +199,6 @@ def test_the_memory_is_bounded_and_drops_the_oldest(storage: DbLedgerStorage) ->
             ledgers.for_write(ledger_id, KEY)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(["plain", "hot", "waited for", "being fenced", "fenced"]), min_size=20, max_size=60))
 def test_states_in_use_are_never_evicted(kinds: list[str]) -> None:
     loop = asyncio.new_event_loop()

@@ -26,14 +26,24 @@ def offences(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"from {node.module} import …"
         elif isinstance(node, ast.Name) and node.id == "open":
             yield node.lineno, "open"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "mmap.mmap":
+        elif isinstance(node, ast.Call) and names(node.func) == ["mmap", "mmap"]:
             if not node.args or ast.unparse(node.args[0]) != "-1":  # anonymous memory is no file
                 yield node.lineno, "mmap of a file"
-        elif isinstance(node, ast.Attribute) and not allowed_attribute(ast.unparse(node).split(".")):
+        elif isinstance(node, ast.Attribute) and not allowed_attribute(names(node)):
             yield node.lineno, ast.unparse(node)
 
 
+def names(node: ast.expr) -> list[str]:
+    """Of `os.path.join` the three; nothing of what does not begin with a name."""
+    if isinstance(node, ast.Attribute):
+        before = names(node.value)
+        return [*before, node.attr] if before else []
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
 def allowed_attribute(chain: list[str]) -> bool:
+    if not chain:
+        return True
     if chain[0] == "posixpath":
         return chain[1] in PURE_PATH_NAMES
     if chain[0] != "os":

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.autorecovery.auditor import sweep
@@ -73,7 +73,6 @@ def a_sweep(check: SaidCheck, enabled: asyncio.Event | None = None, second_look_
 SETS = st.sets(st.integers(0, LEDGERS - 1))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     SETS,
     SETS,

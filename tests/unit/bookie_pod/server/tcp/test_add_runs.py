@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.journal.format import RecordKind
@@ -111,7 +111,6 @@ async def _warm(frame: Frame, frames: list[bytes]) -> tuple[Outcome, Outcome]:
 
 
 @VERSIONS
-@settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(add_runs.SHORTEST_RUN - 2, 3 * add_runs.SHORTEST_RUN),
     odd=st.dictionaries(st.integers(0, 3 * add_runs.SHORTEST_RUN), _ODD, max_size=4),

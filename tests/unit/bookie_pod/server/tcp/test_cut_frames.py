@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.frames import (
@@ -84,7 +84,6 @@ async def test_byte_by_byte(frames: list[bytes]) -> None:
     assert found == whole
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_frames_cut_anywhere(data: st.DataObject) -> None:
     frames = data.draw(st.sampled_from([V2_TALK, V3_TALK]))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.server.tcp import connection as module
@@ -90,7 +90,6 @@ async def outcome(
         )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     bodies=st.lists(st.binary(max_size=30), min_size=1, max_size=80)
     | st.integers(1, 80).map(lambda count: [b"x" * 20] * count),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.frames import KEY, entry, v3_add
@@ -41,7 +41,6 @@ async def _answers(chunks: list[bytes], count: int) -> tuple[list[bytes], dict[b
         rig.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(adds=st.lists(_ADDS, min_size=2, max_size=24))
 async def test_a_run_of_adds_is_handled_like_single_ones(adds: list[tuple[int, int, int, int, str]]) -> None:
     unique = {(ledger, entry_id): (txn, size, kind) for ledger, entry_id, txn, size, kind in adds}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.errors import V2Code
@@ -42,7 +42,6 @@ async def answered(rig: ServerRig, request: bytes) -> v2.BatchReadResponse:
     return response
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     IDS, IDS, st.integers(0, 60), st.integers(0, 20), st.integers(2, 7), st.sampled_from([Flag.NONE, Flag.BATCH_CLASS])
 )

@@ -13,9 +13,9 @@ from tests.support.storage_engine import CountingMetrics, entry, open_engine, pu
 
 
 async def _write(storage: DbLedgerStorage, acknowledged: dict[int, int]) -> None:
-    """Put 3000 entries into each of 4 ledgers, wait where a cache is full, delete every twentieth of 3000 small
+    """Put 1000 entries into each of 4 ledgers, wait where a cache is full, delete every twentieth of 1000 small
     ledgers."""
-    for entry_id in range(3000):
+    for entry_id in range(1000):
         for ledger_id in range(4):
             put(storage, entry(ledger_id, entry_id, 150))
             acknowledged[ledger_id] = entry_id
@@ -33,7 +33,7 @@ async def _write(storage: DbLedgerStorage, acknowledged: dict[int, int]) -> None
 async def test_every_entry_is_readable_at_every_moment(tmp_path: Path) -> None:
     metrics = CountingMetrics()
     directories = [str(tmp_path / name / "current") for name in ("a", "b")]
-    options = small_options(half_bytes=60_000, directories=2, read_cache_bytes=20_000, log_size=100_000)
+    options = small_options(half_bytes=20_000, directories=2, read_cache_bytes=7_000, log_size=33_000)
     storage: DbLedgerStorage = open_engine(PosixFiles(), directories, options, on_loop=LoopRunner(), metrics=metrics)
     acknowledged = dict.fromkeys(range(4), -1)
     stop = threading.Event()
@@ -52,6 +52,6 @@ async def test_every_entry_is_readable_at_every_moment(tmp_path: Path) -> None:
     assert failures == []
     assert len(metrics.sizes) > 10
     for ledger_id in range(4):
-        assert list(storage.entry_ids(ledger_id)) == list(range(3000))
-    assert len(storage.ledger_ids()) == 4 + 3000 - 150
+        assert list(storage.entry_ids(ledger_id)) == list(range(1000))
+    assert len(storage.ledger_ids()) == 4 + 1000 - 50
     await asyncio.to_thread(storage.close)

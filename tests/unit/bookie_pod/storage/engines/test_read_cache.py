@@ -144,7 +144,7 @@ def test_nothing_of_an_earlier_life_comes_back_when_flushes_become_one_or_go() -
 def test_bounds_hold_and_only_true_copies_are_served(rng: random.Random) -> None:
     cache = ReadCache(20 * (ENTRY_OVERHEAD + 20))
     truth: dict[tuple[int, int], bytes] = {}
-    for step in range(200):
+    for step in range(80):
         ledger_id, entry_id = rng.randrange(3), rng.randrange(12)
         action = rng.randrange(10)
         if action == 0:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.metrics.db_storage import ReadLevel
@@ -266,7 +266,6 @@ def test_what_comes_along_is_no_copy_that_a_flush_replaces_meanwhile(monkeypatch
 IDS = st.lists(st.integers(0, 40), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ids=IDS, on_disk=st.sets(st.integers(0, 40)), in_memory=st.sets(st.integers(0, 40)), damaged=st.integers(0, 40))
 def test_entries_that_are_asked_for_together_are_those_that_each_would_be_alone(
     ids: list[int], on_disk: set[int], in_memory: set[int], damaged: int
@@ -289,7 +288,6 @@ def test_entries_that_are_asked_for_together_are_those_that_each_would_be_alone(
     storage.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(flushes=st.lists(st.sets(st.integers(0, 20)), max_size=5), active=st.sets(st.integers(0, 20)), ids=IDS)
 def test_memory_has_the_newest_copy_of_each_entry_wherever_it_lies_and_counts_each_read_once(
     flushes: list[set[int]], active: set[int], ids: list[int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import make_location, split_location
@@ -187,7 +187,6 @@ def test_stats_count_what_was_appended(files: MemoryFiles) -> None:
     logger.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     runs=st.lists(
         st.tuples(st.integers(0, 5), st.lists(st.integers(16, 700), min_size=1, max_size=40)), min_size=1, max_size=8

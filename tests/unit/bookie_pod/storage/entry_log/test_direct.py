@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -51,7 +51,6 @@ def test_a_closed_log_has_its_true_size_a_map_and_a_header(files: MemoryFiles) -
     logger.close()
 
 
-@settings(max_examples=40, deadline=None)
 @given(runs=st.lists(st.lists(st.integers(16, 9000), min_size=1, max_size=20), min_size=1, max_size=6))
 def test_round_trip_through_either_logger(runs: list[list[int]]) -> None:
     files = MemoryFiles()

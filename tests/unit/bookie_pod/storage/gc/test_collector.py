@@ -64,10 +64,10 @@ def test_thresholds(live: int, minor: bool, major: bool) -> None:
 def test_what_is_deleted_from_a_log_that_lives_on_is_back_within_one_interval(
     alive: int, bound_s: int, kind: str, restarted: bool
 ) -> None:
-    """Scenario A1, on the virtual clock: passes by themselves, at the default intervals, nothing forced. A pass may
-    have just begun when an interval ends, so the bound is the interval and one pause between passes."""
-    rig = GcRig()
-    wait_ms = rig.options.wait_ms
+    """Scenario A1, on the virtual clock: passes by themselves, ten in an interval, nothing forced. A pass may have just
+    begun when an interval ends, so the bound is the interval and one pause between passes."""
+    wait_ms = bound_s * 100
+    rig = GcRig(replace(FAST, wait_ms=wait_ms))
     rig.gc.run_pass()
     log_id = rig.write(range(10), 20)
     rig.delete(*range(10 - alive))

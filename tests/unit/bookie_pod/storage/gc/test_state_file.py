@@ -137,8 +137,8 @@ def test_packing_changes_nothing(files: MemoryFiles, seed: int, monkeypatch: pyt
     upto: dict[int, int] = {}
     returned: set[int] = set()
     last_log = 0
-    for _ in range(300):
-        ledger_id, step = rng.choice([*range(40), 2**62]), rng.random()
+    for _ in range(100):
+        ledger_id, step = rng.choice([*range(20), 2**62]), rng.random()
         if step < 0.6:
             deleted.add(ledger_id)
             upto[ledger_id] = 2**61
@@ -152,7 +152,7 @@ def test_packing_changes_nothing(files: MemoryFiles, seed: int, monkeypatch: pyt
             upto = {each: min(log_id, last_log) for each, log_id in upto.items()}
         elif step < 0.95:
             found = PackedIds()
-            in_logs = rng.choices(range(40), k=20)
+            in_logs = rng.choices(range(20), k=10)
             for each in in_logs:
                 found.add(each)
             deleted.retain(found.ascending(), last_log)
@@ -163,7 +163,7 @@ def test_packing_changes_nothing(files: MemoryFiles, seed: int, monkeypatch: pyt
             upto = {each: min(log_id, last_log) for each, log_id in upto.items()}
             deleted.write()
             deleted = DeletedLedgers(files, FOLDER)
-        for each in (*range(41), 2**62):
+        for each in (*range(21), 2**62):
             assert (each in deleted) == (each in upto)
             assert deleted.is_gone(each) == (each in upto and each not in returned)
             for log_id in (last_log, last_log + 1, 0):

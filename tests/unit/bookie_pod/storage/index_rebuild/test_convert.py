@@ -63,18 +63,18 @@ def test_a_database_disk_of_the_reference_goes_to_index_files(tmp_path: Path) ->
 
 @pytest.mark.parametrize("source", ["db", "sorted"])
 def test_a_converted_disk_is_written_on(source: str, tmp_path: Path) -> None:
-    ledgers = {1: 3000, 70_000: 5, 9: 1}
-    layout = write_disk(source, tmp_path, ledgers, fenced=(9,), log_size=50_000)
+    ledgers = {1: 600, 70_000: 5, 9: 1}
+    layout = write_disk(source, tmp_path, ledgers, fenced=(9,), log_size=10_000)
     before = contents(layout, source)
     target = "interleaved" if source == "db" else "db"
     _convert(layout, IndexKind.FILES if source == "db" else IndexKind.DATABASES)
     assert contents(layout, target) == before
     storage = open_engine_on(layout, target)
-    put(storage, entry(1, 3000, 60), entry(5, 0, 60))
+    put(storage, entry(1, 600, 60), entry(5, 0, 60))
     storage.flush()
     storage.close()
     after = contents(layout, target)
-    assert len(after[1][1]) == 3001
+    assert len(after[1][1]) == 601
     assert after[5][1] == {0: entry(5, 0, 60)}
 
 

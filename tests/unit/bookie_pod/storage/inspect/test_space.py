@@ -65,7 +65,7 @@ def test_a_disk_of_the_reference_is_read_whole_and_left_as_it_is(engine: str, tm
 
 @pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
 def test_what_is_read_is_what_the_engine_serves(engine: str, tmp_path: Path) -> None:
-    layout = write_disk(engine, tmp_path, {3: 5, 4: 0, 900: 2000}, fenced=(3,), log_size=60_000)
+    layout = write_disk(engine, tmp_path, {3: 5, 4: 0, 900: 300}, fenced=(3,), log_size=10_000)
     served = contents(layout, engine)
     with _spaces(layout) as spaces:
         (space,) = spaces.spaces

@@ -37,12 +37,12 @@ def test_bytes_of_the_example() -> None:
     assert parse_mark("lastMark.0", mark_bytes("lastMark.1", mark)) is None
 
 
-@pytest.mark.parametrize("bit", range(24 * 8))
-def test_a_copy_with_a_changed_bit_does_not_count(files: MemoryFiles, bit: int) -> None:
+def test_a_copy_with_a_changed_bit_does_not_count(files: MemoryFiles) -> None:
     marks(files).write(LogMark(0x18F2A3B4C5D, 1024), DIRECTORIES[:1])
     good = files.read_bytes("/l0/current/lastMark")
-    files.write_bytes("/l1/current/lastMark", (int.from_bytes(good) ^ 1 << bit).to_bytes(24))
-    assert marks(files).copies() == [LogMark(0x18F2A3B4C5D, 1024)]
+    for bit in range(24 * 8):
+        files.write_bytes("/l1/current/lastMark", (int.from_bytes(good) ^ 1 << bit).to_bytes(24))
+        assert marks(files).copies() == [LogMark(0x18F2A3B4C5D, 1024)], bit
 
 
 def test_order_is_file_then_offset() -> None:
