@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 from bookie_pod.config.keys import INT_MAX, LONG_MAX, Key, keys_of, render
@@ -102,17 +103,26 @@ def _differing() -> Iterator[str]:
 
 def field_texts(section: type[Any]) -> dict[str, str]:
     """Field name to docstring, for a section dataclass; raises AssertionError if one has none."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            continue
-        name = statement.target.id
-        constant = following.value if isinstance(following, ast.Expr) else None
-        assert isinstance(constant, ast.Constant), f"{section.__name__}.{name} has no docstring"
-        texts[name] = " ".join(str(constant.value).split())
+    for name, text in _fields_of_module(section.__module__)[section.__name__].items():
+        assert text is not None, f"{section.__name__}.{name} has no docstring"
+        texts[name] = text
     return texts
+
+
+@cache
+def _fields_of_module(module: str) -> dict[str, dict[str, str | None]]:
+    """Of each class: field name to docstring. Asked for each class, `inspect` would parse the module each time."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {each.name: dict(_fields(each)) for each in tree.body if isinstance(each, ast.ClassDef)}
+
+
+def _fields(of: ast.ClassDef) -> Iterator[tuple[str, str | None]]:
+    for statement, following in zip(of.body, [*of.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            constant = following.value if isinstance(following, ast.Expr) else None
+            text = " ".join(str(constant.value).split()) if isinstance(constant, ast.Constant) else None
+            yield statement.target.id, text
 
 
 def _section(section: type[Any]) -> Iterator[str]:
