@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Query, Route, Whole
 
@@ -87,6 +87,8 @@ INFO: Final = Route("GET", f"{API}/bookie/info", BookieSpace, SpaceQuery)
 LAST_LOG_MARK: Final = Route("GET", f"{API}/bookie/last_log_mark", dict[str, str])
 DISK_FILES: Final = Route("GET", f"{API}/bookie/list_disk_file", dict[str, str], FilesQuery)
 EXPAND_STORAGE: Final = Route("PUT", f"{API}/bookie/expand_storage", NOTHING)
-CONFIG: Final = Route("GET", f"{API}/config/server_config", dict[str, Any])
-"""Text by key; Apache's bookies tell numbers, flags and lists too."""
+_SETTINGS: Final[Any] = dict[str, Annotated[Any, Meta(extra_json_schema={"type": "string"})]]
+"""Our bookies tell texts; what Apache's tell, which is numbers, flags and lists too, is taken as well."""
+CONFIG: Final[Route[dict[str, Any]]] = Route("GET", f"{API}/config/server_config", _SETTINGS)
+"""Values by key."""
 SET_CONFIG: Final = Route("PUT", CONFIG.path, NOTHING, body=dict[str, str | int | float | bool])

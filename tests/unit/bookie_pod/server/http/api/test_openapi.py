@@ -156,6 +156,23 @@ async def test_every_path_is_in_the_document_and_served(rich: Served) -> None:
                 )
 
 
+async def test_nothing_in_an_answer_or_a_body_is_of_just_any_type(served: Served) -> None:
+    """But for the document itself, which is no less than JSON Schema."""
+    content = (await document(served)).content
+    assert untyped(content["components"]["schemas"]) == []
+    assert {path for path, methods in content["paths"].items() if untyped(methods)} == {"/openapi.json"}
+
+
+def untyped(described: object) -> list[object]:
+    """The schemas that demand nothing, or no more than an object."""
+    if isinstance(described, list):
+        return [found for each in described for found in untyped(each)]
+    if not isinstance(described, dict):
+        return []
+    here = [described] if described in ({}, {"type": "object"}) else []
+    return here + [found for each in described.values() for found in untyped(each)]
+
+
 def test_a_start_does_not_wait_for_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes three times as much time as all the rest."""
     made: list[object] = []
