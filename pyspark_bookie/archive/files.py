@@ -9,7 +9,10 @@ Invariants
   a rename. On the local file system what they return from is on the disk.
 - Paths are relative to the folder, with `/` in between.
 
-Any thread. Errors: `OSError`, whatever a store fails with.
+- Whatever a store fails with is `ArchivedFileMissing` where the store says that the file is not there, and
+  `ArchiveUnavailable` otherwise; each names the argument, the path and what may help.
+
+Any thread.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from os.path import abspath
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from bookie_protocol.errors import CouldNotTell, NotThere
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 
 if TYPE_CHECKING:
@@ -48,15 +52,12 @@ def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
     return found, path.rstrip("/") or "/"
 
 
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """Requests of some stores fail with errors of Arrow's, or with ValueError: those of GCS close their file."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise OSError(" ".join(str(error).split())) from error
+class ArchivedFileMissing(NotThere):
+    """The store says that there is no such file."""
+
+
+class ArchiveUnavailable(CouldNotTell):
+    """The store cannot be reached, does not let this process in, or has something else in the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,86 +70,125 @@ class Listed:
 
 
 class Files:
-    """`argument` is named where the URI cannot be used (`PodkeeperSparkError`)."""
+    """`argument` is named where the URI cannot be used (`PodkeeperSparkError`), and in every error."""
 
     def __init__(self, uri: str, argument: str) -> None:
         self.system, self._root = file_system(argument, uri)
+        self._argument = argument
         self._local = self.system.type_name == "local"
 
     def path(self, relative: str) -> str:
         """The path for the file system."""
         return f"{self._root.rstrip('/')}/{relative}" if relative else self._root
 
-    @_os_errors()
+    @contextmanager
+    def requests(self, path: str) -> Iterator[None]:
+        """What requests for a file, or a folder, fail with, as the errors of this module."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise self.failed(path, error) from None
+
+    def failed(self, path: str, error: Exception) -> ArchivedFileMissing | ArchiveUnavailable:
+        """What a request failed with: errors of the system's or of Arrow's; where GCS closed its file, ValueError."""
+        if isinstance(error, FileNotFoundError):
+            return ArchivedFileMissing(f"{self._told(path)} is not there{self._here()}")
+        text = " ".join(str(error).split())
+        return ArchiveUnavailable(
+            f"{self._told(path)} cannot be reached from {os.uname().nodename}: {text}; is {self._argument} right, and"
+            " may this process use it?"
+        )
+
+    def read_failed(self, path: str, error: Exception) -> ArchivedFileMissing | ArchiveUnavailable:
+        """The same of a request for the content of a file. Stores say that it is gone in ways of their own, so they are
+        asked whether it is."""
+        with suppress(ArchiveUnavailable):
+            if self._info(path) is None:
+                error = FileNotFoundError()
+        return self.failed(path, error)
+
+    def check_there(self) -> None:
+        """Whether the folder is there. Raises `ArchivedFileMissing`, which a folder that holds nothing is, too, where
+        the store knows folders by what is in them."""
+        import pyarrow.fs as pafs
+
+        with self.requests(""):
+            kind = self.system.get_file_info(self._root).type
+            if kind == pafs.FileType.NotFound:
+                raise FileNotFoundError
+            if kind == pafs.FileType.File:
+                raise NotADirectoryError("it is a file, and no folder")
+
     def size(self, path: str) -> int | None:
         """Bytes of a file; None: there is none."""
         import pyarrow.fs as pafs
 
-        info: pafs.FileInfo = self.system.get_file_info(self.path(path))
-        return info.size if info.type == pafs.FileType.File else None
+        info = self._info(path)
+        return info.size if info is not None and info.type == pafs.FileType.File else None
 
-    @_os_errors()
     def read(self, path: str) -> bytes:
-        """A small file, whole. `FileNotFoundError`."""
-        with self.system.open_input_stream(self.path(path)) as stream:
-            return bytes(stream.read())
+        """A small file, whole."""
+        noted = self.stream(path)
+        try:
+            return noted.read()
+        except OSError as error:
+            raise self.read_failed(path, error) from None
+        finally:
+            with suppress(OSError):
+                noted.close()
 
-    @_os_errors()
     def open(self, path: str) -> Noted:
-        """A file to read anywhere in. `FileNotFoundError`."""
-        return Noted(self.system.open_input_file(self.path(path)))
+        """A file to read anywhere in."""
+        with self.requests(path):
+            return Noted(self.system.open_input_file(self.path(path)))
 
-    @_os_errors()
     def stream(self, path: str) -> Noted:
-        """A file to read from its beginning, as it stands there. `FileNotFoundError`."""
-        return Noted(self.system.open_input_stream(self.path(path), compression=None))
+        """A file to read from its beginning, as it stands there."""
+        with self.requests(path):
+            return Noted(self.system.open_input_stream(self.path(path), compression=None))
 
-    @_os_errors()
     def make_folder(self, path: str) -> None:
         """Make the folder with what is above it; it may exist."""
-        self.system.create_dir(self.path(path), recursive=True)
+        with self.requests(path):
+            self.system.create_dir(self.path(path), recursive=True)
 
-    @_os_errors()
     def write(self, path: str, content: bytes, temporary: str) -> None:
         """Write a small file by way of `temporary`, a path on the same file system."""
         self.make_folder(temporary.rpartition("/")[0])
-        with self.system.open_output_stream(self.path(temporary)) as stream:
+        with self.requests(temporary), self.system.open_output_stream(self.path(temporary)) as stream:
             stream.write(content)
         self.move(temporary, path)
 
-    @_os_errors()
     def move(self, path: str, to: str) -> None:
         """`to` is replaced if it exists."""
         self.make_folder(to.rpartition("/")[0])
         self.sync(path)
-        self.system.move(self.path(path), self.path(to))
+        with self.requests(path):
+            self.system.move(self.path(path), self.path(to))
         self.sync(to.rpartition("/")[0])
 
     def sync(self, path: str) -> None:
         """What was written to a file or folder is durable when this returns; of remote stores a finished upload is."""
         if not self._local:
             return
-        descriptor = os.open(self.path(path), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with self.requests(path):
+            descriptor = os.open(self.path(path), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
-    @_os_errors()
     def delete(self, path: str) -> None:
         """A file that does not exist is fine."""
-        try:
+        with suppress(ArchivedFileMissing), self.requests(path):
             self.system.delete_file(self.path(path))
-        except FileNotFoundError:
-            return
 
-    @_os_errors()
     def delete_folder(self, path: str) -> None:
         """Delete the folder with everything in it; one that does not exist is fine."""
-        try:
+        with suppress(ArchivedFileMissing), self.requests(path):
             self.system.delete_dir(self.path(path))
-        except FileNotFoundError:
-            return
 
     def list(self, folder: str) -> Iterator[Listed]:
         """All files below a folder; none if there is no such folder."""
@@ -156,11 +196,25 @@ class Files:
 
         selector = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
         prefix = len(self.path("")) + 1 if self._root != "/" else 1
-        with _os_errors():
+        with self.requests(folder):
             found = self.system.get_file_info(selector)
         for info in found:
             if info.type == pafs.FileType.File:
                 yield Listed(info.path[prefix:], info.size or 0, info.mtime)
+
+    def _info(self, path: str) -> pafs.FileInfo | None:
+        """None: there is nothing."""
+        import pyarrow.fs as pafs
+
+        with self.requests(path):
+            info: pafs.FileInfo = self.system.get_file_info(self.path(path))
+        return None if info.type == pafs.FileType.NotFound else info
+
+    def _told(self, path: str) -> str:
+        return f"{self._argument}: {self.path(path)}"
+
+    def _here(self) -> str:
+        return f" on {os.uname().nodename}: every executor must reach it" if self._local else ""
 
 
 P = ParamSpec("P")
@@ -169,7 +223,9 @@ T = TypeVar("T")
 
 class Noted:
     """A file of a store that remembers what the store failed with first, for `pyarrow.PythonFile`: what reads Parquet,
-    or decompresses, fails with the same errors where bytes are wrong and where there are none."""
+    or decompresses, fails with the same errors where bytes are wrong and where there are none.
+
+    Its own errors are `OSError`, whatever the store's are."""
 
     def __init__(self, raw: pa.NativeFile) -> None:
         self._raw = raw
@@ -196,11 +252,11 @@ class Noted:
 
     def _noted(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            with _os_errors():
-                return ask(*args, **kwargs)
-        except OSError as error:
-            self.failure = self.failure or error
-            raise
+            return ask(*args, **kwargs)
+        except Exception as error:
+            failure = error if isinstance(error, OSError) else OSError(" ".join(str(error).split()))
+            self.failure = self.failure or failure
+            raise failure from None
 
 
 def absolute_uri(text: str) -> str:

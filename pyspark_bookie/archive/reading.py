@@ -16,16 +16,15 @@ Any thread.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.archive import ArchivedFile, ArchivedLedger, Counts
-from bookie_protocol.errors import CouldNotTell, EntryDamaged, MetadataDamaged, NotThere
+from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
 from pyspark_bookie.archive.writing import schema
 from pyspark_bookie.common.throttle import Throttle
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def read_manifest(files: Files, ledger_id: int, uuid: str) -> Manifest | None:
-    """The manifest that an attempt wrote of a ledger; None: there is none. Raises `MetadataDamaged`."""
+    """The manifest that an attempt wrote of a ledger; None: there is none. Raises as `manifest_at`."""
     found = manifest_at(files, ledger_id, uuid)
     if found is not None and found.uuid != uuid:
         raise MetadataDamaged(f"{manifest_file(ledger_id, uuid)} is the manifest of another attempt")
@@ -46,11 +45,12 @@ def read_manifest(files: Files, ledger_id: int, uuid: str) -> Manifest | None:
 
 
 def manifest_at(files: Files, ledger_id: int, uuid: str | None) -> Manifest | None:
-    """The manifest of this name (see `archived_ledgers`); None: there is none. Raises `MetadataDamaged`."""
+    """The manifest of this name (see `archived_ledgers`); None: there is none. Raises `MetadataDamaged`,
+    `ArchiveUnavailable`."""
     path = manifest_file(ledger_id, uuid)
     try:
         data = files.read(path)
-    except FileNotFoundError:
+    except ArchivedFileMissing:
         return None
     manifest = Manifest.decode(data, path)
     if manifest.ledger_id != ledger_id:
@@ -112,14 +112,6 @@ class ArchiveDamaged(EntryDamaged):
     def __init__(self, text: str, last: int) -> None:
         super().__init__(text)
         self.last = last
-
-
-class ArchivedFileMissing(NotThere):
-    """The store says that there is no such file."""
-
-
-class ArchiveUnavailable(CouldNotTell):
-    """The store cannot be reached, or does not let this process in."""
 
 
 def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -225,15 +217,15 @@ class _Part:
             with suppress(OSError):
                 noted.close()
             if noted.failure is not None:
-                raise self._out_of_reach(noted.failure) from None
+                with self._reached():
+                    raise self._files.read_failed(self._file.path, noted.failure) from None
             raise ArchiveDamaged(f"{self._what} is damaged: {' '.join(str(error).split())}", last) from None
 
     def _check_size(self) -> None:
         with self._reached():
             size = self._files.size(self._file.path)
-        if size is None:
-            where = f" on {os.uname().nodename}" if self._files.system.type_name == "local" else ""
-            raise ArchivedFileMissing(f"{self._what} is not there{where}: every executor must reach the archive")
+            if size is None:
+                raise self._files.failed(self._file.path, FileNotFoundError())
         if size != self._file.nbytes:
             raise ArchiveDamaged(f"{self._what} has {size} bytes, and {self._file.nbytes} were written", self._last)
 
@@ -241,14 +233,8 @@ class _Part:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise self._out_of_reach(error) from None
-
-    def _out_of_reach(self, error: OSError) -> ArchivedFileMissing | ArchiveUnavailable:
-        if isinstance(error, FileNotFoundError):
-            return ArchivedFileMissing(f"{self._what} is not there any more")
-        text = " ".join(str(error).split())
-        return ArchiveUnavailable(f"{self._what} cannot be reached from {os.uname().nodename}: {text}")
+        except (ArchivedFileMissing, ArchiveUnavailable) as error:
+            raise type(error)(f"ledger {self._ledger_id}: {error}") from None
 
 
 def _checked(opened: pq.ParquetFile) -> pq.ParquetFile:

@@ -9,12 +9,13 @@ One thread uses a writer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedFile, Counts
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import data_file
 from pyspark_bookie.common.throttle import Throttle
 
@@ -58,7 +59,8 @@ def write_ledger(
     max_file_bytes: int,
     throttle: Throttle,
 ) -> Written:
-    """Write the entries of one ledger, in order from entry 0, as one file or several in `folder`."""
+    """Write the entries of one ledger, in order from entry 0, as one file or several in `folder`. Raises what `batches`
+    raises, `ArchiveUnavailable`."""
     files.make_folder(folder)
     writer = _Writer(files, folder, ledger_id, uuid, max_file_bytes)
     try:
@@ -105,7 +107,8 @@ class _Writer:
     def abandon(self) -> None:
         """Close what is open; the files are of no use."""
         if self._open is not None:
-            self._open.close()
+            with suppress(ArchivedFileMissing, ArchiveUnavailable), self._files.requests(self._open_path()):
+                self._open.close()
             self._open = None
 
     def _write_group(self) -> None:
@@ -124,7 +127,9 @@ class _Writer:
             values,
             pa.array(self._waiting_lacs, pa.int64()),
         ]
-        self._open.write_table(pa.Table.from_arrays(columns, schema=schema()), row_group_size=count)
+        table = pa.Table.from_arrays(columns, schema=schema())
+        with self._files.requests(self._open_path()):
+            self._open.write_table(table, row_group_size=count)
         self._next_entry += count
         self._open_bytes += self._waiting_bytes
         self._waiting, self._waiting_lacs, self._waiting_bytes = [], [], 0
@@ -134,17 +139,18 @@ class _Writer:
     def _open_file(self) -> None:
         import pyarrow.parquet as pq
 
-        self._open = pq.ParquetWriter(
-            self._files.path(self._open_path()),
-            schema(),
-            filesystem=self._files.system,
-            compression="zstd",
-            use_dictionary=["ledger_id"],
-            column_encoding={"lac": "DELTA_BINARY_PACKED"},
-            write_statistics=["ledger_id", "entry_id"],
-            write_page_checksum=True,
-            sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
-        )
+        with self._files.requests(self._open_path()):
+            self._open = pq.ParquetWriter(
+                self._files.path(self._open_path()),
+                schema(),
+                filesystem=self._files.system,
+                compression="zstd",
+                use_dictionary=["ledger_id"],
+                column_encoding={"lac": "DELTA_BINARY_PACKED"},
+                write_statistics=["ledger_id", "entry_id"],
+                write_page_checksum=True,
+                sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
+            )
         self._open_first, self._open_bytes = self._next_entry, 0
 
     def _open_path(self) -> str:
@@ -153,9 +159,10 @@ class _Writer:
     def _close_file(self) -> None:
         if self._open is None:
             return
-        self._open.close()
-        self._open = None
         path = self._open_path()
+        with self._files.requests(path):
+            self._open.close()
+        self._open = None
         name = path.rpartition("/")[2]
         size = self._files.size(path) or 0
         self._done.append(ArchivedFile(name, size, self._open_first, self._next_entry - self._open_first))

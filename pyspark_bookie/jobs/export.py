@@ -23,10 +23,11 @@ from pyspark_bookie.jobs.framework.result import (
     LedgerFinding,
     findings_table,
     missing_findings,
+    readable,
 )
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps
-from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenCluster
+from pyspark_bookie.jobs.transfer.sources import OpenCluster
 
 _COMPRESSIONS: Final = tuple(SUFFIXES)
 
@@ -44,8 +45,8 @@ class ExportArguments(SelectionArguments):
 class ExportJob:
     """Write closed ledgers, with their metadata and entry ids, to single files that `import` reads.
 
-    A dump is read again before it gets its name. What is there is not written again, so a run that was interrupted is
-    resumed by the next one. Passwords are not exported.
+    A dump is read again before it gets its name. What is there is read to its end and not written again, so a run that
+    was interrupted is resumed by the next one; one that is damaged is told, and stays. Passwords are not exported.
     """
 
     Arguments = ExportArguments
@@ -89,9 +90,18 @@ class _Run:
         )
 
     def _dry_run(self, rows: list[LedgerRow]) -> int:
-        there = Dumps(Files(self._target, "--target")).names()
-        work = [row for row in rows if row.ledger_id not in there or self._context.args.replace]
-        self._fates[ExportFate.ALREADY] = len(rows) - len(work)
+        """Of what is there the beginning alone is read."""
+        dumps = Dumps(Files(self._target, "--target"))
+        names = {} if self._context.args.replace else dumps.names()
+        there = {row.ledger_id: row for row in rows if row.ledger_id in names}
+        headers, unreadable = readable(there, lambda each: (each, dumps.header(names[each])))
+        self._found += unreadable
+        self._totals["failed"] += len(unreadable)
+        for ledger_id, header in headers:
+            row = there[ledger_id]
+            same = is_of(header, ledger_id, row.entries, row.nbytes, row.created_ms)
+            self._take(ExportOutcome(ledger_id, ExportFate.ALREADY if same else ExportFate.ANOTHER))
+        work = [row for row in rows if row.ledger_id not in there]
         for row in work:
             detail = f"{row.entries} entries, {row.nbytes} bytes"
             self._found.append(LedgerFinding(row.ledger_id, WOULD + "EXPORT", detail))
@@ -174,8 +184,10 @@ class ExportOutcome:
 
 def export_bundle(bundle: ExportBundle, environment: TaskEnvironment) -> tuple[ExportOutcome, ...]:
     """Export one ledger after the other."""
-    source = OpenCluster(environment.client(), environment.access.password.read(), environment.throttle())
-    exporter = Exporter(source, Dumps(Files(bundle.target, "--target")), bundle.compression, replace=bundle.replace)
+    throttle = environment.throttle()
+    source = OpenCluster(environment.client(), environment.access.password.read(), throttle)
+    dumps = Dumps(Files(bundle.target, "--target"), throttle)
+    exporter = Exporter(source, dumps, bundle.compression, replace=bundle.replace)
     return tuple(
         _export(exporter, ledger_id, entries, nbytes)
         for ledger_id, (entries, nbytes) in zip(bundle.ledger_ids, bundle.sizes, strict=True)
@@ -197,22 +209,27 @@ class Exporter:
         header = DumpHeader(ledger_id, entries, nbytes, ledger.shape)
         found = self._dumps.find(ledger_id)
         if found is not None and not self._replace:
-            same = self._is_of(found, header, ledger)
+            same = self._is_of(found, header)
             return ExportOutcome(ledger_id, ExportFate.ALREADY if same else ExportFate.ANOTHER)
         counts, size = self._dumps.write(header, ledger.payloads(), self._compression)
         return ExportOutcome(ledger_id, ExportFate.EXPORTED, None, counts.entries, counts.nbytes, size)
 
-    def _is_of(self, name: str, header: DumpHeader, ledger: LedgerAtSource) -> bool:
+    def _is_of(self, name: str, header: DumpHeader) -> bool:
+        """Whether a dump is that of the ledger; then it is whole. Raises `EntryDamaged`."""
+        created_ms = header.shape.created_ms
         try:
-            there = self._dumps.header(name)
+            same = is_of(self._dumps.header(name), header.ledger_id, header.entries, header.nbytes, created_ms)
+            if same:
+                self._dumps.count(name)
         except EntryDamaged as error:
-            raise EntryDamaged(f"{error}; nobody can tell whose it is, and --replace writes it anew") from None
-        return (there.ledger_id, there.entries, there.nbytes, there.shape.created_ms) == (
-            header.ledger_id,
-            header.entries,
-            header.nbytes,
-            ledger.shape.created_ms,
-        )
+            raise EntryDamaged(f"{error}; --replace --ledgers {header.ledger_id} writes it anew") from None
+        return same
+
+
+def is_of(there: DumpHeader, ledger_id: int, entries: int, nbytes: int, created_ms: int | None) -> bool:
+    """Whether a dump with this header is that of the ledger."""
+    found = there.ledger_id, there.entries, there.nbytes, there.shape.created_ms
+    return found == (ledger_id, entries, nbytes, created_ms)
 
 
 def _export(exporter: Exporter, ledger_id: int, entries: int, nbytes: int) -> ExportOutcome:

@@ -47,7 +47,9 @@ class ImportJob:
         """Plan by the headers, then transfer."""
         args = context.args
         source = absolute_uri(args.source)
-        dumps = Dumps(Files(source, "--source"))
+        files = Files(source, "--source")
+        files.check_there()
+        dumps = Dumps(files)
         names = {each: name for each, name in dumps.names().items() if args.ledgers is None or each in args.ledgers}
         headers, unreadable = readable(sorted(names), lambda each: dumps.header(names[each]))
         rows = narrowed(
@@ -67,20 +69,19 @@ class DumpSource:
     uri: str
 
     def open(self, throttle: Throttle) -> OpenSource:
-        return _OpenDumps(Dumps(Files(self.uri, "--source")), throttle)
+        return _OpenDumps(Dumps(Files(self.uri, "--source"), throttle))
 
 
 class _OpenDumps:
-    def __init__(self, dumps: Dumps, throttle: Throttle) -> None:
+    def __init__(self, dumps: Dumps) -> None:
         self._dumps = dumps
-        self._throttle = throttle
 
     def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
-        return _DumpedLedger(self._dumps, ledger_id, self._throttle)
+        return _DumpedLedger(self._dumps, ledger_id)
 
 
 class _DumpedLedger:
-    def __init__(self, dumps: Dumps, ledger_id: int, throttle: Throttle) -> None:
+    def __init__(self, dumps: Dumps, ledger_id: int) -> None:
         name = dumps.find(ledger_id)
         if name is None:
             raise NoSuchLedger(f"there is no dump of ledger {ledger_id}")
@@ -91,12 +92,9 @@ class _DumpedLedger:
         self.password: bytes | None = None
         self._dumps = dumps
         self._name = name
-        self._throttle = throttle
 
     def payloads(self) -> Iterator[list[bytes]]:
-        for payloads in self._dumps.payloads(self._name):
-            self._throttle.take(sum(map(len, payloads)))
-            yield payloads
+        return self._dumps.payloads(self._name)
 
     def expected(self) -> Counts | None:
         return None  # a dump is known to be whole when it has been read

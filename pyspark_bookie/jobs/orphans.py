@@ -325,6 +325,7 @@ def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iter
 
     target = context.args.target or ""
     files, records = Files(target, "--target"), OffloadStore(context.client())
+    files.check_there()
     instance_id = context.client().run(lambda client: client.metadata_service.cluster.instance_id())
     if instance_id is None or (other := other_owner(files, instance_id)) is not None:
         raise UsageError(f"--target {target}: the archive belongs to another cluster, with instance id {other}")

@@ -50,6 +50,7 @@ class RestoreJob:
         args = context.args
         source = absolute_uri(args.source)
         files = Files(source, "--source")
+        files.check_there()
         attempts = archived_ledgers(files)
         ids = [each for each in attempts if args.ledgers is None or each in args.ledgers]
         manifests, unreadable = readable(ids, lambda each: _manifest(context, files, each, attempts[each]))

@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.archive import KIND, ArchivedLedger
-from bookie_protocol.errors import CouldNotTell, MetadataDamaged
+from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.together import bounded
-from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import ArchivedFileMissing, ArchiveUnavailable, read_manifest
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
+from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.ledger_ids import LedgerIds
 
 if TYPE_CHECKING:
@@ -78,11 +78,8 @@ def _custom_metadata(ledger: ArchivedLedger, opened: dict[str, Files]) -> Mappin
         if files is None:
             files = opened[ledger.target] = Files(ledger.target, "the archive")
         manifest = read_manifest(files, ledger.ledger_id, ledger.uuid)
-    except CouldNotTell as error:
-        raise MetadataDamaged(f"{what}: {error}; {remedy}") from None
-    except OSError as error:
-        text = " ".join(str(error).split())
-        raise ArchiveUnavailable(f"{what} cannot be reached: {text}; {remedy}") from None
+    except (ArchiveUnavailable, MetadataDamaged) as error:
+        raise type(error)(f"{what}: {error}; {remedy}") from None
     if manifest is None:
         raise ArchivedFileMissing(f"{what} is not there; {remedy}")
     return manifest.shape.custom_metadata

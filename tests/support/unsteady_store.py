@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 from collections.abc import Callable
+from pathlib import Path
 from threading import Condition
 from typing import Any, NoReturn
 
@@ -12,6 +13,17 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 RESET = OSError("Connection reset by peer")
+
+
+def goes(path: Path, at: int) -> Callable[[int], bool]:
+    """The file is deleted by request `at`, and all requests from there on fail."""
+
+    def fails(number: int) -> bool:
+        if number == at:
+            path.unlink()
+        return number >= at
+
+    return fails
 
 
 class UnsteadyStore(pafs.FileSystemHandler):

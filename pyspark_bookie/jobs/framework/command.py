@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_protocol.errors import PodkeeperError
-from pyspark_bookie.archive.files import file_system
-from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.common.errors import PodkeeperSparkError, told
 from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.registry import description, find_job, job_names, summary
@@ -31,7 +31,6 @@ from pyspark_bookie.jobs.framework.tasks import UNEXPECTED, last_line, task_erro
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.fs as pafs
     from pyspark import RDD
     from pyspark.sql import DataFrame, Row
 
@@ -81,6 +80,8 @@ def _run(row: ResultRow, arguments: Sequence[str], own_process: bool) -> None:
     found = find_job(arguments[0])
     args = parse(found.Arguments, f"{PROGRAM} {arguments[0]}", description(found), arguments[1:])
     row.dry_run = args.dry_run
+    if args.report is not None:
+        Files(args.report, "--report")  # told now if it means nothing, not when the work is done
     if own_process:
         yield_processors(args.niceness)  # before Java starts, which inherits it
     with JobContext(row.job, args) as context:
@@ -98,10 +99,12 @@ def _show(row: ResultRow, result: JobResult, report: str | None) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=100_000)
     if result.findings is not None:
-        if report is not None:
-            folder = write_report(result.findings, report, row.started)
-            print(f"{row.job}: findings in {folder}", file=sys.stderr, flush=True)
-        _print_findings(console, result.findings)
+        try:
+            if report is not None:
+                folder = write_report(result.findings, report, row.started)
+                print(f"{row.job}: findings in {folder}", file=sys.stderr, flush=True)
+        finally:
+            _print_findings(console, result.findings)
     table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -163,10 +166,10 @@ def _unexpected(error: Exception) -> str:
     """Spark's errors are told by the line that matters; of what nobody foresaw the traceback is printed."""
     if type(error).__module__.startswith(("pyspark", "py4j")):
         return last_line(error)
-    told = task_error(error)
-    if told.code == UNEXPECTED:
+    foreseen = task_error(error)
+    if foreseen.code == UNEXPECTED:
         traceback.print_exc(file=sys.stderr)
-    return told.message
+    return foreseen.message
 
 
 def _print_jobs() -> None:
@@ -190,32 +193,34 @@ def _terminable() -> Iterator[None]:
 
 
 def write_report(findings: DataFrame | pa.Table, uri: str, started: datetime) -> str:
-    """Write them; returns the folder. Raises `PodkeeperSparkError` (OPTION), `OSError`."""
+    """Write them; returns the folder. Raises `PodkeeperSparkError` (OPTION), `ArchiveUnavailable`."""
     import pyarrow as pa
 
-    found, path = file_system("--report", uri)
-    folder = f"{path}/run={started.strftime('%Y%m%dT%H%M%S.%fZ')}"
-    found.create_dir(folder, recursive=True)
+    files = Files(uri, "--report")
+    folder = f"run={started.strftime('%Y%m%dT%H%M%S.%fZ')}"
+    files.make_folder(folder)
     if not isinstance(findings, pa.Table):
         try:
             rows = findings.rdd
         except Exception:  # Spark Connect has none: by way of the driver
             findings = findings.toArrow()
         else:
-            _write_parts(rows, findings.schema.json(), f"{uri.rstrip('/')}/{folder.rpartition('/')[2]}")
-            return folder
-    write_table(findings, found, f"{folder}/part-00000.parquet")
-    return folder
+            _write_parts(rows, findings.schema.json(), uri, folder)
+            return files.path(folder)
+    write_part(findings, files, folder, 0)
+    return files.path(folder)
 
 
-def write_table(table: pa.Table, system: pafs.FileSystem, path: str) -> None:
-    """One file; another of this name is replaced."""
+def write_part(table: pa.Table, files: Files, folder: str, number: int) -> None:
+    """One file; another of this number is replaced."""
     import pyarrow.parquet as pq
 
-    pq.write_table(table, path, filesystem=system, compression="zstd")
+    path = f"{folder}/part-{number:05d}.parquet"
+    with files.requests(path):
+        pq.write_table(table, files.path(path), filesystem=files.system, compression="zstd")
 
 
-def _write_parts(rows: RDD[Row], schema: str, folder_uri: str) -> None:
+def _write_parts(rows: RDD[Row], schema: str, uri: str, folder: str) -> None:
     """Each partition writes a file of its own, named by its number: a second attempt writes over the first one's."""
 
     def write(number: int, part: Iterable[Row]) -> Iterator[int]:
@@ -228,8 +233,8 @@ def _write_parts(rows: RDD[Row], schema: str, folder_uri: str) -> None:
         arrow = to_arrow_schema(StructType.fromJson(json.loads(schema)))
         table = pa.Table.from_pylist([row.asDict(recursive=True) for row in part], schema=arrow)
         if table.num_rows:
-            system, folder = file_system("--report", folder_uri)
-            write_table(table, system, f"{folder}/part-{number:05d}.parquet")
+            with told("--report"):
+                write_part(table, Files(uri, "--report"), folder, number)
         yield table.num_rows
 
     rows.mapPartitionsWithIndex(write).collect()

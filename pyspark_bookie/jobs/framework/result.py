@@ -137,7 +137,7 @@ def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[
     def attempt(ledger_id: int) -> None:
         try:
             taken[ledger_id] = read(ledger_id)
-        except (PodkeeperError, OSError) as error:
+        except PodkeeperError as error:
             told = task_error(error)
             found.append(LedgerFinding(ledger_id, told.code, told.message))
 

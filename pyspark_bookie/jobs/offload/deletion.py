@@ -49,8 +49,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
-from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import ArchivedFileMissing, count_files, read_manifest
+from pyspark_bookie.archive.files import ArchivedFileMissing, Files
+from pyspark_bookie.archive.reading import count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.framework.owners import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR

@@ -36,9 +36,9 @@ from bookie_protocol.archive import (
 from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, Files
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest, data_folder, manifest_file, temporary_folder
-from pyspark_bookie.archive.reading import ArchivedFileMissing, count_files
+from pyspark_bookie.archive.reading import count_files
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
@@ -100,7 +100,7 @@ class Offloader:
 
     def offload(self, ledger_id: int) -> tuple[Fate, OffloadRecord | None]:
         """Bring a ledger to COMPLETE. Raises `TakenOver`, `Unauthorized`, `EntryDamaged` (files do not keep what is
-        written), what reading the ledger raises, and `OSError`."""
+        written), what reading the ledger raises, `ArchivedFileMissing` and `ArchiveUnavailable`."""
         stored = self._store.read(ledger_id)
         try:
             if stored is not None and (known := self._recognised(stored)) is not None:
@@ -133,7 +133,7 @@ class Offloader:
                     stored = self._verify(stored)
                 stored = self._publish(stored, metadata)
                 return Fate.OFFLOADED, self._clean(stored).value
-            except (EntryDamaged, ArchivedFileMissing, FileNotFoundError):
+            except (EntryDamaged, ArchivedFileMissing):
                 if attempt == MAX_ATTEMPTS:
                     raise
                 stored = self._restart(stored, metadata)
@@ -249,7 +249,7 @@ class Offloader:
         if self._files.size(to) == nbytes:
             return  # moved by a run that died
         if self._files.size(path) != nbytes:
-            raise FileNotFoundError(f"neither {path} nor {to} is there as it was written")
+            raise ArchivedFileMissing(f"neither {path} nor {to} is there as it was written")
         self._files.move(path, to)
 
     # --- what is left behind ----------------------------------------------------------------------------------

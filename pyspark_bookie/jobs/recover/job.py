@@ -222,20 +222,24 @@ def of_findings(findings: Iterable[Finding], within: Sequence[int] | None) -> It
 
 
 def read_findings(uri: str) -> list[Finding]:
-    """The lost copies that the newest run below the URI found, or the one run that it names. Raises `UsageError`."""
+    """The lost copies that the newest run below the URI found, or the one run that it names. Raises `UsageError`,
+    `ArchiveUnavailable`."""
     import pyarrow.dataset as ds
 
-    from pyspark_bookie.archive.files import file_system
+    from pyspark_bookie.archive.files import Files
 
-    found, path = file_system("--findings", uri)
-    folder = _newest(found, path)
+    files = Files(uri, "--findings")
+    with files.requests(""):
+        folder = _newest(files.system, files.path(""))
     names = [name for name, _ in COLUMNS]
     wanted = ds.field("verdict").isin([verdict.value for verdict in Verdict if verdict.is_copy_lost])
     try:
-        table: pa.Table = ds.dataset(folder, filesystem=found, format="parquet").to_table(columns=names, filter=wanted)
+        table: pa.Table = ds.dataset(folder, filesystem=files.system, format="parquet").to_table(
+            columns=names, filter=wanted
+        )
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"--findings {uri}: no report of an audit or a scrub: {' '.join(str(error).split())}"
+            f"--findings {uri}: cannot be read as the report of an audit or a scrub: {' '.join(str(error).split())}"
         ) from error
     return [finding_of(row) for batch in table.to_batches() for row in batch.to_pylist()]
 

@@ -32,9 +32,9 @@ import google_crc32c
 from bookie_protocol.archive import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, Files
 from pyspark_bookie.archive.manifest import LedgerShape
-from pyspark_bookie.archive.reading import ArchiveUnavailable
+from pyspark_bookie.common.throttle import Throttle
 
 SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
 """Compressions, and how names of files end."""
@@ -43,10 +43,14 @@ _NAME: Final = re.compile(r"ledger-(\d+)\.dump(\.zst|\.gz)?")
 
 
 class Dumps:
-    """The dumps in a folder."""
+    """The dumps in a folder. What is read of their entries passes the throttle.
 
-    def __init__(self, files: Files) -> None:
+    Errors of all methods: `ArchiveUnavailable`; of those that read a dump also `EntryDamaged` and `NoSuchLedger`, where
+    there is no such file."""
+
+    def __init__(self, files: Files, throttle: Throttle | None = None) -> None:
         self._files = files
+        self._throttle = throttle or Throttle(None)
 
     def names(self) -> dict[int, str]:
         """The dumps there are, by ledger."""
@@ -58,26 +62,27 @@ class Dumps:
         return found
 
     def find(self, ledger_id: int) -> str | None:
-        """The name of a ledger's dump; None: there is none. Raises `ArchiveUnavailable`."""
+        """The name of a ledger's dump; None: there is none."""
         for suffix in SUFFIXES.values():
             name = f"ledger-{ledger_id}.dump{suffix}"
-            with _reached(name):
-                if self._files.size(name) is not None:
-                    return name
+            if self._files.size(name) is not None:
+                return name
         return None
 
     def header(self, name: str) -> DumpHeader:
-        """Raises `EntryDamaged`, `NoSuchLedger` (there is no such file), `ArchiveUnavailable`."""
+        """What stands at the beginning, which tells nothing of the rest."""
         with self._opened(name) as stream:
             return read_header(stream, name)
 
     def payloads(self, name: str) -> Iterator[list[bytes]]:
-        """Raises as `read_payloads` and `header`."""
+        """The payloads, in order. The dump is known to be whole when the iterator has ended."""
         with self._opened(name) as stream:
-            yield from read_payloads(stream, read_header(stream, name), name)
+            for payloads in read_payloads(stream, read_header(stream, name), name):
+                self._throttle.take(sum(map(len, payloads)))
+                yield payloads
 
     def count(self, name: str) -> int:
-        """Read a dump to its end; returns how many entries it has. Raises as `payloads`."""
+        """Read a dump to its end; returns how many entries it has."""
         return sum(len(payloads) for payloads in self.payloads(name))
 
     def write(self, header: DumpHeader, batches: Iterable[list[bytes]], compression: str) -> tuple[Counts, int]:
@@ -91,7 +96,11 @@ class Dumps:
         temporary = f"{folder}/{name}"
         codec = _CODECS[suffix]
         try:
-            with self._files.system.open_output_stream(self._files.path(temporary), compression=None) as raw:
+            path = self._files.path(temporary)
+            with (
+                self._files.requests(temporary),
+                self._files.system.open_output_stream(path, compression=None) as raw,
+            ):
                 if codec is None:
                     counts = write_dump(raw, header, batches)
                 else:
@@ -112,31 +121,19 @@ class Dumps:
 
         found = _NAME.fullmatch(name.rpartition("/")[2])
         codec = _CODECS[(found[2] if found else None) or ""]
-        with _reached(name):
-            noted = self._files.stream(name)
-        raw = pa.PythonFile(noted, mode="r")
         try:
-            with closing(noted), raw if codec is None else pa.CompressedInputStream(raw, codec) as stream:
-                yield stream
-        except (pa.ArrowException, OSError) as error:
-            error.with_traceback(None)  # it leads to `noted` by way of pyarrow, where no collector looks
-            if noted.failure is not None:
-                raise _out_of_reach(name, noted.failure) from None
-            raise EntryDamaged(f"{name} is damaged: {' '.join(str(error).split())}") from None
-
-
-@contextmanager
-def _reached(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _out_of_reach(name, error) from error
-
-
-def _out_of_reach(name: str, error: OSError) -> NoSuchLedger | ArchiveUnavailable:
-    if isinstance(error, FileNotFoundError):
-        return NoSuchLedger(f"there is no dump {name}")
-    return ArchiveUnavailable(f"{name} cannot be reached: {' '.join(str(error).split())}")
+            noted = self._files.stream(name)
+            raw = pa.PythonFile(noted, mode="r")
+            try:
+                with closing(noted), raw if codec is None else pa.CompressedInputStream(raw, codec) as stream:
+                    yield stream
+            except (pa.ArrowException, OSError) as error:
+                error.with_traceback(None)  # it leads to `noted` by way of pyarrow, where no collector looks
+                if noted.failure is not None:
+                    raise self._files.read_failed(name, noted.failure) from None
+                raise EntryDamaged(f"{name} is damaged: {' '.join(str(error).split())}") from None
+        except ArchivedFileMissing as error:
+            raise NoSuchLedger(f"there is no dump {name}: {error}") from None
 
 
 _MAGIC: Final = b"PKLEDGER"

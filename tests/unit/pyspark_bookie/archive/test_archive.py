@@ -14,7 +14,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.files import ArchivedFileMissing, Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.manifest import (
     LedgerShape,
@@ -169,5 +169,5 @@ def test_a_folder_on_a_file_system(tmp_path: Path) -> None:
     files.write("a/b", b"new", "_tmp/b")
     assert (files.read("a/b"), files.size("a/b")) == (b"new", 3)
     assert [listed.path for listed in files.list("")] == ["a/b"]
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ArchivedFileMissing, match=r"--target: .*/a/c is not there"):
         files.read("a/c")

@@ -16,18 +16,11 @@ import pytest
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import EntryDamaged
-from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import (
-    ArchiveDamaged,
-    ArchivedFileMissing,
-    ArchiveUnavailable,
-    count_files,
-    read_entries,
-    read_payloads,
-)
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
+from pyspark_bookie.archive.reading import ArchiveDamaged, count_files, read_entries, read_payloads
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
-from tests.support.unsteady_store import RESET, UnsteadyStore
+from tests.support.unsteady_store import RESET, UnsteadyStore, goes
 
 PAYLOADS = [os.urandom(7 * number) for number in range(30)]
 GROUP, LEDGER = 4, 7
@@ -138,7 +131,7 @@ def test_other_sizes_and_other_contents_are_damage(files: Files, ledger: Archive
 def test_a_file_that_is_not_there(files: Files, ledger: ArchivedLedger) -> None:
     files.delete(ledger.files[1].path)
     assert rows(files, ledger, 0, 3) == expected(0, 3)
-    with pytest.raises(ArchivedFileMissing, match=rf"{ledger.files[1].path} of ledger 7 is not there on "):
+    with pytest.raises(ArchivedFileMissing, match=rf"ledger 7: .*{ledger.files[1].path} is not there on "):
         rows(files, ledger, 0, 29)
 
 
@@ -148,7 +141,17 @@ def test_a_store_that_does_not_answer_is_no_damage(
     files: Files, ledger: ArchivedLedger, failing: str, error: Exception
 ) -> None:
     files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, failing, error=error))
-    with pytest.raises(ArchiveUnavailable, match=rf"ledger 7 cannot be reached from .*{error}"):
+    with pytest.raises(ArchiveUnavailable, match=rf"ledger 7: --target: .* cannot be reached from .*{error}"):
+        rows(files, ledger, 0, 3)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_a_file_that_goes_while_it_is_read_is_not_there_whatever_the_store_says(
+    files: Files, ledger: ArchivedLedger, error: Exception
+) -> None:
+    """S3 says a bare `OSError` then, and a file of GCS is closed."""
+    files.system = pafs.PyFileSystem(UnsteadyStore(goes(Path(files.path(ledger.files[0].path)), 2), error=error))
+    with pytest.raises(ArchivedFileMissing, match=f"ledger 7: .*{ledger.files[0].path} is not there"):
         rows(files, ledger, 0, 3)
 
 
@@ -172,7 +175,7 @@ def test_what_is_wrong_with_a_whole_ledger_is_told_alike(files: Files, ledger: A
     with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged"):
         whole(files, ledger)
     files.delete(first.path)
-    with pytest.raises(ArchivedFileMissing, match=f"{first.path} of ledger 7 is not there on "):
+    with pytest.raises(ArchivedFileMissing, match=f"ledger 7: .*{first.path} is not there on "):
         whole(files, ledger)
 
 
@@ -196,7 +199,7 @@ def test_what_fails_once_is_read_again_and_what_fails_twice_is_no_damage(
         store = unsteady(lambda number, at=broken: number == at)
         assert (read(files, ledger), store.all_closed()) == (sound, True)
         store = unsteady(lambda number, at=broken: at <= number <= at + 1)
-        with pytest.raises(ArchiveUnavailable, match="of ledger 7 cannot be reached"):
+        with pytest.raises(ArchiveUnavailable, match=r"ledger 7: .* cannot be reached"):
             read(files, ledger)
         assert store.all_closed()
         store = unsteady(lambda number, at=broken: number in (1, at + 2))

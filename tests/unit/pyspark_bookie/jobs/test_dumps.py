@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import LedgerShape
-from pyspark_bookie.archive.reading import ArchiveUnavailable
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
-from tests.support.unsteady_store import RESET, UnsteadyStore
+from tests.support.unsteady_store import RESET, UnsteadyStore, goes
 
 SHAPE = LedgerShape(3, 2, 2, DigestType.MAC, 1_700_000_000_000, {"application": b"\0\xff", "x": b""})
 PAYLOADS = [b"first", b"", b"x" * 1000, b""]
@@ -102,7 +101,7 @@ def test_a_store_that_does_not_answer_is_no_damage(
         for broken in range(1, store.requests + 1):
             unsteady = UnsteadyStore(lambda number, at=broken: number == at, failing, error=error, closes=closes)
             files.system = pafs.PyFileSystem(unsteady)
-            with pytest.raises(ArchiveUnavailable, match=f"{name} cannot be reached: {error}"):
+            with pytest.raises(ArchiveUnavailable, match=f"{name} cannot be reached from .*: {error}; is --target"):
                 dumps.count(name)
             assert unsteady.all_closed()
     path.write_bytes(b"not what it was" * 9)
@@ -123,6 +122,18 @@ def test_a_dump_that_is_gone_when_it_is_read_is_not_there(tmp_path: Path) -> Non
             dumps.count("ledger-7.dump.zst")
 
 
+@pytest.mark.parametrize("error", [RESET, ValueError("closed file")], ids=repr)
+def test_a_dump_that_goes_while_it_is_read_is_not_there_whatever_the_store_says(
+    tmp_path: Path, error: Exception
+) -> None:
+    files = Files(f"file://{tmp_path}", "--target")
+    dumps = Dumps(files)
+    dumps.write(header(PAYLOADS), [PAYLOADS], "none")
+    files.system = pafs.PyFileSystem(UnsteadyStore(goes(tmp_path / "ledger-7.dump", 2), error=error))
+    with pytest.raises(NoSuchLedger, match=r"there is no dump ledger-7\.dump"):
+        dumps.count("ledger-7.dump")
+
+
 def test_what_could_not_be_written_to_its_end_has_no_name(tmp_path: Path) -> None:
     dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
     with pytest.raises(EntryDamaged):
@@ -135,3 +146,16 @@ def test_a_dump_replaces_that_of_another_compression(tmp_path: Path) -> None:
     for compression in sorted(SUFFIXES):
         dumps.write(header(PAYLOADS), [PAYLOADS], compression)
         assert dumps.names() == {7: f"ledger-7.dump{SUFFIXES[compression]}"}
+
+
+def test_a_store_that_is_away_is_told_by_every_request(tmp_path: Path) -> None:
+    """With the argument, the place and a remedy, and never as an empty folder."""
+    (tmp_path / "file").write_bytes(b"no folder")
+    dumps = Dumps(Files(f"file://{tmp_path}/file/dumps", "--target"))
+    with pytest.raises(ArchiveUnavailable, match=r"--target: .*/file/dumps/_tmp/.* cannot be .*; is --target right"):
+        dumps.write(header(PAYLOADS), [PAYLOADS], "none")
+    files = Files(f"file://{tmp_path}", "--source")
+    files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, "size"))
+    for ask in (Dumps(files).names, lambda: Dumps(files).find(7), files.check_there):
+        with pytest.raises(ArchiveUnavailable, match=r"--source: .* cannot be reached from .* by peer; is --source"):
+            ask()

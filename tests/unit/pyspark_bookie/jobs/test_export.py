@@ -10,14 +10,14 @@ import pytest
 
 from bookie_protocol.errors import EntryDamaged, LedgerNotClosed
 from bookie_protocol.ledger_metadata.model import LedgerState
-from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.reading import ArchiveUnavailable
+from pyspark_bookie.archive.files import ArchiveUnavailable, Files
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.export import Exporter, ExportFate
 from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.unsteady_store import UnsteadyStore
+from tests.unit.pyspark_bookie.jobs.rig import DriverContext, drive
 
 PAYLOADS = [b"first", b"", b"last"]
 
@@ -33,8 +33,8 @@ def dumps(tmp_path: Path) -> Dumps:
     return Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
 
 
-def exporter(shelf: LedgerShelf, dumps: Dumps, *, replace: bool = False) -> Exporter:
-    return Exporter(OpenCluster(shelf, None, Throttle(None)), dumps, "zstd", replace=replace)
+def exporter(shelf: LedgerShelf, dumps: Dumps, *, replace: bool = False, compression: str = "zstd") -> Exporter:
+    return Exporter(OpenCluster(shelf, None, Throttle(None)), dumps, compression, replace=replace)
 
 
 def test_a_ledger_is_dumped_once(shelf: LedgerShelf, dumps: Dumps) -> None:
@@ -58,22 +58,54 @@ def test_the_dump_of_another_ledger_is_left_alone(shelf: LedgerShelf, dumps: Dum
     assert dumps.header(str(dumps.find(7))).entries == 3
 
 
-@pytest.mark.parametrize("damage", ["header", "empty", "cut", "stranger"])
+@pytest.mark.parametrize("damage", ["header", "empty", "cut", "cut behind the header", "an entry", "stranger"])
 def test_a_dump_that_cannot_be_read_is_told_and_replaced_only_on_demand(
     shelf: LedgerShelf, dumps: Dumps, tmp_path: Path, damage: str
 ) -> None:
+    """Wherever it is damaged: the beginning alone says nothing of the rest."""
     shelf.put(7, PAYLOADS)
-    exporter(shelf, dumps).export(7, 3, 9)
+    exporter(shelf, dumps, compression="none").export(7, 3, 9)
     path = tmp_path / "dumps" / str(dumps.find(7))
     sound = path.read_bytes()
-    flipped = sound[:10] + bytes([sound[10] ^ 4]) + sound[11:]
-    found = {"header": flipped, "empty": b"", "cut": sound[:-3], "stranger": b"somebody's file"}[damage]
+    entry = sound.index(PAYLOADS[2])
+    found = {
+        "header": flipped(sound, 10),
+        "empty": b"",
+        "cut": sound[:-3],
+        "cut behind the header": sound[: entry - 1],
+        "an entry": flipped(sound, entry),
+        "stranger": b"somebody's file",
+    }[damage]
     path.write_bytes(found)
-    with pytest.raises(EntryDamaged, match=rf"{path.name}.*--replace writes it anew"):
+    with pytest.raises(EntryDamaged, match=rf"{path.name}.*; --replace --ledgers 7 writes it anew"):
         exporter(shelf, dumps).export(7, 3, 9)
     assert path.read_bytes() == found
-    assert exporter(shelf, dumps, replace=True).export(7, 3, 9).fate is ExportFate.EXPORTED
+    assert exporter(shelf, dumps, replace=True, compression="none").export(7, 3, 9).fate is ExportFate.EXPORTED
     assert path.read_bytes() == sound
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def test_a_dry_run_tells_what_the_beginnings_of_dumps_tell(shelf: LedgerShelf, dumps: Dumps, tmp_path: Path) -> None:
+    for ledger_id in (5, 6, 7, 8):
+        shelf.put(ledger_id, PAYLOADS)
+        if ledger_id != 8:
+            exporter(shelf, dumps).export(ledger_id, 3, 9)
+    (tmp_path / "dumps" / "ledger-6.dump.zst").write_bytes(b"")
+    shelf.delete(7)
+    shelf.put(7, [b"another"], created_ms=1_800_000_000_000)
+    with DriverContext(shelf, "export", "--all", "--dry-run", "--target", f"{tmp_path}/dumps") as context:
+        result = drive(context)
+    told = {row["ledger_id"]: row["what"] for row in result.findings.to_pylist()}
+    assert told == {6: "ENTRY_DAMAGED", 7: "DUMP_EXISTS", 8: "WOULD_EXPORT"}
+    assert {each: result.counters[each] for each in ("already_there", "dump_exists", "failed", "pending")} == {
+        "already_there": 1,
+        "dump_exists": 1,
+        "failed": 1,
+        "pending": 1,
+    }
 
 
 @pytest.mark.parametrize("failing", ["size", "open", "read"])

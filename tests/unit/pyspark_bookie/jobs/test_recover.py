@@ -56,6 +56,6 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path):
     with pytest.raises(UsageError, match="there is nothing"):
         read_findings(str(tmp_path / "nowhere"))
     (tmp_path / "text.parquet").write_text("no")
-    with pytest.raises(UsageError, match="no report of an audit") as caught:
+    with pytest.raises(UsageError, match="cannot be read as the report of an audit") as caught:
         read_findings(str(tmp_path))
     assert "\n" not in str(caught.value)

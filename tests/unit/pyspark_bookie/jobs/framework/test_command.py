@@ -90,6 +90,23 @@ def test_findings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert pq.ParquetDataset(tmp_path / "report").read().num_rows == 60
 
 
+def test_a_report_that_cannot_be_written_takes_no_findings_away(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    code, row, out, err = run(capsys, "--end", "findings", "--report", f"{tmp_path}/file/report")
+    assert (code, row["ledgers"], out.count("LOST")) == (1, 30, 20)
+    assert row["error"].startswith(f"--report: {tmp_path}/file/report/run=")
+    assert row["error"].endswith("; is --report right, and may this process use it?")
+    assert "Traceback" not in err
+
+
+def test_a_report_that_means_nothing_is_told_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    code, row, _, err = run(capsys, "--end", "findings", "--report", "nosuch://x")
+    assert (code, "ledgers" in row, "Traceback" in err) == (1, False, False)
+    assert "--report nosuch://x: " in row["error"]
+
+
 @pytest.mark.parametrize(
     ("end", "code", "status", "told"),
     [

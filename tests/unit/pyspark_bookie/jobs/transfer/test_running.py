@@ -13,7 +13,7 @@ import pytest
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams
 from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import NoSuchStream
-from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import manifest_file
 from pyspark_bookie.archive.reading import manifest_at
 from pyspark_bookie.common.throttle import Throttle
@@ -62,6 +62,22 @@ def test_what_is_in_an_archive_is_told_with_the_command_that_restores_it(
     assert what == "ARCHIVED"
     assert detail.endswith(f"restore --source {target} --keep-ids --ledgers 1")
     assert findings(result)[2] == ("MISSING", "the ledger does not exist")
+
+
+@pytest.mark.parametrize("job", ["restore", "import"])
+def test_a_source_that_is_not_there_is_no_empty_one(shelf: LedgerShelf, tmp_path: Path, job: str) -> None:
+    """Nothing of it would be transferred, and all be well."""
+    (tmp_path / "file").write_bytes(b"")
+    told = {"nowhere": (ArchivedFileMissing, "is not there"), "file": (ArchiveUnavailable, "it is a file")}
+    for name, (error, words) in told.items():
+        with pytest.raises(error, match=f"--source: {tmp_path}/{name} .*{words}"):
+            drive(DriverContext(shelf, job, "--source", f"{tmp_path}/{name}"))
+    assert drive(DriverContext(shelf, job, "--source", str(tmp_path))).exit is JobExit.OK
+
+
+def test_files_of_an_archive_that_is_not_there_are_not_looked_for(shelf: LedgerShelf, tmp_path: Path) -> None:
+    with pytest.raises(ArchivedFileMissing, match=f"--target: {tmp_path}/nowhere is not there"):
+        drive(DriverContext(shelf, "orphans", "--kind", "offload-files", "--target", f"{tmp_path}/nowhere"))
 
 
 def test_a_stream_gets_nothing_while_a_ledger_is_missing(
