@@ -123,8 +123,9 @@ async def test_batch_selection(tmp_path: Path) -> None:
         for flushed in (False, True):
             for first in range(len(stored)):
                 sizes = [len(body) for body in stored[first:]]
+                two = 36 + sum(size + 4 for size in sizes[:2])  # the limit that lets two of them in
                 for count in (-1, 0, 1, 2, 5, 100):
-                    for size in (-1, 0, 50, 120, 300, 1499, 1500, 1501, 1 << 20):
+                    for size in (-1, 0, 50, two - 1, two, 300, 1499, 1500, 1501, 1 << 20):
                         got = v2_entries(await client.ask(v2_batch(1, first, count, size)))
                         taken = expected_batch(sizes, count, min(size, 1500))
                         assert got == stored[first : first + taken], (flushed, first, count, size)

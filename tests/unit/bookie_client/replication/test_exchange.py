@@ -37,7 +37,7 @@ async def test_nothing_is_exchanged_when_the_session_of_the_lock_has_ended(model
         await is_whole(client, ledger_id)
 
 
-@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("lists", ["unknown", "silent", "denied"])
 async def test_copies_that_were_collected_before_they_were_named_are_made_anew_elsewhere(models, monkeypatch, lists):
     await models.add(*"abcde")
     async with models.client() as client:
@@ -53,8 +53,13 @@ async def test_copies_that_were_collected_before_they_were_named_are_made_anew_e
         async def silent(bookie, ledger_id):
             raise BookieTimeout("no answer")
 
-        if not lists:
-            monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
+        async def denied(bookie, ledger_id):
+            if not models.held_at(bookie, ledger_id):
+                raise NoSuchLedger("it was collected")
+            return decode_availability(encode_availability(sorted(models.held_at(bookie, ledger_id))))
+
+        if lists != "unknown":
+            monkeypatch.setattr(client.operations, "entries_of_ledger", silent if lists == "silent" else denied)
         before_each_exchange(monkeypatch, collect)
         result = await restored(client, ledger_id, [0])
         assert collected

@@ -1,14 +1,14 @@
 """Fragments are restored, or left as they were: what is copied, and from where when sources fail."""
 
-import asyncio
+import time
 
 import pytest
 
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
+from bookie_client.replication.source_reads import BUSY_SECONDS
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import BadRequest, EntriesUnreadable, LedgerStateUnknown, TooManyRequests
-from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, payload, written
 from tests.unit.bookie_client.replication.restoring import FULL, fragment_of, is_whole, restored
 
@@ -136,18 +136,24 @@ async def test_the_bookie_to_be_replaced_gives_what_nobody_else_has(models, vers
         await is_whole(client, ledger_id)
 
 
-async def test_a_busy_source_is_asked_again(models, monkeypatch):
+async def test_a_busy_source_is_asked_again_after_pauses_that_grow(models):
     await models.add(*"ab")
     async with models.client() as client:
         ledger_id = await written(client, 50, ensemble=1, write_quorum=1, ack_quorum=1)
         source = models.model((await fragment_of(client, ledger_id)).ensemble[0])
-        source.fail_reads = TooManyRequests
-        singly = source.reads
-        copying = asyncio.create_task(restored(client, ledger_id, [0]))
-        await until(lambda: source.batch_reads > 1)
-        assert source.reads == singly, "it is not asked for each entry because it has no time for all"
-        source.fail_reads = None
-        await copying
+        singly, times = source.reads, []
+
+        def busy(text):
+            assert source.reads == singly, "it is not asked for each entry because it has no time for all"
+            times.append(time.monotonic())
+            if len(times) == 2:
+                source.fail_reads = None
+            return TooManyRequests(text)
+
+        source.fail_reads = busy
+        await restored(client, ledger_id, [0])
+        assert times[1] - times[0] >= BUSY_SECONDS
+        assert time.monotonic() - times[1] >= 2 * BUSY_SECONDS
         await is_whole(client, ledger_id)
 
 

@@ -13,7 +13,7 @@ import pytest
 from bookie_client.client import Client
 from bookie_client.replication.check import LedgerChecker
 from bookie_pod.autorecovery.auditor.term import sources_of
-from bookie_pod.autorecovery.start import _worker_options, make_worker
+from bookie_pod.autorecovery.start import MANY_READS, _worker_options, make_worker
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair
 from bookie_pod.autorecovery.worker.progress import LedgerNote
 from bookie_pod.autorecovery.worker.worker import RoundResult, WorkerOptions
@@ -195,14 +195,22 @@ async def test_the_time_of_a_mark_is_stored_if_asked_for(models: ReplicationClus
         assert (mark.replicas, mark.ctime_ms) == (("a", "b"), 4711 if stored else None)
 
 
-async def test_so_much_of_each_replica_is_read(models: ReplicationCluster) -> None:
-    config = AutoRecoveryConfig(auditor_verification_percentage=17, checker_reads_in_flight=5)
+@pytest.mark.parametrize(("in_flight", "worker_reads", "auditor_reads"), [(5, 5, 5), (0, MANY_READS, 7)])
+async def test_so_much_of_each_replica_is_read(
+    models: ReplicationCluster, in_flight: int, worker_reads: int, auditor_reads: int
+) -> None:
+    config = AutoRecoveryConfig(
+        auditor_verification_percentage=17, checker_reads_in_flight=in_flight, auditor_max_concurrent_opens=7
+    )
     async with models.client() as client:
         worker = make_worker(
             models.service, client, config, ReplicationWorkerMetrics(Registry(), embedded=False), lambda: 1
         )
         repair = worker._repair
         assert isinstance(repair, LedgerRepair)
-        for checker in (repair._parts.checker, sources_of(client, config).checker):
+        for checker, reads in (
+            (repair._parts.checker, worker_reads),
+            (sources_of(client, config).checker, auditor_reads),
+        ):
             assert isinstance(checker, LedgerChecker)
-            assert (checker.options.verification_percentage, checker.options.max_reads) == (17, 5)
+            assert (checker.options.verification_percentage, checker.options.max_reads) == (17, reads)

@@ -12,7 +12,9 @@ import pytest
 
 from bookie_client.streams import StreamPosition, Streams
 from bookie_protocol.archive import KIND, OffloadState
-from bookie_protocol.errors import LedgerNotClosed, MetadataUnavailable, StreamPositionGone
+from bookie_protocol.errors import LedgerNotClosed, MetadataDamaged, MetadataUnavailable, StreamPositionGone
+from pyspark_bookie.archive.manifest import manifest_file
+from pyspark_bookie.archive.reading import ArchiveUnavailable
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection
@@ -226,6 +228,27 @@ async def test_an_archive_that_is_not_there_is_an_error_whatever_is_said_of_loss
     with pytest.raises(Exception, match=f"the manifest of ledger {ledger_id} in {target} is not there") as caught:
         await rows(client, ledgerPattern="owner=us")
     assert "tiers=bookies" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lambda path: path.write_bytes(b"{"), MetadataDamaged, ": .*; tiers=bookies leaves the archive out"),
+        (
+            lambda path: (path.unlink(), path.mkdir()),
+            ArchiveUnavailable,
+            " cannot be reached: .*; tiers=bookies leaves the archive out",
+        ),
+    ],
+    ids=["damaged", "out of reach"],
+)
+async def test_a_manifest_that_tells_nothing_is_told_with_the_way_round_it(client, target, spoil, error, words):
+    ledger_id = await write(client, payloads(1), metadata={"owner": b"us"})
+    record = await move(client, ledger_id, target)
+    spoil(Path(target.removeprefix("file://")) / manifest_file(ledger_id, record.archived.uuid))
+    with pytest.raises(error, match=f"^the manifest of ledger {ledger_id} in {target}{words}$"):
+        await rows(client, ledgerPattern="owner=us")
+    assert await rows(client, ledgerPattern="owner=us", tiers="bookies") == []
 
 
 # --- streaming ------------------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from bookie_operator.planner.actions import (
     TriggerAudit,
 )
 from bookie_operator.planner.decision import Act, Record, Wait
-from bookie_operator.planner.flows import rollout
+from bookie_operator.planner.flows import rollout, rollout_state
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
+from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 
 @pytest.fixture
@@ -117,6 +118,30 @@ def test_ordinals_are_numbers() -> None:
     upgrade(sim)
     at_step(sim, "Await")
     assert evicted(sim) == ["c-bookie-11"]
+
+
+@pytest.mark.parametrize("why", ["withdrawn", "surplus", "set"])
+def test_pods_of_bookies_that_nobody_wants_are_not_replaced(why: str) -> None:
+    """One that never came up and that `spec` took back, one whose StatefulSet is smaller by now, all of a zone that
+    `spec` has no more."""
+    sim = resting()
+    if why == "withdrawn":
+        sim.kubernetes.sets["c-bookie"].image = BAD_IMAGE
+        sim.change(replicas=5)
+        sim.run(lambda one, _: "c-bookie-4" in one.kubernetes.pods)
+        sim.change(replicas=4)
+    upgrade(sim)
+    world, desired = sim.world(), sim.desired()
+    if why == "surplus":
+        world = replace(world, stateful_sets=tuple(replace(one, replicas=3) for one in world.stateful_sets))
+    if why == "set":
+        desired = replace(desired, stateful_sets=())
+    left = {"withdrawn": 4, "surplus": 3, "set": 0}[why]
+    assert len(world.pods) > left
+    asked = {pod.name: pod.uid for pod in world.pods}
+    for restart in (None, asked):
+        found = rollout_state.outdated(world, desired, restart)
+        assert [pod.ordinal for pod in found] == list(reversed(range(left)))
 
 
 def test_several_of_a_zone_go_at_once_after_the_canary() -> None:

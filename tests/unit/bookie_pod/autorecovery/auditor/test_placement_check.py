@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bookie_pod.autorecovery.auditor.runs import Check
-from tests.support.auditor_rig import AuditorRig, ledger
+from tests.support.auditor_rig import AuditorRig, FastClock, ledger
 from tests.unit.bookie_pod.autorecovery.auditor.test_ledgers_check import DAY, complete
 
 NOT_ADHERING = "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"
@@ -50,10 +50,11 @@ async def test_what_nobody_can_mend_is_not_marked(rig: AuditorRig) -> None:
 
 
 async def test_marks_that_wait_too_long_are_counted(rig: AuditorRig) -> None:
-    await rig.marks.mark(7, ("b0:1",), ctime_ms=1000)
+    now = FastClock().now_ms()
+    await rig.marks.mark(7, ("b0:1",), ctime_ms=now - DAY * 1000)
     await rig.marks.mark(8, ("b0:1",), ctime_ms=None)
-    await rig.marks.mark(9, ("b0:1",), ctime_ms=9_000_000_000_000)
-    auditor = await rig.auditor(auditor_placement_check_interval_s=DAY, underreplicated_grace_period_s=60)
+    await rig.marks.mark(9, ("b0:1",), ctime_ms=now)  # it is a day old in an hour of the test
+    auditor = await rig.auditor(auditor_placement_check_interval_s=DAY, underreplicated_grace_period_s=DAY)
     last = await complete(rig, auditor, Check.PLACEMENT)
     assert last.counts == {"overdue": 1}
     assert rig.metric(OVERDUE) == 1

@@ -22,7 +22,13 @@ from bookie_pod.autorecovery.decommission.state import (
     Proved,
     Quiesced,
 )
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
+from bookie_pod.autorecovery.decommission.store import (
+    FINISHED,
+    DecommissionRequest,
+    DecommissionStore,
+    HeldRecord,
+    TakenOver,
+)
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
 from bookie_protocol.metadata_service.interface import CookieStore, Identified, Identity
@@ -149,6 +155,16 @@ async def test_two_who_find_one_done_both_put_it_away(rig: Rig) -> None:
     active = await store.active(GOING)
     assert active is not None
     assert (active.value.coordinator, active.version) == ("next", version), "versions begin anew with each record"
+
+
+async def test_an_earlier_record_that_is_damaged_keeps_nobody_from_putting_the_next_one_away(rig: Rig) -> None:
+    await rig.service.records(FINISHED).create(GOING, b"{")
+    store = DecommissionStore(rig.service)
+    held = await store.begin(DecommissionRequest(GOING, "first"))
+    done = replace(held.record, phase=Phase.DONE)
+    await store.write(done, 0)
+    await store.archive(done)
+    assert (await store.active(GOING), await store.finished(GOING)) == (None, done)
 
 
 @pytest.mark.parametrize("clock_goes_back", [False, True])

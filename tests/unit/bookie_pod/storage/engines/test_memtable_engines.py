@@ -9,6 +9,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -449,6 +450,21 @@ def test_a29_a_disk_of_the_reference_is_read_whole(
     assert record is not None
     assert record.fenced
     storage.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_closing_leaves_no_file_open(engine: str, fails: bool) -> None:
+    bookie = MemTableBookie(engine)
+    storage = bookie.open()
+    put(storage, entry(1, 0))
+    storage.flush()
+    assert bookie.files.open_files > 0
+    if fails:
+        bookie.faults.fail("write", "pwrite", "sync", "datasync")
+    with pytest.raises(StorageFault) if fails else nullcontext():
+        storage.close()
+    assert bookie.files.open_files == 0
 
 
 @pytest.mark.parametrize("size", [0, 1 << 30])

@@ -459,6 +459,21 @@ def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
 
 
 @pytest.mark.parametrize("transactional", [True, False])
+def test_rows_that_are_left_of_a_deleted_ledger_keep_none_of_its_entries(transactional: bool) -> None:
+    rig = GcRig(replace(FAST, transactional=transactional))
+    log_id = rig.write([1, 2], 10)
+    rows = list(rig.parts.rows(2))
+    rig.delete(2)
+    rig.gc.run_pass()
+    for entry_id, location in rows:
+        rig.set_row(2, entry_id, location)
+    assert rig.force().logs_compacted == 1
+    assert not rig.logs.exists(log_id)
+    assert {row[1] for each in rig.logs.log_ids() for row in rig.logs.scan(each)} == {1}
+    assert rig.readable(1) == _entries(10)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
 def test_entries_that_are_dead_cost_nothing_of_a_rate_of_entries(transactional: bool) -> None:
     rig, _ = _half_dead(options=replace(FAST, throttle_by_bytes=False, transactional=transactional))
     paid = []

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
+from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.entry_log.options import LEAST_FITTED_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.gc.schedule import Compaction
 from tests.support.gc_rig import FAST, GcRig
@@ -177,11 +178,11 @@ def test_what_is_configured_smaller_stays() -> None:
     assert replace(OPTIONS, full_share=1.0).fitted(GIB).log_size_limit == GIB
 
 
-def test_a_logger_looks_at_its_disk() -> None:
-    files = MemoryFiles(capacity=100 << 20)
-    options = replace(small_options(), entry_log=replace(OPTIONS, preallocate=False))
-    bookie = MemoryBookie(options=options, files=files)
-    storage = bookie.open()
-    (directory,) = storage.directories
-    assert directory.logs.log_size_limit == int((100 << 20) * 0.05) // 2
-    storage.close()
+def test_a_logger_looks_at_the_smallest_of_its_disks() -> None:
+    folders = ("/a", "/b", "/c")
+    files = MemoryFiles(volumes=dict(zip(folders, (300 << 20, 100 << 20, 200 << 20), strict=True)))
+    for folder in folders:
+        files.makedirs(folder)
+    logger = EntryLogger(files, LedgerDirStates(folders), replace(OPTIONS, preallocate=False))
+    assert logger.log_size_limit == int((100 << 20) * 0.05) // 2
+    logger.close()

@@ -258,6 +258,25 @@ def test_a_damaged_header_is_no_empty_file() -> None:
         replayed(files_with((9, b"X" + data[1:])))
 
 
+def special(kind: int, *, told: int, given: int) -> bytes:
+    """A record with a key, or an explicit LAC, that tells of another length than it has."""
+    body = struct.pack(">qqi", 7, kind, told) + bytes(given)
+    return fmt.LENGTH.pack(len(body)) + body
+
+
+MALFORMED = [
+    special(kind, told=told, given=10) for kind in (fmt.KEY_ENTRY_ID, fmt.EXPLICIT_LAC_ENTRY_ID) for told in (-1, 11)
+]
+
+
+@pytest.mark.parametrize("malformed", MALFORMED)
+def test_a_special_record_that_is_cut_or_longer_than_itself_is_damage(malformed: bytes) -> None:
+    files = files_with((9, plain_file(record(7, 0), malformed, record(7, 1))))
+    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 1024: a .* record is malformed: its inner"):
+        replayed(files)
+    assert entries(files, skip=True) == [(7, 0)]
+
+
 # --- files with group checks ----------------------------------------------------------------------------------------
 
 THREE = (record(7, 0) * 9, record(7, 1) * 9, record(7, 2) * 9)
@@ -309,10 +328,12 @@ def test_a_copy_of_a_journal_inside_an_entry_proves_nothing() -> None:
     assert entries(files_with((9, torn))) == []
 
 
-def test_an_impossible_record_in_a_sound_group_is_damage() -> None:
-    data = checked_file(9, record(7, 0), struct.pack(">i", -5) + bytes(20), synced=512)
-    with pytest.raises(JournalDamaged, match="holds an impossible record"):
+@pytest.mark.parametrize("impossible", [struct.pack(">i", -5) + bytes(20), *MALFORMED])
+def test_an_impossible_record_in_a_sound_group_is_damage(impossible: bytes) -> None:
+    data = checked_file(9, record(7, 0), impossible, record(7, 1), synced=512)
+    with pytest.raises(JournalDamaged, match="at offset 1024: its group matches its checksum and holds an impossible"):
         replayed(files_with((9, data)))
+    assert entries(files_with((9, data)), skip=True) == [(7, 0)]
 
 
 def test_the_closing_group_proves_that_the_last_one_was_synced() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataUnavailable, StorageFault
+from bookie_protocol.errors import MetadataUnavailable, StorageFault, Unauthorized
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
 from pyspark_bookie.source.reading.ranges import _groups, range_chunks
@@ -110,6 +110,14 @@ async def test_disks_that_cannot_be_read_are_damage_of_one_copy(client, three):
     assert len(await rows(client, ledgers=ledger_id)) == 3
     found = await rows(client, ledgers=ledger_id, readMode="bookie:b1", failOnDataLoss="false")
     assert [text.partition(":")[0] for _, _, _, text in found] == ["DAMAGED"] * 3
+
+
+@pytest.mark.parametrize("mode", ["replica", "bookie:b1"])
+async def test_what_a_bookie_refuses_says_nothing_of_its_copies(client, three, mode):
+    ledger_id = await write(client, [b"x"] * 3)
+    three.bookie("b1").fail_reads = Unauthorized
+    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_UNAUTHORIZED\] bookie b1 .* entry 0 of"):
+        await rows(client, ledgers=ledger_id, readMode=mode, failOnDataLoss="false")
 
 
 async def test_recorded_passwords_are_read_by_the_task_and_travel_in_no_range(client):
