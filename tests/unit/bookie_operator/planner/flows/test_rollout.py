@@ -104,6 +104,21 @@ def test_no_bookie_stops_before_an_audit_that_is_newer_than_the_last_restart(fou
         assert len(world.facts.writable) == 4
 
 
+@pytest.mark.parametrize("before", [None, 3600.0])
+def test_an_audit_of_a_clock_that_is_ahead_is_not_newer_for_that(four: Simulation, before: float | None) -> None:
+    """Seconds from now on until the time that the last audit has."""
+    upgrade(four)
+    at_step(four, "Audit")
+    four.bookkeeper.last_audit = last = None if before is None else four.now + before
+    four.bookkeeper.trigger_audit = lambda: None  # type: ignore[method-assign]  # the next one takes a while
+    four.bookkeeper._audit = lambda: None  # type: ignore[method-assign]
+    for _ in range(5):
+        four.run_pass()
+    assert steps_taken(four)[-1] == "Audit"
+    four.bookkeeper.last_audit = (last or four.now) + 1
+    four.run(lambda one, _: bool(evicted(one)), most=5)
+
+
 def test_zones_go_one_after_the_other() -> None:
     sim = resting(replicas=7, placement={"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]})
     sim.advance(60)

@@ -102,6 +102,7 @@ def test_clean_pages_make_room_and_dirty_ones_are_flushed_for_it() -> None:
     assert [rig.cache.get(1, entry_id) for entry_id in range(24)] == list(range(100, 124))
     assert (rig.cache.get(2, 0), rig.cache.get(3, 0)) == (200, 300)
     assert len(rig.cache.pages) <= 2
+    assert set(rig.cache.pages._ledgers) == {2, 3}, "of a ledger without a page nothing is kept"
     assert rig.counts.reads > 0
 
 
