@@ -102,17 +102,17 @@ def test_appends_of_many_threads_keep_the_order_of_each(client):
 
         def write(thread):
             futures = [ledger.submit(f"{thread}:{i}".encode()) for i in range(50)]
-            ids = ledger.append_many(f"{thread}:{i}".encode() for i in range(50, 2000))
-            return [future.result() for future in futures] + ids + [ledger.append(f"{thread}:2000".encode())]
+            ids = ledger.append_many(f"{thread}:{i}".encode() for i in range(50, 500))
+            return [future.result() for future in futures] + ids + [ledger.append(f"{thread}:500".encode())]
 
         with ThreadPoolExecutor(4) as pool:
             given = list(pool.map(write, range(4)))
     assert all(ids == sorted(ids) for ids in given)
-    assert sorted(entry_id for ids in given for entry_id in ids) == list(range(4 * 2001))
+    assert sorted(entry_id for ids in given for entry_id in ids) == list(range(4 * 501))
     with client.open(ledger.ledger_id) as reader:
         stored = [entry.payload.decode().split(":") for entry in reader.entries()]
     for thread in range(4):
-        assert [int(i) for name, i in stored if int(name) == thread] == list(range(2001))
+        assert [int(i) for name, i in stored if int(name) == thread] == list(range(501))
 
 
 def test_what_waits_to_be_sent_is_bounded(cluster, monkeypatch):

@@ -20,10 +20,15 @@ KEY = bytes(range(20))
 BIG = st.sampled_from([0, 1, 127, 128, 2**14 - 1, 2**14, 2**28 - 1, 2**28, 2**35, 2**62])
 
 
-@pytest.mark.parametrize("recovery", [False, True])
 @pytest.mark.parametrize("digest", list(DigestType))
 @pytest.mark.parametrize("dialect", [V2Dialect(), V3Dialect()])
-@given(ledger_id=BIG, first=BIG, txn_id=BIG, sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6))
+@given(
+    recovery=st.booleans(),
+    ledger_id=BIG,
+    first=BIG,
+    txn_id=BIG,
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
+)
 def test_adds_that_are_encoded_together_are_the_bytes_of_single_ones(
     dialect, digest, recovery, ledger_id, first, txn_id, sizes
 ):

@@ -21,7 +21,7 @@ async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, wri
     await models.add(*"abcde")
     async with models.client() as client:
         ids = [
-            await equal_entries(client, 400, 1_000, write_quorum=write_quorum, ack_quorum=write_quorum)
+            await equal_entries(client, 150, 1_000, write_quorum=write_quorum, ack_quorum=write_quorum)
             for _ in range(4)
         ]
         replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=200_000))
@@ -82,7 +82,7 @@ async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(mo
 
     await models.add(*"abcd")
     async with models.client() as client:
-        ledger_id = await equal_entries(client, 1_000, 1_000)
+        ledger_id = await equal_entries(client, 500, 1_000)
         part = await fragment_of(client, ledger_id)
         throttle = Watched(3_200_000)
         throttle.bytes_per_second = rate  # whatever the rate is at present

@@ -103,7 +103,7 @@ async def test_a_bookie_that_cannot_tell_is_never_bad(models):
 async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, version):
     await models.add(*"abc")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 400)
+        ledger_id = await written(client, 150)
         del models.model("b").ledgers[ledger_id].entries[123]
         assert (await LedgerChecker(client).check(ledger_id)).is_healthy
         throttle = ReplicationThrottle()
@@ -118,7 +118,7 @@ async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, ve
 async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, tells, monkeypatch):
     await models.add(*"abc")
     async with models.client() as client:
-        ledger_id = await written(client, 400)
+        ledger_id = await written(client, 150)
         del models.model("b").ledgers[ledger_id].entries[123]
 
         async def entries_of_ledger(bookie, ledger_id):
@@ -316,13 +316,13 @@ async def test_a_full_check_takes_few_requests_and_each_is_counted(models, write
         models.model(name).knows_batch_reads, models.model(name).knows_steps = knows_batches, knows_steps
     throttle = CountingThrottle()
     async with models.client() as client:
-        ledger_id = await written(client, 1200, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
+        ledger_id = await written(client, 400, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
         before = models.requests()
         options = CheckOptions(verification_percentage=100, throttle=throttle)
         assert (await LedgerChecker(client, options).check(ledger_id)).is_healthy
         asked = models.requests() - before
     can = knows_batches if write_quorum == 4 else knows_steps
-    assert asked < 60 if can else asked >= 1200 * write_quorum
+    assert asked < 60 if can else asked >= 400 * write_quorum
     if knows_batches:
         assert throttle.requests == asked
     else:  # which the model bookies do not count: they hang up

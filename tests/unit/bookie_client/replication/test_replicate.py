@@ -18,7 +18,7 @@ async def test_only_what_striping_puts_there_is_copied(models, version, quorums)
     await models.add(*"abcdefg")
     ensemble, write = quorums
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 500, ensemble=ensemble, write_quorum=write, ack_quorum=1)
+        ledger_id = await written(client, 120, ensemble=ensemble, write_quorum=write, ack_quorum=1)
         before = await fragment_of(client, ledger_id)
         await FragmentReplicator(client).replicate(before, {0: before.ensemble[0], 1: before.ensemble[1]})
         after = await fragment_of(client, ledger_id)
@@ -34,11 +34,11 @@ async def test_only_what_striping_puts_there_is_copied(models, version, quorums)
 async def test_two_lost_bookies_of_three(models, version):
     await models.add(*"abcde")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 300)
+        ledger_id = await written(client, 100)
         lost = (await fragment_of(client, ledger_id)).ensemble[:2]
         await models.lose(client, *lost)
         result = await restored(client, ledger_id)
-        assert result.entries == 300
+        assert result.entries == 100
         assert set(lost).isdisjoint(result.ensemble)
         await is_whole(client, ledger_id)
 
@@ -57,11 +57,11 @@ async def test_entries_of_every_size_within_few_bytes_in_flight(models, version)
     await models.add(*"abcd")
     async with models.client(protocol_version=version, batch_read_bytes=20_000) as client:
         async with client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD) as ledger:
-            await ledger.append_many([bytes(10)] * 500 + [bytes(300_000)] + [bytes(3_000)] * 200 + [b""])
+            await ledger.append_many([bytes(10)] * 200 + [bytes(300_000)] + [bytes(3_000)] * 60 + [b""])
         throttle = ReplicationThrottle()
         options = ReplicationOptions(max_bytes_in_flight=100_000, entry_batch_size=70, throttle=throttle)
         result = await restored(client, ledger.ledger_id, [2], options)
-        assert result.entries == 702
+        assert result.entries == 262
         assert throttle.bytes_written == result.nbytes <= throttle.bytes_read
         assert (await LedgerChecker(client, FULL).check(ledger.ledger_id)).is_healthy
 
@@ -69,17 +69,17 @@ async def test_entries_of_every_size_within_few_bytes_in_flight(models, version)
 async def test_damaged_and_missing_entries_come_from_other_replicas(models, version):
     await models.add(*"abcd")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 300)
+        ledger_id = await written(client, 90)
         bad, first, second = (await fragment_of(client, ledger_id)).ensemble
-        for entry_id in range(0, 300, 3):
+        for entry_id in range(0, 90, 3):
             models.model(first).damage(ledger_id, entry_id)
-        for entry_id in range(1, 300, 3):
+        for entry_id in range(1, 90, 3):
             del models.model(second).ledgers[ledger_id].entries[entry_id]
         models.model(bad).ledgers.clear()
         result = await restored(client, ledger_id, [0])
-        assert set(models.model(result.ensemble[0]).ledgers[ledger_id].entries) == set(range(300))
+        assert set(models.model(result.ensemble[0]).ledgers[ledger_id].entries) == set(range(90))
         async with client.open(ledger_id, password=PASSWORD) as reader:
-            assert [e.payload async for e in reader.entries()] == [payload(i) for i in range(300)]
+            assert [e.payload async for e in reader.entries()] == [payload(i) for i in range(90)]
 
 
 async def test_bookies_without_batch_reads_are_read_singly(models, version):
@@ -87,7 +87,7 @@ async def test_bookies_without_batch_reads_are_read_singly(models, version):
     for name in "abcd":
         models.model(name).knows_batch_reads = False
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 600)
+        ledger_id = await written(client, 150)
         await restored(client, ledger_id, [1])
         await is_whole(client, ledger_id)
 
@@ -100,11 +100,11 @@ async def test_of_a_striped_ledger_each_bookie_is_asked_for_its_own_in_few_reque
 
     throttle = CountingThrottle()
     async with models.client() as client:
-        ledger_id = await written(client, 1200, ensemble=4, write_quorum=2, ack_quorum=2)
+        ledger_id = await written(client, 400, ensemble=4, write_quorum=2, ack_quorum=2)
         before = models.requests()
         await restored(client, ledger_id, [1], ReplicationOptions(throttle=throttle))
         asked = models.requests() - before
-        assert asked < 60 if knows_steps else asked > 600  # half of all entries were there
+        assert asked < 60 if knows_steps else asked > 200  # half of all entries were there
         assert throttle.requests == asked + 1, "and the list of entries, which these bookies do not count"
         await is_whole(client, ledger_id)
 
@@ -116,20 +116,20 @@ async def test_batches_are_used_where_every_bookie_holds_every_entry(models):
         return sum(models.model(name).reads for name in "abcd")
 
     async with models.client() as client:
-        ledger_id = await written(client, 600)
+        ledger_id = await written(client, 200)
         before = reads()
         await restored(client, ledger_id, [1])
         assert sum(models.model(name).batch_reads for name in "abcd") >= 1
         assert reads() == before + 2  # the copy that is read back, and looked for again once it is named
         await restored(client, ledger_id, [2], ReplicationOptions(batch_reads=False))
-        assert reads() == before + 604
+        assert reads() == before + 204
 
 
 async def test_the_bookie_to_be_replaced_gives_what_nobody_else_has(models, version):
     """As in a drain, where it holds the only copies."""
     await models.add(*"ab")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 200, ensemble=1, write_quorum=1, ack_quorum=1)
+        ledger_id = await written(client, 60, ensemble=1, write_quorum=1, ack_quorum=1)
         old = (await fragment_of(client, ledger_id)).ensemble[0]
         result = await restored(client, ledger_id, [0])
         assert result.ensemble != (old,)
@@ -160,21 +160,21 @@ async def test_a_busy_source_is_asked_again_after_pauses_that_grow(models):
 async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models, version):
     await models.add(*"abcd")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 300)
+        ledger_id = await written(client, 60)
         before = await client.stored_metadata(ledger_id)
-        for entry_id in (17, 18, 299):
+        for entry_id in (17, 18, 59):
             for name in before.value.ensemble_for(0):
                 del models.model(name).ledgers[ledger_id].entries[entry_id]
         with pytest.raises(EntriesUnreadable, match=r"entry 17 .*does not have it") as failure:
             await restored(client, ledger_id, [0])
-        assert failure.value.entries == (17, 18, 299)
+        assert failure.value.entries == (17, 18, 59)
         assert await client.stored_metadata(ledger_id) == before
         fragment = await fragment_of(client, ledger_id)
         replicator = FragmentReplicator(client)
-        assert await replicator.unreadable(fragment, [5, 18, 299, 1000]) == (18, 299)
+        assert await replicator.unreadable(fragment, [5, 18, 59, 1000]) == (18, 59)
         keeper = models.model(fragment.ensemble[1]).ledgers[ledger_id].entries
-        other = await written(client, 300)
-        assert set(keeper).isdisjoint({17, 18, 299})
+        other = await written(client, 60)
+        assert set(keeper).isdisjoint({17, 18, 59})
         assert await replicator.unreadable(await fragment_of(client, other), [17, 18]) == ()
 
 

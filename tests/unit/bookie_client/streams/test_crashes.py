@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings, Txn
@@ -239,7 +239,6 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(moves)
 def test_whoever_writes_what_was_acknowledged_is_there_once(steps):
     asyncio.run(_lives(steps))

@@ -229,7 +229,7 @@ class WriterModel(RuleBasedStateMachine):
 
 
 class TestWriterModel(WriterModel.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=60)
+    settings = settings(stateful_step_count=60)
 
 
 @pytest.mark.slow

@@ -191,12 +191,12 @@ async def test_what_waits_behind_a_gap_is_bounded_and_the_missing_entry_passes(t
         assert await asyncio.gather(*tasks) == order
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 async def test_many_tasks_in_any_order_with_little_room_all_end(three, seed):
     random = Random(seed)
-    order = list(range(400))
+    order = list(range(150))
     random.shuffle(order)
-    given_up = set(random.sample(range(400), 20))
+    given_up = set(random.sample(range(150), 20))
     async with three.client(write_window_entries=7) as client, client.create_advanced(write_quorum=3) as ledger:
         tasks = {i: asyncio.create_task(ledger.append(i, b"x" * (i % 9))) for i in order}
         for i in given_up:
@@ -210,7 +210,7 @@ async def test_many_tasks_in_any_order_with_little_room_all_end(three, seed):
                 continue  # it was held when its caller gave up, and goes on
         assert [await tasks[i] for i in order if i not in given_up] == [i for i in order if i not in given_up]
         await ledger.flush()
-        assert ledger.last_add_confirmed == 399
+        assert ledger.last_add_confirmed == 149
 
 
 async def test_closing_fails_what_is_behind_a_gap_and_keeps_the_rest(three):

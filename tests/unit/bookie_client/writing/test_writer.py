@@ -52,28 +52,28 @@ async def settle():
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (1, 1, 1)])
 async def test_one_future_for_many_entries(three, version, quorums):
     ensemble, write, ack = quorums
-    written = [b"%d" % i * (i % 50) for i in range(3000)]
-    async with three.client(protocol_version=version, write_window_entries=500) as client:
+    written = [b"%d" % i * (i % 50) for i in range(600)]
+    async with three.client(protocol_version=version, write_window_entries=100) as client:
         async with client.create(ensemble=ensemble, write_quorum=write, ack_quorum=ack) as ledger:
-            first = await ledger.submit_many(written[:1000])
-            alone = await ledger.submit(written[1000])
-            rest = await ledger.submit_many(iter(written[1001:]))
-            assert await first == list(range(1000))
-            assert await alone == 1000
-            assert await rest == list(range(1001, 3000))
+            first = await ledger.submit_many(written[:200])
+            alone = await ledger.submit(written[200])
+            rest = await ledger.submit_many(iter(written[201:]))
+            assert await first == list(range(200))
+            assert await alone == 200
+            assert await rest == list(range(201, 600))
             assert await (await ledger.submit_many([])) == []
         async with client.open(ledger.ledger_id) as reader:
             assert [e.payload async for e in reader.entries()] == written
     for position, bookie in enumerate(three.stored(0).ensembles[0]):
-        assert three.held_at(bookie, 0) == {e for e in range(3000) if (position - e) % ensemble < write}
+        assert three.held_at(bookie, 0) == {e for e in range(600) if (position - e) % ensemble < write}
 
 
 async def test_two_bulk_appends_at_a_time_share_the_window_and_lose_nothing(three):
     async with three.client(write_window_entries=50) as client, client.create(write_quorum=3) as ledger:
-        a, b = await asyncio.gather(ledger.append_many([b"a"] * 700), ledger.append_many([b"b"] * 700))
-        assert sorted(a + b) == list(range(1400))
+        a, b = await asyncio.gather(ledger.append_many([b"a"] * 300), ledger.append_many([b"b"] * 300))
+        assert sorted(a + b) == list(range(600))
         assert a == sorted(a)
-        entries = await ledger.read(0, 1399)
+        entries = await ledger.read(0, 599)
         assert {e.entry_id for e in entries if e.payload == b"a"} == set(a)
 
 
