@@ -16,16 +16,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support import rings, unheard
+from tests.support import rings, timeouts, unheard
 from tests.support.garbage import set_aside_what_is_collected
-from tests.support.timeouts import (  # noqa: F401 - hooks
-    pytest_runtest_call,
-    pytest_runtest_makereport,
-    pytest_runtest_setup,
-    pytest_runtest_teardown,
-    pytest_runtestloop,
-    pytest_timeout_set_timer,
-)
 from tests.support.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -76,6 +68,7 @@ pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(unheard)
+    config.pluginmanager.register(timeouts)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -124,11 +117,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.fixture(autouse=True)
-def no_log_set_up() -> None:
+# Hooks and no fixtures: pytest takes longer to set those up, for each of ten thousand tests.
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
     """A command or a simulation that an earlier test ran may have set the log up for the whole process."""
     unheard.listen_to_logs()
-    logging.getLogger("kazoo").setLevel(logging.NOTSET)
+    if (kazoo := logging.getLogger("kazoo")).level:
+        kazoo.setLevel(logging.NOTSET)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Who takes SIGINT for itself gives it back: another test of the same process waits for it."""
+    yield
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert handler is signal.default_int_handler, f"SIGINT was left to {handler}"
 
 
 @pytest.fixture(scope="session")
@@ -151,11 +156,3 @@ def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSe
     sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
     yield sessions
     sessions.stop()
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """Who takes SIGINT for itself gives it back: another test of the same process waits for it."""
-    yield
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    assert handler is signal.default_int_handler, f"SIGINT was left to {handler}"
