@@ -25,6 +25,15 @@ def host_to_bind(host: str, port: int) -> str | None:
     return None if port else "0.0.0.0"
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an address, and no name that has to be resolved."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether it means this machine, whoever says it."""
     try:

@@ -38,8 +38,8 @@ def _patched(monkeypatch):
     return known, asked
 
 
-async def connect(port):
-    transport = await tcp_connector(asyncio.Protocol, "bookie", port)
+async def connect(port, host="bookie"):
+    transport = await tcp_connector(asyncio.Protocol, host, port)
     address = transport.get_extra_info("peername")[0]
     alive = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     transport.abort()
@@ -56,6 +56,14 @@ async def test_a_name_is_resolved_at_every_attempt(port, monkeypatch):
     known[:] = ["127.0.0.1"]
     assert await connect(port) == "127.0.0.1"
     assert asked == ["bookie"] * 2
+
+
+async def test_an_address_is_not_resolved(port, monkeypatch):
+    async def getaddrinfo(host, *_, **__):
+        pytest.fail(f"{host} was asked for")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    assert await connect(port, "127.0.0.1") == "127.0.0.1"
 
 
 async def test_each_address_is_tried(port, monkeypatch):

@@ -349,7 +349,7 @@ async def test_no_more_reads_are_under_way_than_may_be(models, monkeypatch, know
             under_way -= requests
 
     async with models.client() as client:
-        ledger_id = await written(client, 400, ensemble=8, write_quorum=6, ack_quorum=2)
+        ledger_id = await written(client, 120, ensemble=8, write_quorum=6, ack_quorum=2)
         batch_read = client.operations.batch_read
         monkeypatch.setattr(
             client.operations, "batch_read", lambda *what, **step: counted(1, batch_read(*what, **step))

@@ -115,7 +115,7 @@ async def test_a_target_that_refuses_leaves_the_ledger_as_it_was(models, version
 async def test_a_target_that_dies_under_way(models):
     await models.add(*"abcd")
     async with models.client() as client:
-        ledger_id = await written(client, 600)
+        ledger_id = await written(client, 200)
         before = await client.stored_metadata(ledger_id)
         (spare,) = set("abcd") - set(before.value.ensemble_for(0))
         models.bookies[spare].hold = True
@@ -131,7 +131,7 @@ async def test_a_target_that_dies_under_way(models):
 async def test_another_target_takes_the_place_of_one_that_fails(models, error):
     await models.add(*"abcdef")
     async with models.client() as client:
-        ledger_id = await written(client, 300)
+        ledger_id = await written(client, 100)
         before = (await fragment_of(client, ledger_id)).ensemble
         spares = sorted(set("abcdef") - set(before))
         for spare in spares[:2]:
@@ -171,7 +171,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_not_named(models, monk
 async def test_cancelled_copies_leave_nothing_under_way(models):
     await models.add(*"abcd")
     async with models.client() as client:
-        ledger_id = await written(client, 600)
+        ledger_id = await written(client, 200)
         (spare,) = set("abcd") - set((await fragment_of(client, ledger_id)).ensemble)
         models.bookies[spare].hold = True
         replicator = FragmentReplicator(client)
