@@ -66,6 +66,8 @@ class IndexDirectories:
         self._where: dict[int, str] = {}
         self._half_moved: dict[int, str] = {}
         """Where the finished copies are whose old files may be there still."""
+        self._half_removed: set[str] = set()
+        """Copies whose removal may not be durable yet."""
         self._deleted: dict[int, list[str]] = {}
         self._lost: set[str] = set()
         self.cut_off: set[int] = set()
@@ -141,8 +143,11 @@ class IndexDirectories:
     def _remove_copy(self, ledger_id: int, directory: str) -> None:
         copy = _copy_in(directory, ledger_id)
         if self._files.exists(copy):
+            self._half_removed.add(copy)
             self._files.unlink(copy)
+        if copy in self._half_removed:
             self._files.sync_directory(posixpath.dirname(copy))
+            self._half_removed.discard(copy)
 
     # --- files ----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_protocol.errors import StorageFault
 from tests.support.memory_faults import Gate
+from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie, memtable_options
 from tests.support.storage_engine import entry, put
 
@@ -20,9 +22,10 @@ ENTRIES = 30
 class Moving:
     """Ledger 1 lies in a directory that is full; the next flush moves its index file."""
 
-    def __init__(self, engine: str = "sorted", homes: int = 2) -> None:
+    def __init__(self, engine: str = "sorted", homes: int = 2, files: MemoryFiles | None = None) -> None:
         directories = tuple(f"/ledgers{number}" for number in range(homes))
-        self.bookie = MemTableBookie(engine, directories, options=memtable_options(page_bytes=64))
+        options = memtable_options(page_bytes=64)
+        self.bookie = MemTableBookie(engine, directories, options=options, files=files or MemoryFiles())
         self.storage = self.bookie.open()
         self.put(range(10))
         self.storage.flush()
@@ -198,6 +201,22 @@ def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing(operation: st
     storage = moving.restarted()
     assert storage.ledger_ids() == []
     storage.close()
+
+
+def test_a_copy_whose_removal_was_not_synced_is_removed_by_the_next_flush() -> None:
+    """After a power cut it would be taken for the file of the ledger."""
+    moving = Moving(files=MemoryFiles(strict_names=True))
+    moving.bookie.faults.fail("sync", path=".rloc", times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()
+    (copy,) = [path for path in moving.copies if moving.bookie.files.exists(path)]
+    moving.storage.delete_ledger(1)
+    moving.bookie.faults.fail("sync_directory", path=copy.rpartition("/")[0], times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()
+    moving.storage.flush()
+    moving.storage.close()
+    assert not any(moving.bookie.files.crash(random.Random(seed)).exists(copy) for seed in range(64))
 
 
 @pytest.mark.parametrize("old_too", [False, True])
