@@ -197,7 +197,7 @@ class LedgerStorage(Protocol):
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """All entry ids held, ascending; nothing if there is none. `NoSuchLedger` at once if the ledger is unknown, and
-        at the end if it was deleted meanwhile."""
+        at the end if it was deleted meanwhile, whether or not it was made anew."""
         ...
 
     # --- any thread -----------------------------------------------------------------------------------------

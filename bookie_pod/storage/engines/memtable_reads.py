@@ -96,19 +96,21 @@ class MemTableReads:
         if limbo or self._is_in_limbo(ledger_id):
             return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entry {entry_id} may have been lost here")
         if self._cache.lacks(ledger_id, entry_id):
-            return EntryDamaged(f"entry {entry_id} of ledger {ledger_id} may be among those that its index file lost")
+            return EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is among those that its index file lost")
         return NoSuchEntry(f"ledger {ledger_id} has no entry {entry_id} here")
 
     def last_entry_id(self, ledger_id: int) -> int:
         """See `LedgerStorage.last_entry_id`."""
         if self._is_in_limbo(ledger_id):
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
+        life = self._cache.life(ledger_id)
         in_memory = self._memtable.highest(ledger_id)
         stored = self._cache.last_entry_id(ledger_id)
         known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
-        if self._cache.lacks_behind(ledger_id, max(known, default=0)):
-            raise EntryDamaged(f"the last entry of ledger {ledger_id} may be among those that its index file lost")
-        if known and self._cache.records.get(ledger_id) is not None:
+        if self._cache.lacks_behind(ledger_id, max(known, default=-1)):
+            raise EntryDamaged(f"the last entry of ledger {ledger_id} is among those that its index file lost")
+        self._cache.check_life(ledger_id, life)
+        if known:
             return max(known)
         if self._is_in_limbo(ledger_id):  # since a moment ago
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its entries may be lost")
@@ -116,8 +118,10 @@ class MemTableReads:
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """See `LedgerStorage.entry_ids`."""
+        life = self._cache.life(ledger_id)
         in_memory = self._memtable.entry_ids(ledger_id)
         stored = self._cache.entry_ids(ledger_id)
+        self._cache.check_life(ledger_id, life)
         if not in_memory:
             return stored
         return (entry_id for entry_id, _ in groupby(merge(sorted(in_memory), stored)))

@@ -35,7 +35,7 @@ from bookie_pod.storage.engines.interface import ListenedStorage, OnLoop
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.logger import EntryLogger
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import LedgerRecord, Life
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
@@ -328,12 +328,13 @@ class SingleDirectoryStorage(ListenedStorage):
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
         self._check_no_doubt(ledger_id)
         begin = time.perf_counter()
+        life = self.ledgers.life(ledger_id)
         active, frozen = self._halves
         found = [active.highest(ledger_id), frozen.highest(ledger_id) if frozen is not None else None]
         found.append(self.locations.last_entry_id(ledger_id))
         known = [entry_id for entry_id in found if entry_id is not None]
         self._metrics.last_entry(time.perf_counter() - begin)
-        if not known or self.ledgers.get(ledger_id) is None:  # deleted meanwhile: what was found is not all it had
+        if not known or life is None or self.ledgers.life(ledger_id) is not life:  # deleted meanwhile
             raise self._absent(ledger_id, "entries", None)
         return max(known)
 
@@ -342,24 +343,27 @@ class SingleDirectoryStorage(ListenedStorage):
             raise LedgerStateUnknown(f"ledger {ledger_id}: which entries are here is not known now: {self.doubt}")
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        self._check_listed(ledger_id)
+        life = self._listed(ledger_id)
         active, frozen = self._halves
         in_memory = set(active.entry_ids(ledger_id))
         if frozen is not None:
             in_memory.update(frozen.entry_ids(ledger_id))
-        return self._list(ledger_id, sorted(in_memory))
+        return self._list(ledger_id, life, sorted(in_memory))
 
-    def _list(self, ledger_id: int, in_memory: Sequence[int]) -> Iterator[int]:
+    def _list(self, ledger_id: int, life: Life, in_memory: Sequence[int]) -> Iterator[int]:
         stored = self.locations.entry_ids(ledger_id)
         yield from (entry_id for entry_id, _ in groupby(merge(in_memory, stored))) if in_memory else stored
-        self._check_listed(ledger_id)  # rows that went meanwhile did not come by
+        if self._listed(ledger_id) is not life:  # rows that went meanwhile did not come by
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
 
-    def _check_listed(self, ledger_id: int) -> None:
-        """Which entries the ledger has can be told."""
+    def _listed(self, ledger_id: int) -> Life:
+        """The life that a ledger has, of which it can be told which entries are here."""
         self._check_usable()
         self._check_no_doubt(ledger_id)
-        if self.ledgers.get(ledger_id) is None:
+        life = self.ledgers.life(ledger_id)
+        if life is None:
             raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        return life
 
     # --- the storage thread of this directory ---------------------------------------------------------------
 

@@ -12,8 +12,8 @@ A checkpoint seals both databases (`seal`): a numbered row behind all others, an
 the entry logs. A database that comes back without its seal has lost its end, which RocksDB takes for the torn end of
 a crash, or is an older copy; one whose tables are not all there has lost an end of its manifest (`rocksdb_store`):
 the start is refused, and rebuilding is the remedy. The reference opens it and denies the entries. Of index files
-(Sorted, Interleaved) it writes down the lengths, and how many locations each page holds, in `index-files-seal`
+(Sorted, Interleaved) it writes down the lengths, and which slots hold locations, in `index-files-seal`
 (`ledger_cache.seal`): a ledger whose file is shorter at the next start, or not there, is in limbo until it is healed,
-and a page with fewer locations (zeroed, say) denies no entry until it has as many again: the reader is told of damage,
+and an entry whose slot was emptied (zeroed, say) is not denied until it is put again: the reader is told of damage,
 compaction and the scrubber give the rows back.
 """

@@ -18,6 +18,7 @@ Invariants
 - All ledgers are in memory, so that the event loop may ask; the files follow at each checkpoint, and the journal covers
   the gap.
 - `take_dirty` runs where changes are made, so no change falls between it and the write that follows.
+- A deletion begins here: whatever else is known of the ledger is forgotten afterwards, and before its next life.
 
 Threads: changes and `take_dirty` on the event loop (or on the replaying thread, before the loop serves); everything
 else from any thread.
@@ -27,8 +28,10 @@ Source: reference on-disk formats, section 8.3.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
 from bookie_protocol.keys import is_unknown_key, takes_the_place_of
@@ -164,8 +167,30 @@ def _length(data: bytes, at: int, wire_type: int) -> tuple[int, int]:
     raise ValueError(f"wire type {wire_type} is unknown")
 
 
-_SHARED_RECORDS: Final = 4096
-"""Distinct records that ledgers share; beyond that each ledger has its own."""
+_T = TypeVar("_T")
+_MOST_SHARED: Final = 1 << 14
+
+
+class Shared(Generic[_T]):
+    """One object for values that are equal, of up to some thousands that differ: ledgers of one application differ in
+    nothing but their ids."""
+
+    def __init__(self) -> None:
+        self._known: dict[_T, _T] = {}
+
+    def __call__(self, value: _T) -> _T:
+        known = self._known.get(value)
+        if known is None:
+            known = value
+            if len(self._known) < _MOST_SHARED:
+                self._known[value] = value
+        return known
+
+
+class Life:
+    """One life of a ledger; the same object as long as somebody holds on to it and the ledger is not deleted."""
+
+    __slots__ = ("__weakref__",)
 
 
 class LedgerRecords:
@@ -173,29 +198,31 @@ class LedgerRecords:
 
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerRecord] = {}
-        self._shared: dict[LedgerRecord, LedgerRecord] = {}
+        self._shared = Shared[LedgerRecord]()
         self._dirty: set[int] = set()
+        self._lives: WeakValueDictionary[int, Life] = WeakValueDictionary()
+        self._lives_lock = threading.Lock()
 
     def _loaded(self, ledger_id: int, record: LedgerRecord) -> None:
         """Take a record that a file holds: known, not changed."""
         self._ledgers[ledger_id] = self._share(record)
 
     def _share(self, record: LedgerRecord) -> LedgerRecord:
-        """One object for equal records: ledgers of one application differ in nothing but their ids."""
-        if record.explicit_lac is not None:
-            return record
-        known = self._shared.get(record)
-        if known is not None:
-            return known
-        if len(self._shared) < _SHARED_RECORDS:
-            self._shared[record] = record
-        return record
+        return record if record.explicit_lac is not None else self._shared(record)
 
     # --- look-ups -------------------------------------------------------------------------------------------
 
     def get(self, ledger_id: int) -> LedgerRecord | None:
         """The ledger's record, or None if it is not known here."""
         return self._ledgers.get(ledger_id)
+
+    def life(self, ledger_id: int) -> Life | None:
+        """The life that the ledger has now; None if it is not known here. Whoever looks at several things takes it
+        before the first and after the last: if it is another one then, what was found is not of one life."""
+        with self._lives_lock:
+            if ledger_id not in self._ledgers:
+                return None
+            return self._lives.setdefault(ledger_id, Life())
 
     def ledger_ids(self) -> list[int]:
         """Ids of all ledgers, in no order."""
@@ -233,7 +260,10 @@ class LedgerRecords:
 
     def delete(self, ledger_id: int) -> None:
         """Forget the ledger; what the files hold of it goes with the next checkpoint."""
-        if self._ledgers.pop(ledger_id, None) is not None:
+        with self._lives_lock:
+            known = self._ledgers.pop(ledger_id, None)
+            self._lives.pop(ledger_id, None)
+        if known is not None:
             self._dirty.add(ledger_id)
 
     def take_dirty(self) -> set[int]:

@@ -8,6 +8,7 @@ Invariants
   `StorageFault`.
 - Nothing here is durable before `flush` returns.
 - A location that a page has lost (`lacks`) is none as well, and comes back by being put. Whoever denies an entry asks.
+- What is told of several entries is of one life of their ledger, or not told.
 - Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
 - A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
 
@@ -32,9 +33,11 @@ from bookie_pod.storage.index.index_file import CURRENT_VERSION, HEADER_BYTES, S
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_of, highest_entry, locations_in
+from bookie_pod.storage.index.ledger_cache.held import lost, slots_in
+from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_of, highest_entry
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
-from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal, locations_due
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
+from bookie_pod.storage.index.ledger_data import Life
 from bookie_protocol.errors import InvalidConfiguration, NoLedgerIndex, StorageFault
 
 _MIB = 1 << 20
@@ -182,6 +185,20 @@ class LedgerCache:
         if self.records.get(ledger_id) is None:
             raise _unknown(ledger_id)
 
+    def life(self, ledger_id: int) -> Life:
+        """To be taken before the first of several looks at a ledger, and checked after the last. `NoLedgerIndex`,
+        `StorageFault`."""
+        life = self.records.life(ledger_id)
+        self._check_known(ledger_id)
+        if life is None:
+            raise _unknown(ledger_id)
+        return life
+
+    def check_life(self, ledger_id: int, life: Life) -> None:
+        """`NoLedgerIndex` if the ledger was deleted since; it may have been made anew. `StorageFault`."""
+        if self.life(ledger_id) is not life:
+            raise _unknown(ledger_id)
+
     def get(self, ledger_id: int, entry_id: int) -> int:
         """The entry's location, 0 if there is none. `NoLedgerIndex`, `StorageFault`."""
         self._check_known(ledger_id)
@@ -229,26 +246,36 @@ class LedgerCache:
         return None if best < 0 else best
 
     def lacks(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the page of an entry has lost locations, so that the entry may have had one. `StorageFault`."""
-        page = entry_id // self._slots
-        while True:
-            counts = self._seal.counts(ledger_id)
-            due = locations_due(counts, page)
-            if not due:
-                return False
-            first_entry = page * self._slots
-            data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
-            if locations_in(data) >= due:
-                return False
-            with self.pages.lock:
-                if self._seal.counts(ledger_id) is counts:
-                    return True
-            # The ledger was deleted between the two looks, and perhaps made anew; or more of it was flushed.
+        """Whether the entry has had a location and its page has lost it. `StorageFault`."""
+        return bool(self._lost(ledger_id, entry_id // self._slots) >> entry_id % self._slots & 1)
 
     def lacks_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether a page has lost locations that may have been those of entries behind this one. `StorageFault`."""
-        pages = range(max(0, entry_id) // self._slots, self._seal.pages(ledger_id))
-        return any(self.lacks(ledger_id, page * self._slots) for page in pages)
+        """Whether an entry behind this one, or any if it is -1, has had a location that is lost. `StorageFault`."""
+        first, slot = divmod(entry_id + 1, self._slots)
+        for page in self._seal.pages_from(ledger_id, first):
+            if self._lost(ledger_id, page) >> (slot if page == first else 0):
+                return True
+        return False
+
+    def _lost(self, ledger_id: int, page: int) -> int:
+        """The slots of a page, as the bits of a number, that have held a location and hold none. `StorageFault`."""
+        while True:
+            with self.pages.lock:
+                life, held = self.records.life(ledger_id), self._seal.held(ledger_id, page)
+            if not held:
+                return 0
+            found = slots_in(self._page(ledger_id, page * self._slots))
+            if isinstance(held, int):
+                self._look(ledger_id, page, found)
+                continue
+            gone = lost(held, found)
+            if not gone or self.records.life(ledger_id) is life:
+                return gone
+            # The ledger was deleted between the two looks, and perhaps made anew.
+
+    def _look(self, ledger_id: int, page: int, found: bytes) -> None:
+        with self.pages.lock:
+            self._seal.look(ledger_id, page, found)
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """All entry ids with a location, ascending. Raises as `scan`."""
@@ -259,18 +286,23 @@ class LedgerCache:
 
         `NoLedgerIndex` (at once, and at the end if the ledger was deleted meanwhile), `StorageFault`.
         """
-        self._check_known(ledger_id)
+        life = self.life(ledger_id)
         first = first_entry - first_entry % self._slots
         in_memory = sorted(page for page in self.pages.first_entries(ledger_id) if page >= first)
-        return self._scan(ledger_id, in_memory, first)
+        return self._scan(ledger_id, life, in_memory, first)
 
-    def _scan(self, ledger_id: int, in_memory: Sequence[int], first: int) -> Iterator[list[tuple[int, int]]]:
+    def _scan(
+        self, ledger_id: int, life: Life, in_memory: Sequence[int], first: int
+    ) -> Iterator[list[tuple[int, int]]]:
         in_file = chain.from_iterable(self._pages_in_file(ledger_id, first))
         for first_entry, _ in groupby(merge(in_memory, in_file)):
-            data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
             self._metrics.scanned(1, 0)
-            yield entries_of(data, first_entry)
-        self._check_known(ledger_id)
+            yield entries_of(self._page(ledger_id, first_entry), first_entry)
+        self.check_life(ledger_id, life)
+
+    def _page(self, ledger_id: int, first_entry: int) -> bytes:
+        """The bytes of a page, wherever it is."""
+        return self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
 
     def _page_in_memory(self, ledger_id: int, first_entry: int) -> bytes:
         page = self.pages.peek(ledger_id, first_entry)
@@ -288,6 +320,9 @@ class LedgerCache:
         begin = time.perf_counter()
         data = bytearray(self._read_page(ledger_id, first_entry))
         self._metrics.page_read(time.perf_counter() - begin)
+        page = first_entry // self._slots
+        if isinstance(self._seal.held(ledger_id, page), int):  # before anything is put
+            self._look(ledger_id, page, slots_in(data))
         del data[len(data) // SLOT_BYTES * SLOT_BYTES :]
         data.extend(bytes(self._page_bytes - len(data)))
         return data

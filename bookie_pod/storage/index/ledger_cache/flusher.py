@@ -29,7 +29,8 @@ from bookie_pod.storage.files import File, Files, directory_fault, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, encode_header, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.page_table import DirtyPage, PageTable, locations_in
+from bookie_pod.storage.index.ledger_cache.held import slots_in
+from bookie_pod.storage.index.ledger_cache.page_table import DirtyPage, PageTable
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 
@@ -139,10 +140,10 @@ class IndexFlusher:
             raise
         finally:
             self._handles.release(handle)
-        counts = _counts(pages)
+        held = _held(pages)
         with self.table.lock:
             if ledger_id not in self._deleted_meanwhile:
-                self._seal.note(ledger_id, _end(pages), counts)
+                self._seal.note(ledger_id, _end(pages), held)
 
     def _create(self, ledger_id: int, pages: list[DirtyPage]) -> None:
         if self._version == 0:
@@ -158,13 +159,13 @@ class IndexFlusher:
             raise
         finally:
             file.close()
-        counts = _counts(pages)
+        held = _held(pages)
         with self.table.lock:
             if ledger_id in self._deleted_meanwhile:
                 self._directories.disown(ledger_id, directory)
             else:
                 self._directories.created(ledger_id, directory)
-                self._seal.note(ledger_id, _end(pages), counts)
+                self._seal.note(ledger_id, _end(pages), held)
 
     def _write(self, file: File, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         record = self._records.get(ledger_id)
@@ -197,9 +198,9 @@ def _end(pages: list[DirtyPage]) -> int:
     return slot_offset(pages[-1].page.first_entry) + len(pages[-1].data) if pages else HEADER_BYTES
 
 
-def _counts(pages: list[DirtyPage]) -> list[tuple[int, int]]:
-    """(page, how many locations it holds) of each."""
-    return [(page.page.first_entry * SLOT_BYTES // len(page.data), locations_in(page.data)) for page in pages]
+def _held(pages: list[DirtyPage]) -> list[tuple[int, bytes]]:
+    """(page, which of its slots hold a location) of each."""
+    return [(page.page.first_entry * SLOT_BYTES // len(page.data), slots_in(page.data)) for page in pages]
 
 
 def _runs(pages: list[DirtyPage]) -> Iterator[tuple[int, bytes]]:

@@ -33,8 +33,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.storage.index.index_file import SLOT_BYTES
 
@@ -101,12 +99,6 @@ def entries_of(data: bytes | bytearray, first_entry: int) -> list[tuple[int, int
     count = len(data) // SLOT_BYTES
     locations = _slots(count).unpack_from(data)
     return [(first_entry + slot, location) for slot, location in enumerate(locations) if location]
-
-
-def locations_in(data: bytes | bytearray) -> int:
-    """How many slots are not empty."""
-    slots = np.frombuffer(data, np.int64, len(data) // SLOT_BYTES)  # zero has no byte order
-    return int(np.count_nonzero(slots))
 
 
 def highest_entry(data: bytes | bytearray, first_entry: int) -> int | None:

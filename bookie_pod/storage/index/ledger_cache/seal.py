@@ -1,20 +1,29 @@
 """Whether the index files are complete: `index-files-seal` in an index directory.
 
-    8 bytes    "PKSEAL03"
+    8 bytes    "PKSEAL04"
     8 bytes    number, i64: of several such files the highest counts
     8 bytes    how many ledgers, i64
     8 bytes    `pageSize`, i64
-    8 bytes    for each: its id, i64
+    8 bytes    how many patterns, i64
+    8 bytes    for each ledger: its id, i64
     8 bytes    for each, in the same order: the length of its index file, i64
     8 bytes    for each, in the same order: how many pages it has below, i64
-    2 bytes    for each of these, ledger by ledger: how many locations the page holds, u16
+    8 bytes    for each of these, ledger by ledger: which page of the ledger it is, i64, ascending
+    4 bytes    for each page, in the same order, u32: its pattern, counted from 0; or 2^31 + n: n locations, of which
+               nobody knows where they are ("PKSEAL03" said so, and the page was not looked at since)
+    n bytes    for each pattern: a bit for each slot of a page (n = pageSize / 64, rounded up), the lowest of the first
+               byte first: whether the slot has held a location. Padded with zeros. Pages that are alike share one
     4 bytes    CRC32C of all that is before it
+
+Releases before wrote "PKSEAL03", which counts the locations of a ledger's first pages: the same without the number of
+patterns, without which page each is (they are all pages from the first one on), u16 for what it holds, and no patterns;
+and "PKSEAL02", which has nothing of pages, `pageSize` neither. Both are read, and what they say holds.
 
 What lies behind the end of an index file reads as absent, a ledger without a file as unknown, and so does a slot that
 is zero: a file that was cut, lost, or zeroed in the middle would deny entries that were acknowledged. So every
-checkpoint writes down how long each file is, and how many locations each of its pages holds. At the start a file that
-is shorter, or not there, puts its ledger in limbo: nothing of it is denied until it was healed. A page with fewer
-locations denies nothing until it has as many again.
+checkpoint writes down how long each file is, and which slots of each of its pages hold locations. At the start a file
+that is shorter, or not there, puts its ledger in limbo: nothing of it is denied until it was healed. A slot that has
+held a location and is zero is damage, and no absence, until it is put again.
 
 Invariants
 - What is noted was durable before, and it is noted before a mark moves. So no crash leaves less: a slot that has held a
@@ -22,7 +31,6 @@ Invariants
 - A file without a row is accepted: of an older release, of tools, of Apache BookKeeper, which does not know the seal.
   So is a ledger that was deleted meanwhile: garbage collection deletes it again. So is a page of a file that was never
   written by this bookie, and every page after a change of `pageSize`, until it is written.
-- Pages far apart from the others are not counted: a stranger chooses entry ids, and so where pages lie.
 - Where the seal goes is of no account: the first directory that takes it.
 
 Threads: any.
@@ -37,42 +45,47 @@ import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Final, Literal
 
 import google_crc32c
 import structlog
 
 from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.index.index_file import SLOT_BYTES
+from bookie_pod.storage.index.ledger_cache.held import Held, HeldPages, learnt
+from bookie_pod.storage.index.ledger_data import Shared
 from bookie_protocol.errors import NoWritableDirectory
 
 _log = structlog.get_logger(__name__)
 
 NAME: Final = "index-files-seal"
-_HEAD: Final = struct.Struct(">8sqqq")
-_MAGIC: Final = b"PKSEAL03"
+_HEAD: Final = struct.Struct(">8sqqqq")
+_MAGIC: Final = b"PKSEAL04"
+_WITH_COUNTS: Final = b"PKSEAL03"
+_HEAD_03: Final = struct.Struct(">8sqqq")
 _WITHOUT_PAGES: Final = b"PKSEAL02"
-"""What releases before wrote: the same, but for `pageSize` and all that is about pages."""
-_PAGE_SIZE_AT: Final = 24
+_HEAD_02: Final = struct.Struct(">8sqq")
 _CRC: Final = struct.Struct(">I")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_MOST: Final = 0xFFFF
-_COUNT_BYTES: Final = 2
-_PAGES_AHEAD: Final = 64
-"""How far behind the other pages, and four times as far as they are many, a page is counted."""
+_COUNTED: Final = 1 << 31
+_NO_PAGES: Final = HeldPages()
 
 
 class IndexFilesSeal:
-    """The lengths of all index files, what their pages hold, and the file that this is written to."""
+    """The lengths of all index files, what their pages have held, and the file that this is written to."""
 
     def __init__(self, files: Files, folders: Iterable[str], page_bytes: int) -> None:
         """`StorageFault`: a seal cannot be read."""
         self._files = files
         self._page_bytes = page_bytes
+        self._slots = page_bytes // SLOT_BYTES
         self._number = 0
         self._sealed: Mapping[int, int] = {}
         self._lengths: dict[int, int] = {}
-        self._counts: dict[int, bytes] = {}
-        """Locations in the pages of each ledger, from its first page on; as bytes, because there may be millions."""
+        self._held: dict[int, HeldPages] = {}
+        self._shared_pages = Shared[Held]()
+        self._shared_ledgers = Shared[HeldPages]()
         self._changed = False
         self._owed: dict[int, int] = {}
         """How long files were that are shorter now, or gone, until the limbo of their ledgers is durable."""
@@ -89,43 +102,51 @@ class IndexFilesSeal:
         are the lengths that count."""
         self._lengths = dict(found)
         self._changed = self._lengths != self._sealed
-        self._counts = {ledger_id: counts for ledger_id, counts in self._counts.items() if ledger_id in found}
+        self._held = {ledger_id: pages for ledger_id, pages in self._held.items() if ledger_id in found}
         owed = {ledger_id: length for ledger_id, length in self._sealed.items() if found.get(ledger_id, -1) < length}
         self._owed, self._sealed = owed, {}
         return list(owed)
 
-    def note(self, ledger_id: int, length: int, pages: Iterable[tuple[int, int]] = ()) -> None:
-        """The file is durably so long at least, and these pages of it, ascending, hold so many locations."""
+    def note(self, ledger_id: int, length: int, pages: Iterable[tuple[int, bytes]] = ()) -> None:
+        """The file is durably so long at least, and these slots of these pages of it hold locations (`held`)."""
         if self._lengths.get(ledger_id, -1) < length:
             self._lengths[ledger_id] = length
             self._changed = True
-        before = self._counts.get(ledger_id, b"")
-        counts = array("H", before)
-        most = _PAGES_AHEAD + 4 * (len(counts) - counts.count(0))
-        for page, held in pages:
-            if page >= len(counts):
-                if page >= most:
-                    continue
-                counts.frombytes(bytes(_COUNT_BYTES * (page + 1 - len(counts))))
-                most += 4
-            counts[page] = max(counts[page], min(held, _MOST))
-        after = counts.tobytes()
-        if after != before:
-            self._counts[ledger_id] = after
+        self._learn(ledger_id, pages)
+
+    def look(self, ledger_id: int, page: int, found: bytes) -> None:
+        """The slots that hold a location in the file: what an older release has only counted is known from now on. To
+        be called before anything is put into the page."""
+        if isinstance(self.held(ledger_id, page), int):
+            self._learn(ledger_id, [(page, found)])
+
+    def _learn(self, ledger_id: int, pages: Iterable[tuple[int, bytes]]) -> None:
+        before = self._held.get(ledger_id, _NO_PAGES)
+        new: list[tuple[int, Held]] = []
+        for page, found in pages:
+            known = before.get(page)
+            held = learnt(known, found, self._slots)
+            if held != known:
+                new.append((page, self._shared_pages(held)))
+        if new:
+            self._held[ledger_id] = self._shared(before.replaced(new))
             self._changed = True
 
-    def counts(self, ledger_id: int) -> bytes:
-        """For `locations_due`. Another object after each change, and after a deletion."""
-        return self._counts.get(ledger_id, b"")
+    def _shared(self, pages: HeldPages) -> HeldPages:
+        return self._shared_ledgers(pages) if len(pages.slots) == 1 else pages
 
-    def pages(self, ledger_id: int) -> int:
-        """How many pages of a ledger are counted."""
-        return len(self._counts.get(ledger_id, b"")) // _COUNT_BYTES
+    def held(self, ledger_id: int, page: int) -> Held:
+        """Which slots of a page have held a location durably."""
+        return self._held.get(ledger_id, _NO_PAGES).get(page)
+
+    def pages_from(self, ledger_id: int, page: int) -> list[int]:
+        """The pages of a ledger, from this one on, that have held locations durably, ascending."""
+        return self._held.get(ledger_id, _NO_PAGES).pages_from(page)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was deleted."""
         with self._taking:
-            self._counts.pop(ledger_id, None)
+            self._held.pop(ledger_id, None)
             known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
             if known != (None, None):
                 self._forgotten.add(ledger_id)
@@ -145,12 +166,12 @@ class IndexFilesSeal:
                 return
             with self._taking:
                 self._changed, forgotten = False, self._forgotten.copy()
-                lengths, known = self._lengths.copy(), self._counts.copy()
+                lengths, held = self._lengths.copy(), self._held.copy()
                 self._forgotten.clear()
                 if not flushed:
                     lengths |= self._owed
             try:
-                self._write(folders, lengths, known)
+                self._write(folders, lengths, held)
             except BaseException:
                 self._forgotten |= forgotten
                 self._changed = True
@@ -158,13 +179,26 @@ class IndexFilesSeal:
             if flushed:
                 self._owed.clear()
 
-    def _write(self, folders: Sequence[str], lengths: Mapping[int, int], known: Mapping[int, bytes]) -> None:
-        counts = [known.get(ledger_id, b"") for ledger_id in lengths]
+    def _write(self, folders: Sequence[str], lengths: Mapping[int, int], held: Mapping[int, HeldPages]) -> None:
+        ledgers = list(map(held.get, lengths, repeat(_NO_PAGES)))
         self._number += 1
-        head = _HEAD.pack(_MAGIC, self._number, len(lengths), self._page_bytes)
-        pages = _packed("q", (len(each) // _COUNT_BYTES for each in counts))
-        numbers = array("H", b"".join(counts))
-        data = b"".join((head, _packed("q", lengths), _packed("q", lengths.values()), pages, _packed("H", numbers)))
+        patterns = _Patterns()
+        which = array("I")
+        for _, slots in ledgers:
+            which.extend([patterns[each] for each in slots])  # the loop of events has its turns meanwhile
+        width = _pattern_bytes(self._slots)
+        head = _HEAD.pack(_MAGIC, self._number, len(lengths), self._page_bytes, len(patterns))
+        data = b"".join(
+            (
+                head,
+                _packed("q", lengths),
+                _packed("q", lengths.values()),
+                _packed("q", (len(slots) for _, slots in ledgers)),
+                _packed("q", array("q", b"".join([numbers for numbers, _ in ledgers]))),
+                _packed("I", which),
+                *(pattern.ljust(width, b"\0") for pattern in patterns if isinstance(pattern, bytes)),
+            )
+        )
         data += _CRC.pack(google_crc32c.value(data))
         for left, folder in enumerate(folders, 1 - len(folders)):
             path = f"{folder}/{NAME}"
@@ -187,30 +221,64 @@ class IndexFilesSeal:
         except OSError as error:
             raise storage_fault(f"cannot read {path}", error) from error
         content, crc = data[: -_CRC.size], data[-_CRC.size :]
-        if not content.startswith((_MAGIC, _WITHOUT_PAGES)) or crc != _CRC.pack(google_crc32c.value(content)):
+        kinds = (_MAGIC, _WITH_COUNTS, _WITHOUT_PAGES)
+        if not content.startswith(kinds) or crc != _CRC.pack(google_crc32c.value(content)):
             _log.warning("the seal of the index files is damaged: nobody knows whether they are complete", path=path)
             return
+        _, number, count = _HEAD_02.unpack_from(content)
+        if number <= self._number:
+            return
+        self._number, self._held = number, {}
         if content.startswith(_WITHOUT_PAGES):
-            content = content[:_PAGE_SIZE_AT] + bytes(8) + content[_PAGE_SIZE_AT:]
-        _, number, count, page_bytes = _HEAD.unpack_from(content)
-        if number > self._number:
-            rows = _HEAD.size + 3 * 8 * count
-            numbers = _unpacked("q", content[_HEAD.size : rows])
-            ledger_ids, lengths, pages = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
-            self._number, self._sealed = number, dict(zip(ledger_ids, lengths, strict=True))
-            self._counts = {}
-            if page_bytes == self._page_bytes:
-                counts, at = _unpacked("H", content[rows:]), 0
-                for ledger_id, many in zip(ledger_ids, pages, strict=True):
-                    self._counts[ledger_id] = counts[at : at + many].tobytes()
-                    at += many
+            at, lists, page_bytes, patterns = _HEAD_02.size, 2, 0, 0
+        elif content.startswith(_WITH_COUNTS):
+            at, lists, patterns = _HEAD_03.size, 3, 0
+            page_bytes = _HEAD_03.unpack_from(content)[3]
+        else:
+            at, lists = _HEAD.size, 3
+            page_bytes, patterns = _HEAD.unpack_from(content)[3:]
+        rows = at + lists * 8 * count
+        numbers = _unpacked("q", content[at:rows])
+        ledger_ids, lengths, many = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
+        self._sealed = dict(zip(ledger_ids, lengths, strict=True))
+        if page_bytes != self._page_bytes:
+            return
+        if content.startswith(_WITH_COUNTS):
+            self._take_counts(ledger_ids, many, _unpacked("H", content[rows:]))
+        else:
+            self._take_patterns(ledger_ids, many, content[rows:], patterns)
+
+    def _take_counts(self, ledger_ids: Iterable[int], many: Iterable[int], counts: array[int]) -> None:
+        at = 0
+        for ledger_id, pages in zip(ledger_ids, many, strict=True):
+            known = [(page, held) for page, held in enumerate(counts[at : at + pages]) if held]
+            self._held[ledger_id] = self._shared(_NO_PAGES.replaced(known))
+            at += pages
+
+    def _take_patterns(self, ledger_ids: Iterable[int], many: array[int], content: bytes, count: int) -> None:
+        total, width = sum(many), _pattern_bytes(self._slots)
+        numbers, which = _unpacked("q", content[: 8 * total]), _unpacked("I", content[8 * total : 12 * total])
+        ends = range(12 * total + width, 12 * total + width * (count + 1), width)
+        patterns = [self._shared_pages(content[end - width : end].rstrip(b"\0")) for end in ends]
+        at = 0
+        for ledger_id, pages in zip(ledger_ids, many, strict=True):
+            held = [patterns[each] if each < _COUNTED else each - _COUNTED for each in which[at : at + pages]]
+            self._held[ledger_id] = self._shared(HeldPages(numbers[at : at + pages].tobytes(), tuple(held)))
+            at += pages
 
 
-def locations_due(counts: bytes, page: int) -> int:
-    """How many locations a page held durably at some time of its ledger's life; 0: nobody knows."""
-    if page < 0:  # of an entry that a stranger asks for
-        return 0
-    return int.from_bytes(counts[_COUNT_BYTES * page : _COUNT_BYTES * (page + 1)], sys.byteorder)
+class _Patterns(dict[Held, int]):
+    """Numbers of patterns, in the order in which they are asked for; a count is its own number."""
+
+    def __missing__(self, held: Held) -> int:
+        if isinstance(held, int):
+            return _COUNTED | held
+        number = self[held] = len(self)
+        return number
+
+
+def _pattern_bytes(slots: int) -> int:
+    return -(-slots // 8)
 
 
 def drop_seals(files: Files, folders: Iterable[str]) -> None:
@@ -220,15 +288,15 @@ def drop_seals(files: Files, folders: Iterable[str]) -> None:
             files.unlink(f"{folder}/{NAME}")
 
 
-def _packed(kind: Literal["q", "H"], numbers: Iterable[int]) -> bytes:
-    """Big-endian, 8 bytes each or 2."""
+def _packed(kind: Literal["q", "I"], numbers: Iterable[int]) -> bytes:
+    """Big-endian, 8 bytes each or 4."""
     packed = array(kind, numbers)
     if sys.byteorder == "little":
         packed.byteswap()
     return packed.tobytes()
 
 
-def _unpacked(kind: Literal["q", "H"], data: bytes) -> array[int]:
+def _unpacked(kind: Literal["q", "I", "H"], data: bytes) -> array[int]:
     numbers = array(kind, data)
     if sys.byteorder == "little":
         numbers.byteswap()

@@ -3,7 +3,7 @@ whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -91,23 +91,34 @@ def storage(request: pytest.FixtureRequest) -> Storage:
     return storage
 
 
+def damaged(bookie: MemTableBookie, storage: MemTableStorage, entry_ids: Sequence[int]) -> MemTableStorage:
+    """The same, after a restart, but for the locations of these entries."""
+    storage.close()
+    path = f"{bookie.directories[0]}/{relative_path(LEDGER)}"
+    bookie.files.corrupt(path, slot_offset(entry_ids[0]), bytes(SLOT_BYTES * len(entry_ids)))
+    return bookie.open()
+
+
 @pytest.mark.parametrize("change", [lambda storage: storage.delete_ledger(LEDGER), forget, make_anew])
-@pytest.mark.parametrize("look", ["page", "counts"])
-def test_a_page_that_went_with_its_ledger_has_lost_nothing(
+@pytest.mark.parametrize("look", ["lacks", "_page_in_memory"])
+def test_of_a_page_that_went_with_its_ledger_no_damage_is_told(
+    memtable_bookie: MemTableBookie,
     memtable_storage: MemTableStorage,
     change: Callable[[MemTableStorage], None],
     look: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between "the page held five locations" and "it holds none" its ledger went."""
-    cache = memtable_storage.cache
-    place, name = (cache, "_page_in_memory") if look == "page" else (cache._seal, "counts")
-    once_before(monkeypatch, place, name, partial(change, memtable_storage))
+    """Before "the page held this location", or between that and "it holds it no more", its ledger went."""
+    storage = damaged(memtable_bookie, memtable_storage, HELD[:1])
+    with pytest.raises(EntryDamaged):
+        storage.read(LEDGER, HELD[0])
+    storage = damaged(memtable_bookie, storage, HELD[:1])
+    once_before(monkeypatch, storage.cache, look, partial(change, storage))
     with pytest.raises(NotThere):
-        memtable_storage.read(LEDGER, 0)
+        storage.read(LEDGER, HELD[0])
     with pytest.raises(NoSuchEntry):
-        memtable_storage.read(OTHER, 0)
-    memtable_storage.close()
+        storage.read(OTHER, 0)
+    storage.close()
 
 
 def test_nor_is_its_last_entry_damaged(memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,23 +139,21 @@ def test_nor_is_its_last_entry_damaged(memtable_storage: MemTableStorage, monkey
 def test_damage_is_told_though_the_ledger_grows_meanwhile(
     memtable_bookie: MemTableBookie, memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memtable_storage.close()
-    path = f"{memtable_bookie.directories[0]}/{relative_path(LEDGER)}"
-    memtable_bookie.files.corrupt(path, slot_offset(1), bytes(SLOT_BYTES * 2))
-    storage = memtable_bookie.open()
+    storage = damaged(memtable_bookie, memtable_storage, HELD[:2])
 
     def grow() -> None:
         put(storage, *(entry(LEDGER, each) for each in range(32, 35)))
         storage.flush()
 
     once_before(monkeypatch, storage.cache, "_page_in_memory", grow)
-    for entry_id in (0, 1, 2):
+    for entry_id in HELD[:2]:
         with pytest.raises(EntryDamaged, match="index file lost"):
             storage.read(LEDGER, entry_id)
-    put(storage, entry(LEDGER, 1), entry(LEDGER, 2))
-    storage.flush()
     with pytest.raises(NoSuchEntry):
         storage.read(LEDGER, 0)
+    put(storage, *(entry(LEDGER, each) for each in HELD[:2]))
+    storage.flush()
+    assert storage.read(LEDGER, HELD[0]) == entry(LEDGER, HELD[0])
     storage.close()
 
 
@@ -278,8 +287,9 @@ def test_of_a_ledger_that_is_being_deleted_no_part_is_told(
     memtable_storage.close()
 
 
+@pytest.mark.parametrize("change", [forget, make_anew])
 def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(
-    storage: Storage,
+    storage: Storage, change: Callable[[Storage], None]
 ) -> None:
     many = 3000
     put(storage, *(entry(LEDGER, each) for each in range(many)))
@@ -287,9 +297,32 @@ def test_a_list_that_was_cut_short_by_a_deletion_is_not_taken_for_whole(
     assert list(storage.entry_ids(LEDGER)) == list(range(many))
     listed = storage.entry_ids(LEDGER)
     assert [next(listed) for _ in range(3)] == [0, 1, 2]
-    forget(storage)
+    change(storage)
     with pytest.raises(NoSuchLedger):
         list(listed)
+    storage.close()
+
+
+def last_entry_of(storage: Storage) -> object:
+    return storage.last_entry_id(LEDGER)
+
+
+def list_of(storage: Storage) -> object:
+    return list(storage.entry_ids(LEDGER))
+
+
+@pytest.mark.parametrize(("look", "part"), [(last_entry_of, "last_entry_id"), (list_of, "entry_ids")])
+def test_no_answer_is_made_of_two_lives(
+    storage: Storage, look: Callable[[Storage], object], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look into memory and that into the index the ledger was deleted, and made anew."""
+    put(storage, entry(LEDGER, FAR[-1] + 1))
+    index = storage.directories[0].locations if isinstance(storage, DbLedgerStorage) else storage.cache
+    once_before(monkeypatch, index, part, partial(make_anew, storage))
+    with pytest.raises(NotThere):
+        look(storage)
+    assert storage.last_entry_id(LEDGER) == 6
+    assert list_of(storage) == [6]
     storage.close()
 
 
@@ -306,10 +339,7 @@ def test_no_last_entry_is_made_of_what_memory_had_of_a_deleted_ledger(monkeypatc
 def test_no_last_entry_is_made_of_the_undamaged_pages_of_a_deleted_ledger(
     memtable_bookie: MemTableBookie, memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memtable_storage.close()
-    path = f"{memtable_bookie.directories[0]}/{relative_path(LEDGER)}"
-    memtable_bookie.files.corrupt(path, slot_offset(FAR[0]), bytes(SLOT_BYTES * len(FAR)))
-    storage = memtable_bookie.open()
+    storage = damaged(memtable_bookie, memtable_storage, FAR)
     with pytest.raises(EntryDamaged):
         storage.last_entry_id(LEDGER)
     once_before(monkeypatch, storage.cache, "lacks_behind", partial(storage.delete_ledger, LEDGER))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, relative_path, slot_offset
-from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals, locations_due
+from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals
 from bookie_protocol.errors import (
     EntryDamaged,
     LedgerStateUnknown,
@@ -103,7 +103,7 @@ def test_what_was_zeroed_within_a_file_is_damage_and_not_absence(
     else:
         with pytest.raises(EntryDamaged):
             storage.last_entry_id(HURT)
-    for none in (ENTRIES + 100, -9, -17, -(1 << 63)):
+    for none in (ENTRIES, ENTRIES + 100, -9, -17, -(1 << 63)):
         with pytest.raises(NoSuchEntry):
             storage.read(HURT, none)
     with pytest.raises(NoSuchEntry):
@@ -113,6 +113,61 @@ def test_what_was_zeroed_within_a_file_is_damage_and_not_absence(
     assert storage.last_entry_id(HURT) == ENTRIES - 1
     with pytest.raises(NoSuchEntry):
         storage.read(HURT, ENTRIES)
+
+
+@pytest.mark.parametrize(("first", "count"), [(25, 2), (28, 2), (24, 6)], ids=["middle", "end", "all"])
+def test_damage_is_told_though_its_page_has_grown_since(
+    bookie: MemTableBookie, storage: MemTableStorage, first: int, count: int
+) -> None:
+    storage.close()
+    zero(bookie.files, path_of(bookie, HURT), first, count)
+    storage = bookie.open()
+    lost, grown = range(first, first + count), range(ENTRIES, ENTRIES + 4)
+    for entry_id in grown:
+        put(storage, entry(HURT, entry_id))
+        storage.flush()
+    for _ in range(2):
+        for entry_id in range(24, grown.stop):
+            if entry_id in lost:
+                with pytest.raises(EntryDamaged):
+                    storage.read(HURT, entry_id)
+            else:
+                assert storage.read(HURT, entry_id) == entry(HURT, entry_id)
+        assert storage.last_entry_id(HURT) == grown[-1]
+        storage.close()
+        storage = bookie.open()
+    put(storage, *(entry(HURT, each) for each in lost))  # they are copied back
+    storage.flush()
+    assert [storage.read(HURT, each) for each in lost] == [entry(HURT, each) for each in lost]
+    with pytest.raises(NoSuchEntry):
+        storage.read(HURT, grown.stop)
+
+
+FAR = 70_000
+
+
+@pytest.mark.parametrize(("first", "count"), [(FAR + 8, 8), (FAR + 10, 1), (FAR + 24, 6)], ids=["page", "slot", "end"])
+def test_damage_is_told_wherever_a_ledger_begins(
+    bookie: MemTableBookie, storage: MemTableStorage, first: int, count: int
+) -> None:
+    """Of a ledger into whose ensemble this bookie came late."""
+    late = 7
+    put(storage, *(entry(late, FAR + each) for each in range(ENTRIES)))
+    storage.flush()
+    storage.close()
+    zero(bookie.files, path_of(bookie, late), first, count)
+    storage = bookie.open()
+    for entry_id in range(first, first + count):
+        with pytest.raises(EntryDamaged):
+            storage.read(late, entry_id)
+    for entry_id in (0, FAR - 1, FAR + ENTRIES):
+        with pytest.raises(NoSuchEntry):
+            storage.read(late, entry_id)
+    if first + count < FAR + ENTRIES:
+        assert storage.last_entry_id(late) == FAR + ENTRIES - 1
+    else:
+        with pytest.raises(EntryDamaged):
+            storage.last_entry_id(late)
 
 
 def test_holes_are_legal(bookie: MemTableBookie, storage: MemTableStorage) -> None:
@@ -202,16 +257,21 @@ def test_a_change_of_the_page_size_forgets_what_pages_held_and_not_what_files_ar
         storage.read(SOUND, 9)
 
 
-def test_entry_ids_far_apart_cost_no_memory() -> None:
+def test_a_page_costs_the_same_wherever_it_lies() -> None:
     files = MemoryFiles()
     files.makedirs("/a")
     seal = IndexFilesSeal(files, ["/a"], 8192)
-    for page in (0, 63, 1 << 29, 1 << 30):
-        seal.note(7, 1024, [(page, 5)])
-    assert [locations_due(seal.counts(7), page) for page in (0, 1, 63, 1 << 29)] == [5, 0, 5, 0]
-    assert seal.pages(7) == 64
-    seal.note(7, 1024, ((page, 1024) for page in range(10_000)))
-    assert locations_due(seal.counts(7), 9_999) == 1024
+    far = (0, 63, 1 << 29, 1 << 40)
+    for page in reversed(far):
+        seal.note(7, 1024, [(page, b"\x05\x80")])
+    seal.note(8, 1024, [(0, b"\x05")])
+    seal.note(8, 1024, [(0, b"\x02\x01"), (5, b"")])
+    seal.renew(["/a"])
+    assert len(files.read_bytes(f"/a/{NAME}")) < 500
+    for each in (seal, IndexFilesSeal(files, ["/a"], 8192)):
+        assert [each.held(7, page) for page in (-1, 1, *far)] == [b"", b"", *[b"\x05\x80"] * 4]
+        assert each.pages_from(7, 1) == [63, 1 << 29, 1 << 40]
+        assert (each.held(8, 0), each.pages_from(8, 1), each.pages_from(9, 0)) == (b"\x07\x01", [], [])
 
 
 def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:
@@ -253,13 +313,19 @@ def test_without_a_seal_or_with_a_damaged_one_files_are_taken_as_they_are(
     assert bookie.open().ledger(HURT) is None
 
 
-def test_a_seal_of_the_release_before_counts_and_says_nothing_of_pages(
+def write_seal(bookie: MemTableBookie, data: bytes) -> None:
+    bookie.files.write_bytes(f"/a/{NAME}", data + struct.pack(">I", google_crc32c.value(data)))
+
+
+def lengths_of(bookie: MemTableBookie) -> list[int]:
+    return [len(bookie.files.read_bytes(path_of(bookie, each))) for each in (HURT, SOUND)]
+
+
+def test_a_seal_of_lengths_alone_counts_and_says_nothing_of_pages(
     bookie: MemTableBookie, storage: MemTableStorage
 ) -> None:
     storage.close()
-    lengths = [len(bookie.files.read_bytes(path_of(bookie, each))) for each in (HURT, SOUND)]
-    data = struct.pack(">8s6q", b"PKSEAL02", 7, 2, HURT, SOUND, *lengths)
-    bookie.files.write_bytes(f"/a/{NAME}", data + struct.pack(">I", google_crc32c.value(data)))
+    write_seal(bookie, struct.pack(">8s6q", b"PKSEAL02", 7, 2, HURT, SOUND, *lengths_of(bookie)))
     zero(bookie.files, path_of(bookie, SOUND), 8, 8)
     cut_to(HEADER_BYTES)(bookie.files, path_of(bookie, HURT))
     with capture_logs() as logs:
@@ -272,7 +338,42 @@ def test_a_seal_of_the_release_before_counts_and_says_nothing_of_pages(
     put(storage, *(entry(SOUND, each) for each in range(ENTRIES)))
     storage.flush()
     storage.close()
-    assert bookie.files.read_bytes(f"/a/{NAME}").startswith(b"PKSEAL03")
+    assert bookie.files.read_bytes(f"/a/{NAME}").startswith(b"PKSEAL04")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("first_met", ["read", "add"])
+def test_a_seal_that_counts_the_locations_of_pages_holds_until_they_are_looked_at(
+    bookie: MemTableBookie, storage: MemTableStorage, first_met: str, restarts: bool
+) -> None:
+    storage.close()
+    head = struct.pack(">8s9q", b"PKSEAL03", 7, 2, 64, HURT, SOUND, *lengths_of(bookie), 4, 4)
+    write_seal(bookie, head + struct.pack(">8H", *[8, 8, 8, 6] * 2))
+    zero(bookie.files, path_of(bookie, HURT), 25, 2)
+    storage = bookie.open()
+    if restarts:
+        put(storage, entry(7, 0))
+        storage.flush()
+        storage.close()
+        assert bookie.files.read_bytes(f"/a/{NAME}").startswith(b"PKSEAL04")
+        storage = bookie.open()
+    if first_met == "read":
+        with pytest.raises(EntryDamaged):
+            storage.read(HURT, 25)
+    for ledger_id in (HURT, SOUND):
+        put(storage, *(entry(ledger_id, each) for each in (ENTRIES, ENTRIES + 2)))  # 31 is held by another bookie
+    storage.flush()
+    for entry_id in (25, 26, 31):  # one of the two may have been the last one
+        with pytest.raises(EntryDamaged):
+            storage.read(HURT, entry_id)
+    for ledger_id, none in ((HURT, 33), (SOUND, 31)):
+        with pytest.raises(NoSuchEntry):
+            storage.read(ledger_id, none)
+        assert storage.last_entry_id(ledger_id) == ENTRIES + 2
+    put(storage, *(entry(HURT, each) for each in range(24, ENTRIES + 2)))
+    storage.flush()
+    assert storage.read(HURT, 25) == entry(HURT, 25)
+    storage.close()
 
 
 def test_the_newest_seal_counts_wherever_it_is(bookie: MemTableBookie, storage: MemTableStorage) -> None:

@@ -1,0 +1,86 @@
+"""Which slots of a ledger's pages have held a location durably, at some time of its life. A slot that has, and is zero
+now, has lost it; one that has not was never used.
+
+Of a page this is `Held`: one bit for each slot, the lowest of the first byte first, without the zeros at the end; or,
+where only an older release has noted the page, how many of its slots have held one: nobody knows which.
+
+Invariants
+- Bits are added and never taken away: whatever is put into a page that has lost something, that stays lost until it is
+  put again.
+- A count becomes bits by the first look at the page. If it holds fewer than that by then, each slot may have been among
+  those that were lost, and counts as held.
+- What is kept of a page does not depend on where it lies: a stranger chooses entry ids, but has each page that is kept
+  here written to a file.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from bookie_pod.storage.index.index_file import SLOT_BYTES
+
+Held = bytes | int
+NOTHING: Final = b""
+
+
+def slots_in(data: bytes | bytearray) -> bytes:
+    """The slots of a page that hold a location."""
+    slots = np.frombuffer(data, np.int64, len(data) // SLOT_BYTES)  # zero has no byte order
+    return np.packbits(slots != 0, bitorder="little").tobytes().rstrip(b"\0")
+
+
+def lost(held: bytes, found: bytes) -> int:
+    """The slots, as the bits of a number, that have held a location and hold none now."""
+    if held == found:
+        return 0
+    return int.from_bytes(held, "little") & ~int.from_bytes(found, "little")
+
+
+def learnt(held: Held, found: bytes, slots: int) -> bytes:
+    """What is known of a page of so many slots once these are found to hold a location."""
+    if isinstance(held, int):
+        enough = int.from_bytes(found, "little").bit_count() >= held
+        return found if enough else ((1 << slots) - 1).to_bytes(-(-slots // 8), "little")
+    if held in (NOTHING, found):
+        return found
+    both = int.from_bytes(held, "little") | int.from_bytes(found, "little")
+    return both.to_bytes(max(len(held), len(found)), "little")
+
+
+class HeldPages(NamedTuple):
+    """The pages of one ledger of which anything is known."""
+
+    numbers: bytes = b""
+    """Ascending, i64 each, as this machine has them."""
+    slots: tuple[Held, ...] = ()
+    """Of each page, in the same order."""
+
+    def get(self, page: int) -> Held:
+        """What is known of a page."""
+        numbers = memoryview(self.numbers).cast("q")
+        at = bisect_left(numbers, page)
+        return self.slots[at] if at < len(numbers) and numbers[at] == page else NOTHING
+
+    def pages_from(self, page: int) -> list[int]:
+        """The pages from this one on."""
+        numbers = array("q", self.numbers)
+        return numbers[bisect_left(numbers, page) :].tolist()
+
+    def replaced(self, pages: Iterable[tuple[int, Held]]) -> HeldPages:
+        """The same, but for these."""
+        numbers, slots = array("q", self.numbers), list(self.slots)
+        for page, held in pages:
+            at = bisect_left(numbers, page)
+            if at < len(numbers) and numbers[at] == page:
+                slots[at] = held
+            else:
+                numbers.insert(at, page)
+                slots.insert(at, held)
+        return HeldPages(numbers.tobytes(), tuple(slots))
