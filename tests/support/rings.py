@@ -6,7 +6,7 @@ A ring has all the tests of the shorter ones. What has no mark is of the shortes
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,23 +82,3 @@ def waits(path: Path, expression: str, table: Sequence[Later]) -> bool:
         return False
     file, out = path.relative_to(TABLE.parents[1]).as_posix(), set(expression.split(" and "))
     return any(f"not {entry.ring}" in out and entry.takes_all_of(file, path) for entry in table)
-
-
-def listing(table: Sequence[Later]) -> Iterator[str]:
-    """The rows of docs/testing.md."""
-    for ring, command in RINGS.items():
-        yield f"**First in `{command}`**"
-        yield ""
-        yield "| tests | why they may wait | what the shorter ring still has |"
-        yield "|---|---|---|"
-        for entry in table:
-            if entry.ring == ring:
-                kept = f" (not {', '.join(f'`{one}`' for one in entry.keeps)})" if entry.keeps else ""
-                kept += f" with {', '.join(f'`{one}`' for one in entry.parameters)}" if entry.parameters else ""
-                tests = ", ".join(f"`{one.removeprefix('tests/')}`" for one in entry.tests)
-                yield f"| {tests}{kept} | {entry.why} | {entry.covered} |"
-        yield ""
-
-
-if __name__ == "__main__":
-    print("\n".join(listing(read(TABLE.read_text()))))

@@ -93,8 +93,3 @@ def test_rings_and_keys_that_there_are_not() -> None:
         rings.read('[[later]]\nring = "never"\ntests = []\nwhy = ""\ncovered = ""')
     with pytest.raises(TypeError, match="whi"):
         rings.read('[[later]]\nring = "slow"\ntests = []\nwhi = ""\ncovered = ""')
-
-
-def test_the_page_shows_the_table() -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
-    assert "\n".join(rings.listing(TABLE)) in page, "python -m tests.support.rings prints what belongs there"
