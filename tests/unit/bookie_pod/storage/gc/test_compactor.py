@@ -6,6 +6,9 @@ import posixpath
 import random
 import struct
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from types import SimpleNamespace
 
 import pytest
 
@@ -300,13 +303,14 @@ def test_the_emptiest_tenth_comes_first_and_in_it_the_oldest_log(engine: str, mo
     assert order == expected
 
 
-def test_the_time_budget_ends_it_after_a_log() -> None:
-    rule = replace(FAST.major, max_time_ms=1)
+def test_the_time_budget_ends_it_after_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = replace(FAST.major, max_time_ms=1000)
     rig = GcRig(replace(FAST, major=rule))
     for number in range(6):
         rig.write([1, 2], 5, first=5 * number)
     rig.delete(2)
-    rig.bookie.faults.delay(0.005, "create")
+    now = chain([0.0, 0.999], repeat(1.0))  # as it begins, before the first log, before the second
+    monkeypatch.setattr("bookie_pod.storage.gc.reclaimer.time", SimpleNamespace(monotonic=partial(next, now)))
     assert rig.force().logs_compacted == 1
     assert rig.gc.state().major_count == 1
     assert rig.gc.forecast().major.logs == 5
