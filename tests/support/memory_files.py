@@ -32,6 +32,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from bookie_pod.storage.files import Buffer, DiskUsage, File, WholeFiles
 from tests.support.memory_faults import Died, Faults, Operation
@@ -495,6 +496,7 @@ class _Locked:
         self._lock.release()
 
 
+@lru_cache(maxsize=10_000)
 def _normal(path: str) -> str:
     return posixpath.normpath(posixpath.join("/", path))
 

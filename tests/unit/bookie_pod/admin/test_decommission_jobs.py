@@ -61,7 +61,7 @@ async def test_copies_are_made_as_the_configuration_says(tmp_path: Path, monkeyp
     async with ReplicationCluster(tmp_path, model=True) as cluster:
         await cluster.add(*"abcdef")
         async with cluster.client() as client:
-            ids = [await equal_entries(client, 300, 10_000) for _ in range(3)]
+            ids = [await equal_entries(client, 120, 10_000) for _ in range(3)]
             stored = [await client.metadata(ledger_id) for ledger_id in ids]
             going = stored[0].last_ensemble[0]
             pieces, peaks = watched_pieces(monkeypatch), watched_windows(monkeypatch)

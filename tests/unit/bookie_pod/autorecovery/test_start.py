@@ -79,7 +79,7 @@ async def ledgers_that_lost(
 
 async def test_so_many_bytes_a_second(models: ReplicationCluster) -> None:
     async with models.client() as client:
-        lost, ids = await ledgers_that_lost(models, client, 1, 300, 1000)
+        lost, ids = await ledgers_that_lost(models, client, 1, 30, 10_000)
         took = await healed(models, client, lost, *ids, rate_by_bytes=400_000, yields_to_clients=False)
         assert took >= (300_000 - 65_536) / 400_000  # the last piece need not be waited for
 
@@ -109,7 +109,7 @@ async def test_the_rate_that_is_shown(
 
 async def test_so_many_bytes_in_flight(models: ReplicationCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async with models.client() as client:
-        lost, ids = await ledgers_that_lost(models, client, 4, 400, 1000)
+        lost, ids = await ledgers_that_lost(models, client, 4, 100, 1000)
         peaks = watched_windows(monkeypatch)
         await healed(models, client, lost, *ids, max_bytes_in_flight=200_000, **UNLIMITED)
         assert 50_000 < peaks["bytes"] <= 200_000

@@ -77,7 +77,7 @@ def test_a_map_and_entries_that_disagree_quarantine_the_log() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "active at a crash"])
-@pytest.mark.parametrize("size", [0, 7, 99, 101, 120, 1 << 20, 1 << 30, -1, -(1 << 28)])
+@pytest.mark.parametrize("size", [0, 7, 99, 101, 120, 1 << 30, -1])
 @pytest.mark.parametrize("engine", ["db", *ENGINES])
 def test_a_size_word_that_was_overwritten(engine: str, size: int, closed: bool) -> None:
     """Scenario A31: what lies behind it stays readable; other logs are compacted."""
