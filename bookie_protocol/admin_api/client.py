@@ -46,6 +46,7 @@ Sent = Body | Mapping[str, Any] | None
 TIMEOUT_S: Final = 30.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_WORDS: Final = 500
+_MAX_DETAIL: Final = 4000
 _KINDS: Final[Mapping[int, type[PodkeeperError]]] = {
     400: BadRequest,
     401: Unauthorized,
@@ -180,6 +181,12 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _line(text: str) -> str:
+    """What a stranger says, as one line for a terminal."""
+    words = " ".join(text[:_MAX_DETAIL].split())
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+
+
 def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
         return BookieTimeout(f"{at.name} does not answer within {limit:g} s")
@@ -197,12 +204,13 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
 
 
 def _refused(at: Place, route: Route[T], status: int, kind: str, content: bytes) -> PodkeeperError:
-    words = " ".join(content[:_MAX_WORDS].decode(errors="replace").split())
+    words = _line(content[:_MAX_WORDS].decode(errors="replace"))
     if kind == PROBLEM_TYPE:
         try:
             problem = decode(content, Problem)
         except ProtocolViolation:
             problem = Problem()
+        problem = msgspec.structs.replace(problem, detail=_line(problem.detail), refusal=_line(problem.refusal))
         known = error_of(problem)
         if known is not None:
             return known

@@ -1,17 +1,21 @@
-"""To whom the client of the admin API shows a token."""
+"""To whom the client of the admin API shows a token, and what it tells of answers that say no."""
 
 from __future__ import annotations
 
+import json
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from bookie_protocol.admin_api.bodies import NOTHING, Route
+from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.errors import Unauthorized
+from bookie_protocol.errors import NotThere, Unauthorized
 
+ROUTE = Route("GET", "/x", NOTHING)
 TRUSTS_ANYBODY = ssl.create_default_context()
 TRUSTS_ANYBODY.check_hostname = False
 TRUSTS_ANYBODY.verify_mode = ssl.CERT_NONE
@@ -43,22 +47,40 @@ async def test_a_token_that_is_kept_is_not_sent_and_who_demands_it_is_told_of(mo
         seen.append(request.headers.get("Authorization"))
         return web.Response(status=401 if seen[-1] is None else 200)
 
+    async with served(answer) as here:
+        async with aiohttp.ClientSession() as session:
+            client = AdminClient(session, "a-secret")
+            await client.fetch(here, ROUTE)
+            monkeypatch.setattr("bookie_protocol.admin_api.client.is_loopback", lambda host: False)
+            with pytest.raises(Unauthorized, match="demands a token, which is shown over https") as caught:
+                await client.fetch(here, ROUTE)
+        assert seen == ["Bearer a-secret", None]
+        assert "a-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [PROBLEM_TYPE, "text/plain"])
+async def test_what_a_stranger_says_is_one_short_line_that_does_nothing_to_a_terminal(kind: str) -> None:
+    said = "no\n\x1b]0;title\x07" + "x" * 1_000_000
+
+    async def answer(request: web.Request) -> web.Response:
+        text = json.dumps({"detail": said}) if kind == PROBLEM_TYPE else said
+        return web.Response(status=404, content_type=kind, text=text)
+
+    async with served(answer) as here, aiohttp.ClientSession() as session:
+        with pytest.raises(NotThere) as caught:
+            await AdminClient(session).fetch(here, ROUTE)
+    told = str(caught.value)
+    assert (told.isprintable(), told.startswith("no "), len(told) < 5_000) == (True, True, True)
+
+
+@asynccontextmanager
+async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[Place]:
     application = web.Application()
     application.router.add_get("/x", answer)
     runner = web.AppRunner(application)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    here = Place("it", f"http://127.0.0.1:{runner.addresses[0][1]}")
-    route = Route("GET", "/x", NOTHING)
     try:
-        async with aiohttp.ClientSession() as session:
-            client = AdminClient(session, "a-secret")
-            await client.fetch(here, route)
-            monkeypatch.setattr("bookie_protocol.admin_api.client.is_loopback", lambda host: False)
-            with pytest.raises(Unauthorized, match="demands a token, which is shown over https") as caught:
-                await client.fetch(here, route)
-        assert seen == ["Bearer a-secret", None]
-        assert "a-secret" not in str(caught.value)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield Place("it", f"http://127.0.0.1:{runner.addresses[0][1]}")
     finally:
         await runner.cleanup()
