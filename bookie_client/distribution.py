@@ -23,6 +23,12 @@ from bookie_protocol.errors import BadRequest
 MAX_ENSEMBLE: Final = 200
 
 
+def check_ensemble_size(size: int) -> None:
+    """`BadRequest`: a new ledger may not have so many bookies."""
+    if size > MAX_ENSEMBLE:
+        raise BadRequest(f"an ensemble of {size} bookies is too large: at most {MAX_ENSEMBLE} are possible")
+
+
 def columns_of(entry_ids: Sequence[int], step: int) -> list[Sequence[int]]:
     """The ids by their place modulo the step, in the order in which they come: of those of a ledger that one bookie
     holds, what batch reads with a step can be asked for."""

@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from bookie_client.context import ClientContext
-from bookie_client.distribution import MAX_ENSEMBLE, Quorums
+from bookie_client.distribution import MAX_ENSEMBLE, Quorums, check_ensemble_size
 from bookie_client.placement.policy import EnsembleRequest, Placement
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.fault_domains import check_domains
@@ -143,8 +143,7 @@ async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Place
     wanted = new.quorums
     cluster = await context.cluster_view()
     smallest = wanted.write if context.options.opportunistic_striping else wanted.ensemble
-    if smallest > MAX_ENSEMBLE:
-        raise BadRequest(f"an ensemble of {smallest} bookies is too large: at most {MAX_ENSEMBLE} are possible")
+    check_ensemble_size(smallest)
     largest = min(wanted.ensemble, max(smallest, len(cluster.writable)), MAX_ENSEMBLE)
     for size in range(largest, smallest - 1, -1):
         quorums = Quorums(size, wanted.write, wanted.ack)

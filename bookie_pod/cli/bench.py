@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from bookie_pod.cli.connection import Connection, connects
-from bookie_pod.cli.options import AS_JSON, password_option, read_password
+from bookie_pod.cli.options import AS_JSON, Seconds, password_option, read_password
 
 _MIB: Final = 1024 * 1024
 
@@ -21,7 +21,7 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--entries", default=100_000, show_default=True, type=click.IntRange(1), help="Entries in all.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long, if that is earlier.")
+@click.option("--seconds", type=Seconds(above=True), help="Stop after so long, if that is earlier.")
 @click.option("--size", default=1024, show_default=True, type=click.IntRange(0, 64 * _MIB), help="Bytes of an entry.")
 @click.option("--ledgers", default=1, show_default=True, type=click.IntRange(1, 10_000), help="Ledgers at a time.")
 @click.option(
@@ -87,7 +87,7 @@ def write(
 @bench.command()
 @click.argument("ledger_ids", type=click.IntRange(min=0), metavar="LEDGER...", nargs=-1, required=True)
 @click.option("--entries", default=100_000, show_default=True, type=click.IntRange(1), help="Entries in all.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long, if that is earlier.")
+@click.option("--seconds", type=Seconds(above=True), help="Stop after so long, if that is earlier.")
 @click.option("--batch", default=100, show_default=True, type=click.IntRange(1, 100_000), help="Entries of one read.")
 @click.option("--window", default=4, show_default=True, type=click.IntRange(1, 10_000), help="Reads at a time.")
 @click.option("--random", "is_random", is_flag=True, help="Read at random places instead of from the first entry on.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bookie_pod.cli.options import Seconds
 from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import InvalidConfiguration
 
@@ -148,7 +149,7 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--cert-file", metavar="FILE", help="Own certificate and key in one PEM file (https).")
     @click.option(
         "--timeout",
-        type=click.FloatRange(min=0.1),
+        type=Seconds(0.1),
         default=60.0,
         show_default=True,
         help="Seconds to wait for an answer.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from bookie_pod.cli.exit_codes import Terminated
-from bookie_pod.cli.options import config_option, seconds
+from bookie_pod.cli.options import Seconds, config_option
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
 from bookie_protocol.traffic_class import TrafficClass
@@ -164,8 +164,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--timeout",
-        type=float,
-        callback=seconds,
+        type=Seconds(above=True),
         help="Seconds to wait for the metadata service. [default: zkTimeout, 10 s]",
     )
     @functools.wraps(command)

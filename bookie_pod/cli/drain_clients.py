@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import config_option
+from bookie_pod.cli.options import Seconds, config_option
 
 if TYPE_CHECKING:
     from bookie_protocol.admin_api.client import BlockingAdmin
@@ -27,7 +27,7 @@ LOOK_S: Final = 5.0
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1),
     default=60.0,
     show_default=True,
     help="Seconds until it gives up.",

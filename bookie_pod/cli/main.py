@@ -9,6 +9,7 @@ can act on is exactly one line on standard error.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -104,6 +105,8 @@ audit_changes(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are printed as they are
     sys.exit(run(arguments))
 
 
@@ -115,8 +118,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("bookie: " + " ".join(str(error).split()), err=True)
         return exit_code_of(error)
     except OSError as error:
-        click.echo(f"bookie: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+        what = "input or output" if error.filename is None else error.filename or "a file without a name"
+        click.echo(f"bookie: {what}: {error.strerror or error}", err=True)
         return CommandExit.COULD_NOT_TELL
+    except UnicodeEncodeError as error:  # an argument as the system gave it, in a place for text
+        click.echo(f"bookie: {error.object[:200]!r} is not text in UTF-8: correct it", err=True)
+        return ExitCode.INVALID_CONFIGURATION
     except click.ClickException as error:
         error.show()
         return ExitCode.INVALID_CONFIGURATION

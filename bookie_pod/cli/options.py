@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from math import inf
+from math import isnan, nan
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +17,8 @@ import click
 from bookie_protocol.errors import InvalidConfiguration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+MAX_SECONDS: Final = 1e6
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 AS_JSON_LINES: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")
@@ -86,11 +88,24 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
-def seconds(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
-    """The callback of an option that is a time-out: a positive number, and a finite one."""
-    if given is not None and not 0 < given < inf:
-        raise click.BadParameter(f"{given:g} is not a number of seconds: it must be above 0", context, option)
-    return given
+class Seconds(click.FloatRange):
+    """A number of seconds that every timer takes: system calls count milliseconds in 32 bits."""
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0.0, *, above: bool = False) -> None:
+        """`above`: more than the least."""
+        super().__init__(min=least, max=MAX_SECONDS, min_open=above)
+        self._range = f"{'above' if above else 'at least'} {least:g} and at most {MAX_SECONDS:.0f}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            found = super().convert(value, param, ctx)
+        except click.BadParameter:
+            found = nan
+        if isnan(found):
+            self.fail(f"{value!r} is not a number of seconds: it must be {self._range}", param, ctx)
+        return found
 
 
 def shorthands(command: Command) -> Command:

@@ -43,6 +43,8 @@ def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
     import pyarrow.fs as pafs
 
     try:
+        if not uri.encode():  # paths are text
+            raise ValueError("it is empty")
         if "://" not in uri:
             found, path = pafs.LocalFileSystem(), abspath(uri)
         else:
@@ -191,7 +193,8 @@ class Files:
             self.system.delete_dir(self.path(path))
 
     def list(self, folder: str) -> Iterator[Listed]:
-        """All files below a folder; none if there is no such folder."""
+        """All files below a folder; none if there is no such folder. Those whose names are no text are left out: nobody
+        here makes such."""
         import pyarrow.fs as pafs
 
         selector = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
@@ -199,8 +202,12 @@ class Files:
         with self.requests(folder):
             found = self.system.get_file_info(selector)
         for info in found:
+            try:
+                path = info.path[prefix:]
+            except UnicodeDecodeError:
+                continue
             if info.type == pafs.FileType.File:
-                yield Listed(info.path[prefix:], info.size or 0, info.mtime)
+                yield Listed(path, info.size or 0, info.mtime)
 
     def _info(self, path: str) -> pafs.FileInfo | None:
         """None: there is nothing."""

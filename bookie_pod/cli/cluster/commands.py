@@ -19,7 +19,7 @@ from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to 
 )
 from bookie_pod.cli.connection import Cluster, Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON, config_option, confirmed, overrides, quorum_options, set_option
+from bookie_pod.cli.options import AS_JSON, Seconds, config_option, confirmed, overrides, quorum_options, set_option
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 
 __all__ = ["cluster"]
@@ -114,7 +114,7 @@ def placement(
 @click.option("--wait-only", is_flag=True, help="Fence no writer: wait until writers leave the bookie by themselves.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

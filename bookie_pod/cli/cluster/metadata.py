@@ -10,7 +10,7 @@ import click
 
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Connection
-from bookie_pod.cli.options import config_option, seconds
+from bookie_pod.cli.options import Seconds, config_option
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -34,8 +34,7 @@ _uri = click.argument("uri")
 _config = config_option("Take zkTimeout, TLS and logins to the metadata service from this properties file.")
 _timeout = click.option(
     "--timeout",
-    type=float,
-    callback=seconds,
+    type=Seconds(above=True),
     help="Seconds to wait for the metadata service. [default: zkTimeout]",
 )
 _confirm = click.option("--confirm", is_flag=True, help="Yes, do it.")
@@ -48,7 +47,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--instance-id", help="Instance id of a cluster that is made. [default: a new UUID]")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=0,
     metavar="SECONDS",
     help="How long a metadata service that does not answer is tried again; said once after 5 s. [default: not at all]",

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import click
 from rich.table import Table
 
-from bookie_client.distribution import Quorums
+from bookie_client.distribution import Quorums, check_ensemble_size
 from bookie_client.placement.explain import CandidateFate, Explanation, explain_cluster
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.topology import format_location
@@ -228,8 +228,9 @@ class DryRun(NamedTuple):
 
 async def show_placement(cluster: Cluster, wanted: DryRun, *, as_json: bool) -> int:
     """Print who would be taken and why the others would not; returns the exit code. Raises `BadRequest` for quorums
-    that do not fit."""
+    that do not fit, or are too large."""
     quorums = Quorums(*wanted.quorums)
+    check_ensemble_size(quorums.ensemble)
     account = explain_cluster(cluster.client.placement, quorums, await _view(cluster, wanted.excluded), wanted.seed)
     click.echo(json.dumps(_as_dict(account, wanted.seed)) if as_json else str(account))
     return CommandExit.REFUSED if account.error else CommandExit.OK

@@ -112,8 +112,15 @@ def parse(of: type[A], command: str, summary: str, arguments: Sequence[str]) -> 
     """The arguments; `--help` prints and raises `HelpShown`. Raises `UsageError`."""
     made = _command(of, command, summary)
     try:
+        for text in arguments:
+            text.encode()  # all of them travel as text
         with made.make_context(command, list(arguments)) as context:
+            for parameter in made.params:
+                if parameter.required and context.params[parameter.name or ""] == "":
+                    raise UsageError(f"{command}: {parameter.opts[0]} is empty; see {command} --help")
             return of(**context.params)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{command}: {error.object!r} is not text in UTF-8") from None
     except click.NoSuchOption as error:
         near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
         hint = f"did you mean {near[0]}?" if near else f"see {command} --help"

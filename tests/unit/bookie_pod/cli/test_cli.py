@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from bookie_pod import logs
-from bookie_pod.cli.main import run
+from bookie_pod.cli.main import main, run
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.processes import until_signal as termination_log
 from bookie_protocol.errors import ExitCode, InvalidCookie, JournalDamaged, RegistrationFailed
@@ -169,6 +171,37 @@ def test_bad_command_line(
     assert run(["serve", *arguments]) == ExitCode.INVALID_CONFIGURATION
     assert message in capsys.readouterr().err
     assert len(served) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["shell", "\n"], 1, "bookie: Apache's shell has no command ; `bookie shell help` lists them"),
+        (["config", "docs", "--write", ""], 12, "bookie: a file without a name: No such file or directory"),
+        (
+            ["cluster", "cookie", "generate", "-j", "/j", "-l", "/l", "-i", "\udcff", "-o", "{}/cookie", "b:1"],
+            1,
+            r"bookie: '\udcff' is not text in UTF-8: correct it",
+        ),
+    ],
+)
+def test_whatever_a_command_line_has_ends_in_one_line(
+    arguments: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([each.format(tmp_path) for each in arguments]) == code
+    assert capsys.readouterr().err.splitlines() == [told]
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_files_are_printed_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("journal", "ledgers"):
+        (tmp_path / folder / "current").mkdir(parents=True)
+    (tmp_path / "ledgers" / "current" / os.fsdecode(b"\xff.log")).touch()
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "utf-8", "strict"))
+    with pytest.raises(SystemExit) as ended:
+        main(["disk", "files", f"--journal-dir={tmp_path}/journal", f"--ledger-dir={tmp_path}/ledgers"])
+    assert (ended.value.code, b"/current/\xff.log\n" in printed.getvalue()) == (0, True)
 
 
 def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,6 +119,8 @@ async def test_what_is_given_up_and_what_cannot_be_is_told(service: MetadataServ
     assert "obeys the placement policy (rack-aware: write sets on at least 2 racks, enforced)" in told["error"]
     with pytest.raises(BadRequest, match="quorums do not fit"):
         await dry_run(service, (2, 3, 2))
+    with pytest.raises(BadRequest, match="too large: at most 200 are possible"):
+        await dry_run(service, (10**23, 2, 2))
 
 
 async def test_free_space_counts_where_it_weighs(service: MetadataService, capsys: Capture) -> None:

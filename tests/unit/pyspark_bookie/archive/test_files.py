@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from pyspark_bookie.archive.files import file_system
+from pyspark_bookie.archive.files import Files, file_system
 from pyspark_bookie.common.errors import PodkeeperSparkError
 
 
@@ -22,6 +23,13 @@ def test_folders(tmp_path: Path) -> None:
         assert (found.type_name, path) == ("local", str(tmp_path))
 
 
-def test_what_is_none() -> None:
-    with pytest.raises(PodkeeperSparkError, match="--target nosuch://x: "):
-        file_system("--target", "nosuch://x")
+@pytest.mark.parametrize("uri", ["nosuch://x", "", "\udcff", "file:///\udcff", "file:///%ff"])
+def test_what_is_none(uri: str) -> None:
+    with pytest.raises(PodkeeperSparkError, match=f"--target {uri}: "):
+        file_system("--target", uri)
+
+
+def test_a_name_that_is_no_text_keeps_no_other_file_from_being_found(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).touch()
+    (tmp_path / "ledger-7.dump").touch()
+    assert [each.path for each in Files(str(tmp_path), "--source").list("")] == ["ledger-7.dump"]

@@ -76,6 +76,8 @@ def test_the_cluster_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPa
         (("--target", "t", "--mode", "slw"), "'slw' is not one of 'fast', 'slow'"),
         (("--target", "t", "--max-concurrent", "0"), "must be a whole number of at least 1"),
         (("--target",), "requires an argument"),
+        (("--target", ""), "bookie job x: --target is empty; see bookie job x --help"),
+        (("--target", "\udcff"), r"bookie job x: '\udcff' is not text in UTF-8"),
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str) -> None:
