@@ -71,8 +71,6 @@ class SimBookKeeper:
     """Per ledger."""
     next_ledger: int = 0
     last_write: float = 0.0
-    lost: set[int] = field(default_factory=set)
-    """Ledgers without any copy."""
 
     # --- bookies ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +111,6 @@ class SimBookKeeper:
                 self._repair(ledger_id)
         for bookie_id, drain in self.drains.items():
             self._drain(bookie_id, drain)
-        self.lost = {key for key, ledger in self.ledgers.items() if ledger.copies.isdisjoint(self.disks)}
 
     def _write(self) -> None:
         """Less often the more there are, so that a long story is no slower than a short one."""
@@ -177,6 +174,11 @@ class SimBookKeeper:
         budget = max(1, int(1 / self.drain_seconds))
         moved = sum(self._move(self.ledgers[key], bookie_id) for key in left[:budget])
         drain.phase = DrainPhase.RUNNING if moved else DrainPhase.BLOCKED
+
+    @property
+    def lost(self) -> set[int]:
+        """Ledgers without any copy."""
+        return {key for key, ledger in self.ledgers.items() if ledger.copies.isdisjoint(self.disks)}
 
     # --- what the operator does ---------------------------------------------------------------------------------------
 

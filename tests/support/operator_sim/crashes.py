@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import pickle
 from collections.abc import Callable
@@ -37,7 +36,7 @@ def killed_everywhere(
     wanted = end(whole)
     for number, before in enumerate(kept):
         for crash in ("before", "between") if number % 4 == 0 else ("between",):
-            sim = pickle.loads(before)
+            sim = _thawed(before)
             sim.run_until_rest(most=most, crash_at=0, crash=crash)
             assert not sim.accidents, (number, crash, sim.accidents)
             assert end(sim) == wanted, (number, crash, whole.passes[number].plan)
@@ -47,10 +46,20 @@ def killed_everywhere(
 def _undisturbed(
     start: Simulation, change: Callable[[Simulation], object], each: Callable[[Simulation], None], most: int
 ) -> Simulation:
-    sim = pickle.loads(_frozen(start))
+    sim = copied(start)
     change(sim)
     sim.run(lambda _, decision: isinstance(decision, Rest), most=most, each=each)
     return sim
+
+
+def copied(sim: Simulation) -> Simulation:
+    """Without the passes that were."""
+    return _thawed(_frozen(sim))
+
+
+def _thawed(sim: bytes) -> Simulation:
+    found: Simulation = pickle.loads(sim)
+    return found
 
 
 def _frozen(sim: Simulation) -> bytes:
@@ -58,14 +67,13 @@ def _frozen(sim: Simulation) -> bytes:
     return pickle.dumps(replace(sim, passes=[]))
 
 
-@lru_cache(maxsize=8)
-def _resting(changes: str) -> Simulation:
+@lru_cache(maxsize=64)
+def _resting(changes: str) -> bytes:
     sim = Simulation(spec(**json.loads(changes)))
     sim.run_until_rest()
-    sim.passes.clear()
-    return sim
+    return _frozen(sim)
 
 
 def resting(**changes: object) -> Simulation:
     """A cluster that was created and is at rest; a copy of its own for each caller."""
-    return copy.deepcopy(_resting(json.dumps(changes, sort_keys=True)))
+    return _thawed(_resting(json.dumps(changes, sort_keys=True)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bookie_operator.planner.actions import Action
-from bookie_operator.planner.decision import Act
+from bookie_operator.planner.decision import Act, Decision, Rest
+from tests.support.operator_sim.crashes import copied
 from tests.support.operator_sim.simulation import Simulation
 
 
@@ -31,10 +31,21 @@ def at_step(sim: Simulation, step: str, *, most: int = 300) -> None:
         sim.run(lambda one, _: one.status.operation is not None and one.status.operation.step == step, most=most)
 
 
-def every_step(start: Simulation, change: Callable[[Simulation], object]) -> list[str]:
-    """Of the operations that a change leads to, each once."""
-    sim = copy.deepcopy(start)
-    sim.passes.clear()
+def every_step(start: Simulation, change: Callable[[Simulation], object]) -> Iterator[tuple[str, Simulation]]:
+    """Of the operations that a change leads to, each once: and a simulation that stands there, as with `at_step`."""
+    sim = copied(start)
     change(sim)
-    sim.run_until_rest()
-    return list(dict.fromkeys(steps_taken(sim)))
+    seen = {""}
+
+    def step_of(one: Simulation) -> str:
+        return one.status.operation.step if one.status.operation is not None else ""
+
+    def at_another(one: Simulation, decision: Decision) -> bool:
+        return step_of(one) not in seen or isinstance(decision, Rest)
+
+    sim.run(at_another)
+    while (step := step_of(sim)) not in seen:
+        yield step, copied(sim)
+        seen.add(step)
+        sim.run(at_another)
+    assert len(seen) > 5, f"no more steps than {seen}"

@@ -88,8 +88,8 @@ class Simulation:
             self.kubernetes.tick()
             self._run_bookies()
             self.bookkeeper.tick()
-            if self.bookkeeper.lost and not self.forgiven and not self.deleting:
-                self.accidents.append(f"no copy is left of ledgers {sorted(self.bookkeeper.lost)}")
+            if not self.forgiven and not self.deleting and (lost := self.bookkeeper.lost):
+                self.accidents.append(f"no copy is left of ledgers {sorted(lost)}")
                 self.forgiven = True
 
     def _share_time(self) -> None:

@@ -145,7 +145,8 @@ def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
 
 def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
     asked = task.bookies or tuple(view.expected_pods(world))
-    pods = tuple(name for name in asked if name in _there(world))
+    there = _there(world)
+    pods = tuple(name for name in asked if name in there)
     failed = [one for one in _done_for(world, task) if one.outcome == "Failed"]
     if failed:
         return _ended(task, "Failed", failed[-1].message)
@@ -168,10 +169,10 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
     failed = [one for one in over if one.outcome != "Done"]
     if failed:
         return _ended(task, "Failed", f"{failed[-1].bookie}: {failed[-1].message}")
-    done = {one.bookie for one in over}
+    done, there = {one.bookie for one in over}, _there(world)
     if task.type is TaskType.DECOMMISSION:
-        done |= set(task.bookies) - _there(world)
-    gone = [name for name in task.bookies if name not in done and name not in _there(world)]
+        done |= set(task.bookies) - there
+    gone = [name for name in task.bookies if name not in done and name not in there]
     left = [name for name in task.bookies if name not in done and name not in gone]
     if not left:
         return _gone(task, gone[0]) if gone else _ended(task, "Done", f"{', '.join(task.bookies)}: done")

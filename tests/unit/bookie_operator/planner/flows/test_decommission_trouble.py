@@ -127,10 +127,7 @@ def test_another_bookie_that_fails_meanwhile_holds_it_up(five: Simulation) -> No
 
 
 def test_the_metadata_service_may_be_away_for_a_while(five: Simulation) -> None:
-    for step in every_step(five, fewer):
-        sim = settled(replicas=5)
-        fewer(sim)
-        at_step(sim, step)
+    for step, sim in every_step(five, fewer):
         sim.bookkeeper.up = False
         sim.run_pass()  # the budget closes
         for _ in range(6):

@@ -14,7 +14,7 @@ from bookie_operator.planner.decision import Act, Plan, Wait
 from bookie_operator.planner.plan import FLOWS
 from bookie_operator.world.model import PodFault, World
 from tests.support.operator_sim import Simulation, resting
-from tests.support.operator_sim.flows import at_step, every_step
+from tests.support.operator_sim.flows import every_step
 
 Change = Callable[[Simulation], object]
 Lack = Callable[[World], World]
@@ -83,13 +83,7 @@ def begun(flow: str) -> tuple[Simulation, Change]:
 
 @pytest.mark.parametrize("flow", FLOWS_BEGUN_BY)
 def test_no_step_of_it_does_harm_where_something_is_missing(flow: str) -> None:
-    start, change = begun(flow)
-    steps = every_step(start, change)
-    assert len(steps) >= 5
-    for step in steps:
-        sim, change = begun(flow)
-        change(sim)
-        at_step(sim, step)
+    for step, sim in every_step(*begun(flow)):
         operation = sim.status.operation
         assert operation is not None
         of_it = FLOWS[operation.type]
@@ -111,11 +105,7 @@ def test_no_step_of_it_does_harm_where_something_is_missing(flow: str) -> None:
 
 @pytest.mark.parametrize("flow", FLOWS_BEGUN_BY)
 def test_what_waits_too_long_is_told_to_be_stalled(flow: str) -> None:
-    start, change = begun(flow)
-    for step in every_step(start, change):
-        sim, change = begun(flow)
-        change(sim)
-        at_step(sim, step)
+    for step, sim in every_step(*begun(flow)):
         operation = sim.status.operation
         assert operation is not None
         of_it = FLOWS[operation.type]

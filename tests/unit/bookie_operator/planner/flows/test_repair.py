@@ -95,10 +95,7 @@ def test_two_that_are_lost_are_replaced_one_after_the_other() -> None:
 
 
 def test_the_metadata_service_may_be_away_at_any_step(four: Simulation) -> None:
-    for step in every_step(four, lose):
-        sim = may_lose(repair={"autoReplaceAfterSeconds": 30})
-        lose(sim)
-        at_step(sim, step)
+    for step, sim in every_step(four, lose):
         sim.bookkeeper.up = False
         for _ in range(8):
             sim.run_pass()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -31,7 +32,6 @@ def test_restart_of_some_bookies_leaves_the_others_alone() -> None:
     sim = resting()
     before = uids(sim)
     asked = ("c-bookie-1", "c-bookie-3")
-    killed_everywhere(sim, lambda s: s.ask(TaskType.RESTART, *asked), end)
     task = sim.ask(TaskType.RESTART, *asked)
     sim.run_until_rest()
     assert sim.phase(task) == "Done"
@@ -48,29 +48,30 @@ def test_restart_of_all() -> None:
     assert not set(uids(sim).values()) & set(before.values())
 
 
-def test_replace_of_a_lost_bookie() -> None:
-    def lose(sim: Simulation) -> None:
-        sim.kubernetes.lose_volume("c-bookie-1")
-        sim.ask(TaskType.REPLACE, "c-bookie-1")
+def replace_lost(sim: Simulation) -> None:
+    sim.kubernetes.lose_volume("c-bookie-1")
+    sim.ask(TaskType.REPLACE, "c-bookie-1")
 
+
+def take_out(sim: Simulation) -> None:
+    sim.change(replicas=3)
+    sim.ask(TaskType.DECOMMISSION, "c-bookie-3")
+
+
+@pytest.mark.parametrize("change", [replace_lost, take_out])
+def test_a_bookie_that_is_lost_or_that_spec_gives_up(change: Callable[[Simulation], None]) -> None:
     sim = resting()
-    killed_everywhere(sim, lose, end)
-    lose(sim)
+    change(sim)
     sim.run_until_rest()
     assert sim.phase("task-1") == "Done"
     assert not sim.accidents
 
 
-def test_decommission_of_the_bookie_that_spec_gives_up() -> None:
-    def lower(sim: Simulation) -> None:
-        sim.change(replicas=3)
-        sim.ask(TaskType.DECOMMISSION, "c-bookie-3")
-
-    sim = resting()
-    killed_everywhere(sim, lower, end)
-    lower(sim)
-    sim.run_until_rest()
-    assert sim.phase("task-1") == "Done"
+@pytest.mark.parametrize(
+    "change", [replace_lost, take_out, lambda sim: sim.ask(TaskType.RESTART, "c-bookie-1", "c-bookie-3")]
+)
+def test_whenever_the_operator_dies_it_ends_alike(change: Callable[[Simulation], object]) -> None:
+    assert killed_everywhere(resting(), change, end) > 15
 
 
 def test_audit() -> None:
