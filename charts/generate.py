@@ -82,7 +82,8 @@ def job_schema() -> dict[str, Any]:
 
 def _defined(definition: str) -> dict[str, Any]:
     """The schema of `spec`."""
-    (version,) = yaml.safe_load((ROOT / DEFINITIONS / definition).read_text(encoding="utf-8"))["spec"]["versions"]
+    text = (ROOT / DEFINITIONS / definition).read_text(encoding="utf-8")
+    (version,) = yaml.load(text, yaml.CSafeLoader)["spec"]["versions"]
     return dict(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 

@@ -45,7 +45,8 @@ def test_annotations_are_texts_that_hold_yaml(chart: Path):
 
 def test_definitions_that_are_announced_are_those_that_are_there():
     announced = yaml.safe_load(chart_file(OPERATOR)["annotations"]["artifacthub.io/crds"])
-    there = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "crds").glob("*.yaml"))]
+    definitions = sorted((ROOT / "crds").glob("*.yaml"))
+    there = [yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in definitions]
     assert [(each["name"], each["kind"], each["version"]) for each in announced] == [
         (each["metadata"]["name"], each["spec"]["names"]["kind"], each["spec"]["versions"][0]["name"]) for each in there
     ]

@@ -20,7 +20,7 @@ cluster_names = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True
 zone_names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(name=cluster_names, zones=st.lists(zone_names, max_size=4, unique=True))
 def test_every_name_is_a_label(name: str, zones: list[str]) -> None:
     spec = {

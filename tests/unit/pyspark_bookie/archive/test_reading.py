@@ -37,11 +37,16 @@ def files(tmp_path: Path) -> Files:
 def ledger(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchivedLedger:
     """Of several files with several row groups."""
     monkeypatch.setattr("pyspark_bookie.archive.writing.ROW_GROUP_ENTRIES", GROUP)
-    entries = [LedgerEntry(LEDGER, number, 0, payload, number - 1) for number, payload in enumerate(PAYLOADS)]
-    written = write_ledger(files, "data", LEDGER, "0" * 32, [entries], 700, Throttle(None))
-    assert len(written.files) > 2
-    placed = tuple(replace(file, path=f"data/{file.path}") for file in written.files)
-    return ArchivedLedger(LEDGER, f"file://{tmp_path}", "0" * 32, placed, written.counts)
+    found = written(files, tmp_path, PAYLOADS)
+    assert len(found.files) > 2
+    return found
+
+
+def written(files: Files, folder: Path, payloads: list[bytes]) -> ArchivedLedger:
+    entries = [LedgerEntry(LEDGER, number, 0, payload, number - 1) for number, payload in enumerate(payloads)]
+    made = write_ledger(files, "data", LEDGER, "0" * 32, [entries], 700, Throttle(None))
+    placed = tuple(replace(file, path=f"data/{file.path}") for file in made.files)
+    return ArchivedLedger(LEDGER, f"file://{folder}", "0" * 32, placed, made.counts)
 
 
 def rows(files: Files, ledger: ArchivedLedger, first: int, last: int) -> list[tuple[int, bytes, int]]:
@@ -58,9 +63,11 @@ def expected(first: int, last: int) -> list[tuple[int, bytes, int]]:
 
 
 def test_every_range_is_itself(files: Files, ledger: ArchivedLedger) -> None:
-    """From every entry, to each within a row group and one more, and to the end."""
+    """From every entry around the ends of row groups and files, to each within a row group and one more, and to the
+    end."""
     end = len(PAYLOADS)
-    for first in range(end):
+    begins = {file.first_entry for file in ledger.files} | {GROUP, end}
+    for first in sorted({begin + by for begin in begins for by in (-1, 0, 1)} & set(range(end))):
         for last in {*range(first, min(first + GROUP + 2, end)), end - 1}:
             assert rows(files, ledger, first, last) == expected(first, last)
 
@@ -179,13 +186,21 @@ def test_what_is_wrong_with_a_whole_ledger_is_told_alike(files: Files, ledger: A
         whole(files, ledger)
 
 
-@pytest.mark.parametrize("read", [whole, lambda files, ledger: rows(files, ledger, 0, 29)], ids=["whole", "entries"])
+@pytest.mark.parametrize("read", [whole, lambda files, ledger: rows(files, ledger, 0, 11)], ids=["whole", "entries"])
 @pytest.mark.parametrize("closes", [False, True], ids=["stays open", "closes"])
 @pytest.mark.parametrize("failing", ["open", "read", "seek", "tell"])
 def test_what_fails_once_is_read_again_and_what_fails_twice_is_no_damage(
-    files: Files, ledger: ArchivedLedger, read: Callable[[Files, ArchivedLedger], object], failing: str, closes: bool
+    files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Files, ArchivedLedger], object],
+    failing: str,
+    closes: bool,
 ) -> None:
     """Whichever request it is, also if the file was read again before; and no file stays open."""
+    monkeypatch.setattr("pyspark_bookie.archive.writing.ROW_GROUP_ENTRIES", GROUP)
+    ledger = written(files, tmp_path, [os.urandom(100)] * 12)
+    assert [file.entries for file in ledger.files] == [2 * GROUP, GROUP]
     sound = read(files, ledger)
 
     def unsteady(fails: Callable[[int], bool]) -> UnsteadyStore:

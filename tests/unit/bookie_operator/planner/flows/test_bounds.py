@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -97,14 +98,14 @@ def uid(number: int) -> str:
     return f"0b7c1f0e-2222-4333-8444-{number:012}"
 
 
-def thousand(fault: PodFault, *, operation: Operation | None = None, **spec: object) -> tuple[World, Desired]:
-    """Bookies with names as long as they can be, in one state."""
+@cache
+def thousand(fault: PodFault) -> tuple[World, Desired]:
+    """Bookies with names as long as they can be, in one state, that are replaced by themselves."""
     storage = {"journal": {"size": "1Gi"}, "ledger": {"size": "10Gi", "volumes": 2}}
-    asked = {**MINIMAL, "replicas": MANY, "storage": storage, **spec}
+    asked = {**MINIMAL, "replicas": MANY, "storage": storage, "repair": {"autoReplaceAfterSeconds": 30}}
     status = BookieClusterStatus(
         instance_id=uid(0),
         recorded_replicas={f"{CLUSTER_NAME}-bookie": MANY},
-        operation=operation,
         operations_begun=1,
         history=[
             FinishedOperation(id=f"Replace-{n}", type=OperationType.REPLACE, started_at=written(0), message=LONG)
@@ -204,8 +205,9 @@ def test_the_status_of_a_thousand_bookies_fits_into_etcd(fault: PodFault, replac
             saved=saved,
             message=LONG,
         )
-    world, desired = thousand(fault, operation=operation, repair={"autoReplaceAfterSeconds": 30})
-    status = status_of(world, desired)
+    world, desired = thousand(fault)
+    status = world.cluster.status.model_copy(update={"operation": operation})
+    status = status_of(replace(world, cluster=replace(world.cluster, status=status)), desired)
     assert len(status.bookies) == MANY
     assert size_of(status) < 1_000_000
 
@@ -233,13 +235,13 @@ def test_a_deletion_of_a_thousand_with_their_data_is_recorded() -> None:
 @pytest.mark.parametrize("fault", WORST.values(), ids=WORST)
 def test_what_a_pass_asks_for_does_not_grow_with_the_bookies(fault: PodFault) -> None:
     """Each of these answers takes a listing of all ledgers."""
-    world, desired = thousand(fault, repair={"autoReplaceAfterSeconds": 30})
+    world, desired = thousand(fault)
     asked = needs(world, desired)
     assert len(asked.proofs) + len(asked.drains) + len(asked.outlooks) + len(asked.safety) <= 8
 
 
 def test_each_of_many_lost_ones_is_asked_about_in_its_turn() -> None:
-    world, desired = thousand(PodFault.VOLUME, repair={"autoReplaceAfterSeconds": 30})
+    world, desired = thousand(PodFault.VOLUME)
     asked: set[str] = set()
     for minute in range(MANY // 4):
         asked |= needs(replace(world, now=world.now + 60 * minute), desired).outlooks
@@ -249,7 +251,7 @@ def test_each_of_many_lost_ones_is_asked_about_in_its_turn() -> None:
 @pytest.mark.parametrize("fault", WORST.values(), ids=WORST)
 def test_a_plan_for_a_thousand_takes_no_time(fault: PodFault) -> None:
     """By the processor's time, on any machine: what grows with the square of the bookies takes many times as long."""
-    world, desired = thousand(fault, repair={"autoReplaceAfterSeconds": 30})
+    world, desired = thousand(fault)
     status_of(world, desired)
     begun = time.process_time()
     status_of(replace(world), desired)
