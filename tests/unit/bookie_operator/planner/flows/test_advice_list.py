@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,6 +290,11 @@ def _plain(words: str) -> str:
 
 
 @functools.cache
+def _source(module: str) -> str:
+    return (Path(__file__).parents[5] / f"{module.replace('.', '/')}.py").read_text()
+
+
+@functools.cache
 def tried() -> list[str]:
     words = (*(one.words for one in TABLE), *ELSEWHERE)
     return [_plain(part) for each in words for part in (each, *each.split(", "))]
@@ -305,10 +309,10 @@ def test_whatever_is_advised_is_tried(clause: str) -> None:
 
 
 def test_what_is_tried_elsewhere_is_there_and_is_advised() -> None:
-    texts = [_plain(text) for path in SOURCES for text in _texts(path)]
+    texts = [_plain(text) for path in SOURCES for text in _texts(path) if " " in text]
     for words, test in ELSEWHERE.items():
         module, _, name = test.partition(":")
-        assert hasattr(importlib.import_module(module), name), test
+        assert f"def {name}(" in _source(module), test
         plain = _plain(words)
         assert any(plain in text for text in texts), f"nobody advises any more: {words}"
 

@@ -78,9 +78,9 @@ def test_fewer_replicas_lead_out_of_a_zone_without_room(faulty: str, besides: Ca
     before = set(sim.kubernetes.pods)
     sim.kubernetes.faults[faulty] = PodFault.UNSCHEDULABLE
     sim.change(replicas=8, placement=zones)
-    passes(sim, 150)
+    passes(sim, 100)
     besides(sim)
-    passes(sim, 150)
+    passes(sim, 100)
     sim.change(replicas=4, placement=zones)
     sim.run_until_rest(most=900)
     assert sim.kubernetes.pods.keys() == before
@@ -139,7 +139,7 @@ def test_a_newcomer_on_the_node_of_a_member_makes_room_again(
 ) -> None:
     sim = crowded(replicas=replicas)
     besides(sim)
-    passes(sim, 200)
+    passes(sim, 100)
     sim.change(replicas=replicas)
     sim.run_until_rest(most=900)
     assert sorted(sim.kubernetes.pods) == [f"c-bookie-{number}" for number in range(replicas)]

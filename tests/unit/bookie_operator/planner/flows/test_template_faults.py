@@ -34,10 +34,10 @@ def test_nobody_is_replaced_by_himself_while_no_bookie_works_with_its_template(k
     """`more`: and more bookies are asked for meanwhile."""
     sim = resting(**AUTO)
     sim.change(image=kind)
-    passes(sim, 150)
+    passes(sim, 70)
     if more:
         sim.change(replicas=5)
-        passes(sim, 150)
+        passes(sim, 70)
     assert not any(isinstance(one, DeleteClaim) for one in acted(sim))
     sim.change(image="")
     sim.run_until_rest()
@@ -51,7 +51,7 @@ def test_one_that_does_not_come_up_with_empty_disks_is_not_given_others_again_an
     """Others work with the same template, so it looks lost."""
     sim = resting(**AUTO)
     sim.change(image=f"{kind}@1")
-    passes(sim, 250)
+    passes(sim, 120)
     assert begun(sim, OperationType.REPLACE) == 1
     told = [one.message for one in (sim.passes[-1].plan.decision, *sim.passes[-1].plan.notes) if isinstance(one, Wait)]
     assert any("also with empty disks: change spec, or put it back" in each for each in told), told
@@ -84,7 +84,7 @@ def test_templates_of_two_releases_are_not_the_same_though_people_asked_for_the_
     sim.release = "2"
     passes(sim, 20)
     del sim.kubernetes.sets["c-bookie-b"]
-    for _ in range(200):
+    for _ in range(80):
         pods = sim.kubernetes.pods
         newer = "c-bookie-b-0" in pods and pods["c-bookie-b-0"].template_hash != pods["c-bookie-a-0"].template_hash
         if newer and not sim.kubernetes.faults:
@@ -134,7 +134,7 @@ def test_a_template_that_is_put_right_ends_the_replacement_before_anything_is_de
 def test_whoever_knows_that_the_volumes_are_gone_says_so_by_a_task(kind: str) -> None:
     sim = resting(**AUTO)
     sim.change(image=f"{kind}@3")
-    passes(sim, 150)
+    passes(sim, 70)
     told = [one.message for one in (sim.passes[-1].plan.decision, *sim.passes[-1].plan.notes) if isinstance(one, Wait)]
     assert not any(isinstance(one, DeleteClaim) for one in acted(sim)), told
     task = sim.ask(TaskType.REPLACE, "c-bookie-3")
@@ -161,7 +161,7 @@ def test_new_bookies_are_not_made_of_a_template_that_is_to_be_put_right(kind: st
     sim.run(lambda one, _: begun(one, OperationType.SCALE_UP) > 0, most=300)
     (wanted,) = sim.desired().stateful_sets
     assert sim.kubernetes.pods["c-bookie-4"].template_hash == wanted.template_hash
-    passes(sim, 300)
+    passes(sim, 100)
     assert begun(sim, OperationType.SCALE_UP) == 1
     assert sum(isinstance(one, ScaleStatefulSet) for one in acted(sim)) == 1
     assert sim.status.operations_begun < 8
@@ -183,7 +183,7 @@ def test_no_new_bookie_is_made_of_a_template_with_which_none_works(kind: str, zo
     sim.change(image=kind)
     passes(sim, 60)
     sim.change(replicas=6)
-    passes(sim, 300)
+    passes(sim, 70)
     assert not any(isinstance(one, ScaleStatefulSet) for one in acted(sim))
     sim.change(image="")
     sim.run_until_rest()

@@ -19,10 +19,10 @@ from pyspark_bookie.source.streaming.reader import StreamingReader
 from tests.unit.pyspark_bookie.source.reads import write
 
 TRIGGER = 1 / 64
-REFRESH, DISCOVERY = 0.5, 2.0
+REFRESH, DISCOVERY, IDLE = 0.5, 2.0, 4.0
 TIMES = {"metadataRefresh": f"{REFRESH}s", "discoveryInterval": f"{DISCOVERY}s", "startingPosition": "earliest"}
-DISCOVERIES = {"ledgers": 10 / DISCOVERY, "offload names": 10 / DISCOVERY}
-"""In ten seconds: the lists of ledgers, and of those that are in an archive."""
+DISCOVERIES = {"ledgers": IDLE / DISCOVERY, "offload names": IDLE / DISCOVERY}
+"""While nothing comes: the lists of ledgers, and of those that are in an archive."""
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
 
 
@@ -125,14 +125,14 @@ async def appended(client, name, entries):
 async def test_a_stream(client, following):
     await appended(client, "orders", 3)
     query = await following(3, stream="orders")
-    assert await query.idle(10) == {"stream orders": 10 / REFRESH}
+    assert await query.idle(IDLE) == {"stream orders": IDLE / REFRESH}
     await appended(client, "orders", 2)
     assert await query.until_found(2) <= REFRESH
     async with Streams(client).writer("orders") as writer:
         await writer.append(b"first")
         await writer.append(b"second")
         assert await query.until_found(1) <= REFRESH, "what is confirmed of the open ledger"
-        assert await query.idle(10) == {"stream orders": 10 / REFRESH}
+        assert await query.idle(IDLE) == {"stream orders": IDLE / REFRESH}
         await writer.append(b"third")
         assert await query.until_found(1) <= REFRESH
 
@@ -141,9 +141,9 @@ async def test_streams_by_a_pattern(client, following):
     for name in ("orders.a", "orders.b"):
         await appended(client, name, 3)
     query = await following(6, streamPattern=r"orders\..")
-    each = {"stream orders.a": 10 / REFRESH, "stream orders.b": 10 / REFRESH}
-    names = {"stream names": 10 / DISCOVERY, "stream-grave names": 10 / DISCOVERY}
-    assert await query.idle(10) == {**each, **names}
+    each = {"stream orders.a": IDLE / REFRESH, "stream orders.b": IDLE / REFRESH}
+    names = {"stream names": IDLE / DISCOVERY, "stream-grave names": IDLE / DISCOVERY}
+    assert await query.idle(IDLE) == {**each, **names}
     await appended(client, "orders.b", 2)
     assert await query.until_found(2) <= REFRESH
     await appended(client, "orders.c", 4)
@@ -157,7 +157,7 @@ async def test_ledgers(client, following):
         await ledger.append(b"first")
         await ledger.append(b"second")
         query = await following(8, scope="all")
-        assert await query.idle(10) == DISCOVERIES, "and no ledger again, not even the open one"
+        assert await query.idle(IDLE) == DISCOVERIES, "and no ledger again, not even the open one"
         await ledger.append(b"third")
         assert await query.until_found(1) <= REFRESH
     assert await query.until_found(1) <= REFRESH, "it is closed"
@@ -171,7 +171,7 @@ async def test_open_ledgers_that_are_left_out_are_asked_after(client, following)
     async with client.create(**THREE) as ledger:
         await ledger.append_many([b"first", b"second"])
         query = await following(1, scope="all", openLedgers="skip")
-        assert await query.idle(10) == {**DISCOVERIES, f"ledger {ledger.ledger_id}": 10 / REFRESH}
+        assert await query.idle(IDLE) == {**DISCOVERIES, f"ledger {ledger.ledger_id}": IDLE / REFRESH}
     assert await query.until_found(2) <= REFRESH
 
 
@@ -181,7 +181,7 @@ async def test_a_long_list_is_read_once(client, following, monkeypatch):
     for _ in range(7):
         await appended(client, "long", 1)
     query = await following(7, stream="long")
-    assert await query.idle(10) == {"stream long": 10 / REFRESH}
+    assert await query.idle(IDLE) == {"stream long": IDLE / REFRESH}
     await appended(client, "long", 2)
     assert await query.until_found(2) <= REFRESH
 
