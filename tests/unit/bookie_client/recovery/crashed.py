@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -14,6 +16,7 @@ def payload(entry_id: int) -> bytes:
     return f"entry {entry_id} ".encode() * (entry_id % 3 + 1)
 
 
+@cache
 def length_of(entry_id: int) -> int:
     return sum(len(payload(i)) for i in range(entry_id + 1))
 

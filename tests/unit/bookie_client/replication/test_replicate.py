@@ -18,7 +18,7 @@ async def test_only_what_striping_puts_there_is_copied(models, version, quorums)
     await models.add(*"abcdefg")
     ensemble, write = quorums
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 120, ensemble=ensemble, write_quorum=write, ack_quorum=1)
+        ledger_id = await written(client, 60, ensemble=ensemble, write_quorum=write, ack_quorum=1)
         before = await fragment_of(client, ledger_id)
         await FragmentReplicator(client).replicate(before, {0: before.ensemble[0], 1: before.ensemble[1]})
         after = await fragment_of(client, ledger_id)

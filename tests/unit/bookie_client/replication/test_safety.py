@@ -130,11 +130,11 @@ async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
 async def test_the_list_is_bounded_and_progress_is_told(models):
     await models.add(*"ab")
     async with models.client() as client:
-        for _ in range(70):
+        for _ in range(12):
             await written(client, 1, ensemble=2, write_quorum=2, ack_quorum=2)
         told = []
         report = await safety_check(client, ["a"], progress=lambda *state: told.append(state), max_listed=5)
-        assert (report.no_slack, len(report.listed), told[-1]) == (70, 5, (70, 70))
+        assert (report.no_slack, len(report.listed), told[-1]) == (12, 5, (12, 12))
 
 
 async def test_what_was_unsafe_is_safe_once_it_was_copied(models):

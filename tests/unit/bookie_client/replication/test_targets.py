@@ -100,7 +100,7 @@ async def test_a_spare_that_is_registered_and_dead_is_passed_over(models):
 async def test_a_target_that_refuses_leaves_the_ledger_as_it_was(models, version, error):
     await models.add(*"abcd")
     async with models.client(protocol_version=version) as client:
-        ledger_id = await written(client, 150)
+        ledger_id = await written(client, 60)
         before = await client.stored_metadata(ledger_id)
         (spare,) = set("abcd") - set(before.value.ensemble_for(0))
         models.model(spare).fail_adds = error

@@ -209,7 +209,7 @@ def test_limits_may_be_changed(limit):
     async def main():
         throttle = YieldingThrottle(MOST)
         throttle.limit(limit)
-        await windows(throttle, 200, QUIET)
+        await windows(throttle, 100, QUIET)
         return throttle.bytes_per_second
 
     assert run_virtually(main) == limit
