@@ -149,6 +149,7 @@ class Rig:
         self._folder = folder
         self._services: list[TreeMetadataService] = []
         self.admin_reachable = True
+        self.bookie_sessions: dict[str, TreeMetadataService] = {}
         self.registered: dict[str, BookieGroup] = {}
         self.options = QUICK
         self.ends: dict[int, int] = {}
@@ -164,15 +165,16 @@ class Rig:
     async def open(self) -> None:
         self.owner = await EmbeddedOwner.open(str(self._folder))
         self.service, _ = await self.connect()
-        self.bookie_sessions = {bookie: (await self.connect())[0] for bookie in BOOKIES}
         await self.service.cluster.initialize()
-        for bookie in BOOKIES:
-            await self.service.cookies.create(bookie, b"cookie of " + bookie.encode())
-            await self.start(bookie)
+        await asyncio.gather(*map(self._new_bookie, BOOKIES))
+
+    async def _new_bookie(self, bookie: str) -> None:
+        self.bookie_sessions[bookie], _ = await self.connect()
+        await self.service.cookies.create(bookie, b"cookie of " + bookie.encode())
+        await self.start(bookie)
 
     async def close(self) -> None:
-        for service in self._services:
-            await service.close()
+        await asyncio.gather(*(service.close() for service in self._services))
         await self.owner.close()
 
     async def connect(self) -> tuple[TreeMetadataService, DyingTransport]:
