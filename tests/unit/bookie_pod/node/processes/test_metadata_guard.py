@@ -170,7 +170,7 @@ async def test_tokens_and_certificates_are_exchanged_under_an_open_session(
         monkeypatch.setattr(module, "CHECK_S", 0.0)
     # Another authority, and what it signs: made before, because the loop would wait for it, and sessions would not.
     (guard.folder / "later").mkdir()
-    later = Certificates(guard.folder / "later").make_all()
+    later = Certificates(guard.folder / "later").make_anew()
     later.make_named("server", "IP:127.0.0.1")
     async with guard.serve(**guard.server_tls()) as server:
         service = await guard.open(tls=guard.tls(), timeout=10)
