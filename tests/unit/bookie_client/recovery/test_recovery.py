@@ -463,9 +463,12 @@ async def test_a_failed_recovery_that_cannot_ask_what_others_stored_tells_its_ow
     ledger.check(2)
 
 
-async def test_a_ledger_that_is_deleted_meanwhile(cluster):
-    ledger = await crashed(cluster)
-    ledger.put_all(*range(3))
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_ledger_that_is_deleted_meanwhile(cluster, fails):
+    if fails:
+        await without_reads(cluster)
+    else:
+        (await crashed(cluster)).put_all(*range(3))
     on_read(cluster, "b1", lambda: cluster.metadata.ledgers.stored.pop(LEDGER, None))
     async with cluster.client() as client:
         with pytest.raises(NoSuchLedger, match="deleted while it was recovered"):
