@@ -70,6 +70,16 @@ async def test_an_explicit_lac_is_heard(three):
             assert len(await reader.read(0, 2)) == 3
 
 
+async def test_a_damaged_last_entry_tells_no_lac(cluster, version):
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    async with cluster.client(protocol_version=version) as client, client.open(LEDGER, password=b"pw") as reader:
+        assert reader.last_add_confirmed == 4
+        cluster.bookie("b1").damage(LEDGER, 5)
+        ledger.put(6, "b2")
+        assert await reader.read_last_add_confirmed() == 5
+
+
 async def test_a_damaged_explicit_lac_counts_for_nothing(three):
     async with three.client() as client, client.create(write_quorum=3, password=b"pw") as writer:
         for i in range(3):

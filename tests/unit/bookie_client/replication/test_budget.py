@@ -32,6 +32,27 @@ async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, wri
         assert (limits.window.nbytes, limits.window.entries) == (0, 0)
 
 
+async def test_who_is_given_up_while_the_throttle_holds_it_leaves_the_budget_to_others(models):
+    reached = asyncio.Event()
+
+    class Slow(ReplicationThrottle):
+        async def read(self, nbytes, operations=1):
+            reached.set()
+            await asyncio.sleep(3600)
+
+    await models.add(*"abcd")
+    async with models.client() as client:
+        part = await fragment_of(client, await equal_entries(client, 5, 1_000))
+        replicator = FragmentReplicator(client, ReplicationOptions(throttle=Slow()))
+        copying = asyncio.create_task(replicator.replicate(part, {0: part.ensemble[0]}))
+        await reached.wait()
+        window = replicator._limits.window
+        assert window.nbytes > 0
+        copying.cancel()
+        await asyncio.wait([copying])
+        assert (window.nbytes, window.entries) == (0, 0)
+
+
 async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
     await models.add(*"abcd")
     async with models.client() as client:

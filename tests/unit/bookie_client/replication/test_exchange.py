@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookie_client.replication import replicator
 from bookie_client.replication.exchange import LISTS_TO_GIVE_UP
 from bookie_client.replication.replicator import FragmentReplicator
-from bookie_protocol.errors import BookieTimeout, CopyLost, NoSuchLedger, SessionEnded
+from bookie_protocol.errors import (
+    BookieTimeout,
+    CopyLost,
+    MetadataVersionConflict,
+    NoSuchLedger,
+    SessionEnded,
+    StorageFault,
+)
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import written
@@ -87,6 +96,45 @@ async def test_without_another_target_the_exchange_is_taken_back(models, monkeyp
         with pytest.raises(CopyLost, match=r"entry 7 on . has gone again"):
             await restored(client, ledger_id, [0])
         assert (await fragment_of(client, ledger_id)).ensemble == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda metadata: metadata.closed(30, 100), "its end is not what it was"),
+        (lambda metadata: replace(metadata, ensembles={0: metadata.ensembles[0]}), "it exists no more"),
+    ],
+    ids=["end", "segment"],
+)
+async def test_a_segment_that_is_not_what_it_was_keeps_its_bookies(models, monkeypatch, change, words):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+
+        async def changed(change):
+            found = await client.stored_metadata(ledger_id)
+            return await models.service.ledgers.write(change(found.value), found.version)
+
+        await changed(lambda metadata: metadata.with_ensemble(25, metadata.ensembles[0]))
+        fragment, stored = await fragment_of(client, ledger_id, 1), []
+
+        async def change_first(targets):
+            stored.append(await changed(change))
+
+        before_each_exchange(monkeypatch, change_first)
+        with pytest.raises(MetadataVersionConflict, match=words):
+            await FragmentReplicator(client).replicate(fragment, {0: fragment.ensemble[0]})
+        assert [await client.stored_metadata(ledger_id)] == stored
+
+
+@pytest.mark.parametrize("error", [BookieTimeout, StorageFault])
+async def test_a_target_that_tells_nothing_has_its_copies(models, error):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 5)
+        fragment = await fragment_of(client, ledger_id)
+        models.model(fragment.ensemble[0]).fail_reads = error
+        await FragmentReplicator(client)._copies.check(fragment, 0, fragment.ensemble[0])
 
 
 async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
-from bookie_protocol.errors import Refused
+from bookie_protocol.errors import NoCookie, Refused
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.decommission_rig import GOING, R, Rig, ledger
 from tests.support.until import until
@@ -144,6 +144,26 @@ class TestCookiesWithoutADecommission:
         assert await rig.has_cookie()
         await delete_unneeded_cookie(rig.service, GOING)
         assert not await rig.has_cookie()
+
+    @pytest.mark.parametrize("gone", [False, True])
+    async def test_only_the_cookie_that_was_there_before_the_ledgers_were_listed_is_deleted(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch, gone: bool
+    ) -> None:
+        """A bookie that comes back meanwhile as a new one has another."""
+        await rig.stop(GOING)
+        await rig.change(2, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", "b3:1")}))
+        holders, cookies = rig.service.under_replication.holders, rig.service.cookies
+
+        async def exchange_first(**options: object) -> object:
+            await cookies.delete(GOING, (await cookies.read(GOING)).version)
+            if not gone:
+                await cookies.create(GOING, b"another")
+            return await holders()
+
+        monkeypatch.setattr(rig.service.under_replication, "holders", exchange_first)
+        with pytest.raises(NoCookie if gone else Refused, match="any more" if gone else "changed it just now"):
+            await delete_unneeded_cookie(rig.service, GOING)
+        assert await rig.has_cookie() != gone
 
     async def test_who_is_about_to_name_it_is_waited_for_or_told(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch

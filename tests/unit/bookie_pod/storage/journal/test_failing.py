@@ -48,6 +48,22 @@ def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: s
     assert not any(thread.name.startswith("journal-0") for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_without_room_for_a_whole_step_takes_what_still_fits(error: int) -> None:
+    files = MemoryFiles()
+    with JournalRig(files) as rig:
+        rig.add(an_add(7, 0))
+        files.faults.fail("allocate", errno=error)
+        if error == errno.ENOSPC:
+            for entry_id in range(1, 5):
+                rig.add(an_add(7, entry_id, bytes(3000)))
+            assert files.faults.counts["allocate"] > 1
+        else:
+            rig.journal.append(an_add(7, 1, bytes(9000)))
+            assert rig.acknowledged.wait_for_failure().__cause__.errno == error  # type: ignore[union-attr]
+    assert len(rig.acknowledged.batches) == (5 if error == errno.ENOSPC else 1)
+
+
 def test_a_next_file_that_cannot_be_made_at_all_ends_the_journal() -> None:
     files = MemoryFiles()
     with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
