@@ -316,13 +316,13 @@ async def test_a_full_check_takes_few_requests_and_each_is_counted(models, write
         models.model(name).knows_batch_reads, models.model(name).knows_steps = knows_batches, knows_steps
     throttle = CountingThrottle()
     async with models.client() as client:
-        ledger_id = await written(client, 400, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
+        ledger_id = await written(client, 200, ensemble=4, write_quorum=write_quorum, ack_quorum=2)
         before = models.requests()
         options = CheckOptions(verification_percentage=100, throttle=throttle)
         assert (await LedgerChecker(client, options).check(ledger_id)).is_healthy
         asked = models.requests() - before
     can = knows_batches if write_quorum == 4 else knows_steps
-    assert asked < 60 if can else asked >= 400 * write_quorum
+    assert asked < 60 if can else asked >= 200 * write_quorum
     if knows_batches:
         assert throttle.requests == asked
     else:  # which the model bookies do not count: they hang up

@@ -96,7 +96,9 @@ async def test_a_spare_that_is_registered_and_dead_is_passed_over(models):
         assert spares[1] in (await restored(client, ledger_id, [0])).ensemble
 
 
-@pytest.mark.parametrize("error", [StorageFault, BookieReadOnly, Unauthorized])
+@pytest.mark.parametrize(
+    ("error", "version"), [(StorageFault, 3), (StorageFault, 2), (BookieReadOnly, 3), (Unauthorized, 2)]
+)
 async def test_a_target_that_refuses_leaves_the_ledger_as_it_was(models, version, error):
     await models.add(*"abcd")
     async with models.client(protocol_version=version) as client:
