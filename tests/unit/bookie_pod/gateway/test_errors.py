@@ -16,32 +16,31 @@ from tests.support.until import until
 from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_all, rest_of, write
 from tests.unit.bookie_pod.gateway.conftest import serve
 
+ERRORS = [
+    (lambda s: s.GetMetadata(pb.GetMetadataRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
+    (lambda s: s.Recover(pb.RecoverRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
+    (lambda s: s.Close(pb.CloseRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
+    (lambda s: s.Create(pb.CreateRequest(ensemble_size=9)), ("UNAVAILABLE", "NotEnoughBookies")),
+    (lambda s: s.Create(pb.CreateRequest(ensemble_size=-1)), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: s.Create(pb.CreateRequest(ensemble_size=2, write_quorum=3)), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: s.Create(pb.CreateRequest(digest_type=77)), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: s.Delete(pb.DeleteRequest(ledger_id=-1)), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: read_all(s, ledger_id=9), ("NOT_FOUND", "NoSuchLedger")),
+    (lambda s: read_all(s, ledger_id=0, max_batch_bytes=-1), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: anext(aiter(s.Append(iter(batches(1))))), ("INVALID_ARGUMENT", "BadRequest")),
+    (lambda s: anext(aiter(s.Append(iter([])))), ("INVALID_ARGUMENT", "BadRequest")),
+    (
+        lambda s: anext(aiter(s.Append(iter([pb.AppendRequest(existing=pb.ExistingWriter(ledger_id=9))])))),
+        ("FAILED_PRECONDITION", "LedgerClosed"),
+    ),
+]
 
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (lambda s: s.GetMetadata(pb.GetMetadataRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
-        (lambda s: s.Recover(pb.RecoverRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
-        (lambda s: s.Close(pb.CloseRequest(ledger_id=9)), ("NOT_FOUND", "NoSuchLedger")),
-        (lambda s: s.Create(pb.CreateRequest(ensemble_size=9)), ("UNAVAILABLE", "NotEnoughBookies")),
-        (lambda s: s.Create(pb.CreateRequest(ensemble_size=-1)), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: s.Create(pb.CreateRequest(ensemble_size=2, write_quorum=3)), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: s.Create(pb.CreateRequest(digest_type=77)), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: s.Delete(pb.DeleteRequest(ledger_id=-1)), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: read_all(s, ledger_id=9), ("NOT_FOUND", "NoSuchLedger")),
-        (lambda s: read_all(s, ledger_id=0, max_batch_bytes=-1), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: anext(aiter(s.Append(iter(batches(1))))), ("INVALID_ARGUMENT", "BadRequest")),
-        (lambda s: anext(aiter(s.Append(iter([])))), ("INVALID_ARGUMENT", "BadRequest")),
-        (
-            lambda s: anext(aiter(s.Append(iter([pb.AppendRequest(existing=pb.ExistingWriter(ledger_id=9))])))),
-            ("FAILED_PRECONDITION", "LedgerClosed"),
-        ),
-    ],
-)
-async def test_errors_have_a_code_and_their_own_name(stub, call, expected):
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call(stub)
-    assert error_of(raised)[:2] == expected
+
+async def test_errors_have_a_code_and_their_own_name(stub):
+    for number, (call, expected) in enumerate(ERRORS):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(stub)
+        assert error_of(raised)[:2] == expected, number
 
 
 async def append_to_what_is_closed(stub):

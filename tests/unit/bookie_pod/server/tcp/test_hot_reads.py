@@ -88,7 +88,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(ends) if end > start]
 
 
-@given(st.lists(V2, min_size=1, max_size=60), st.lists(st.integers(0, 5000), max_size=4))
+@given(st.lists(V2, min_size=1, max_size=20), st.lists(st.integers(0, 5000), max_size=4))
 def test_version_2(requests: list[bytes], places: list[int]) -> None:
     async def run() -> None:
         one_by_one = await asked(await with_entries(), requests, alone=True)
@@ -100,7 +100,7 @@ def test_version_2(requests: list[bytes], places: list[int]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(V3), READS), min_size=1, max_size=60),
+    st.lists(st.tuples(st.sampled_from(V3), READS), min_size=1, max_size=20),
     st.lists(st.integers(0, 5000), max_size=4),
     st.booleans(),
 )
@@ -156,7 +156,7 @@ async def asked_slowly(rig: ServerRig, pieces: Sequence[bytes], takes: Sequence[
 
 @given(
     st.booleans(),
-    st.lists(st.tuples(st.integers(0, 3), READS), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(0, 3), READS), min_size=1, max_size=20),
     st.lists(st.integers(0, 5000), max_size=4),
     st.lists(st.booleans(), min_size=1, max_size=4),
     st.integers(40, 400),
@@ -338,7 +338,7 @@ async def test_reads_that_have_to_wait_are_not_looked_up_again_and_again(
 ) -> None:
     add = v2_add if read is v2_read else v3_add
     rig = await with_entries(add, options=TcpOptions(max_reads_in_progress=1))
-    counts, count = looked_up(rig, monkeypatch), 500
+    counts, count = looked_up(rig, monkeypatch), 100
     conn, transport = rig.connect()
     conn.data_received(read(1, 8) * count)
     await rig.settle(lambda: len(transport.frames) == count)
@@ -371,8 +371,8 @@ async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds
     """From memory: requests stay unread. From disk: what is not begun is put aside, in the middle of a piece too; and
     what a slow disk brings one by one counts once, so that nobody is cut off."""
     monkeypatch.setattr(lane_reads, "LONG_S", long)
-    size, limit = 100 * KB, 1000 * KB
-    rig = ServerRig(half_bytes=16_000 * KB, memory_bytes=limit, read_cache_bytes=0)
+    size, limit = 200 * KB, 2000 * KB
+    rig = ServerRig(half_bytes=32_000 * KB, memory_bytes=limit, read_cache_bytes=0)
     writer, _ = rig.connect()
     writer.data_received(b"".join(v2_add(entry(1, each, bytes(size))) for each in range(64)))
     rig.journal.acknowledge()
