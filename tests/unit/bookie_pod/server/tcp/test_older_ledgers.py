@@ -8,6 +8,7 @@ import pytest
 
 from bookie_pod.server.tcp import older_ledgers
 from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
 from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
 from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import entry, v2_add, v2_code, v2_fence, v3_add, v3_status, v3_write_lac
@@ -102,6 +103,12 @@ async def test_copies_of_a_closed_ledger_come_in_and_it_is_fenced_for_ever(rig: 
     assert record is not None
     assert record.fenced
     assert [kind.name for kind, _ in rig.journal.records][:2] == ["KEY", "FENCE"], "a replay fences it too"
+
+
+async def test_a_copy_with_a_key_that_cannot_be_stored_is_refused(rig: ServerRig, metadata: Metadata) -> None:
+    (refused,) = await ask(rig, v3_add(entry(7, 5), bytes([1]) * (MAX_KEY_BYTES + 1), recovery=True))
+    assert v3_status(refused) == V3Status.EBADREQ
+    assert rig.storage.ledger(7) is None
 
 
 async def test_an_explicit_lac_makes_no_ledger_that_is_over(rig: ServerRig, metadata: Metadata) -> None:
