@@ -22,7 +22,7 @@ from tests.support.storage_engine import MemoryBookie, entry, open_engine, put, 
 
 FILES = PosixFiles()
 ROUNDS, LEDGERS, ENTRIES = 6, 3, 20
-DAMAGES = 15
+DAMAGES = 8
 
 
 def open_at(folder: Path) -> DbLedgerStorage:

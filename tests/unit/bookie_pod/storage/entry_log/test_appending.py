@@ -189,7 +189,7 @@ def test_stats_count_what_was_appended(files: MemoryFiles) -> None:
 
 @given(
     runs=st.lists(
-        st.tuples(st.integers(0, 5), st.lists(st.integers(16, 700), min_size=1, max_size=40)), min_size=1, max_size=8
+        st.tuples(st.integers(0, 5), st.lists(st.integers(16, 700), min_size=1, max_size=12)), min_size=1, max_size=8
     ),
     limit=st.integers(1024 + 16, 9000),
     buffer=st.sampled_from([1, 300, 2000, 65536]),

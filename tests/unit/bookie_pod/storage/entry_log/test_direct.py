@@ -51,7 +51,7 @@ def test_a_closed_log_has_its_true_size_a_map_and_a_header(files: MemoryFiles) -
     logger.close()
 
 
-@given(runs=st.lists(st.lists(st.integers(16, 9000), min_size=1, max_size=20), min_size=1, max_size=6))
+@given(runs=st.lists(st.lists(st.integers(16, 9000), min_size=1, max_size=8), min_size=1, max_size=6))
 def test_round_trip_through_either_logger(runs: list[list[int]]) -> None:
     files = MemoryFiles()
     logger = open_logger(files, direct_io=True, direct_write_buffer_bytes=8192, log_size_limit=50_000)

@@ -193,10 +193,10 @@ def test_a_run_steps_over_padding(files: MemoryFiles) -> None:
 
 
 @given(
-    sizes=st.lists(st.integers(16, 3000), min_size=1, max_size=60),
-    start=st.integers(0, 59),
-    more=st.integers(0, 70),
-    max_bytes=st.integers(0, 60_000),
+    sizes=st.lists(st.integers(16, 3000), min_size=1, max_size=20),
+    start=st.integers(0, 19),
+    more=st.integers(0, 25),
+    max_bytes=st.integers(0, 25_000),
     buffer=st.sampled_from([1, 5000, 1 << 20]),
 )
 def test_a_run_agrees_with_single_reads(sizes: list[int], start: int, more: int, max_bytes: int, buffer: int) -> None:
