@@ -237,7 +237,7 @@ async def test_an_archive_that_is_not_there_is_an_error_whatever_is_said_of_loss
         (
             lambda path: (path.unlink(), path.mkdir()),
             ArchiveUnavailable,
-            " cannot be reached: .*; tiers=bookies leaves the archive out",
+            ": the archive: .* cannot be reached from .*; tiers=bookies leaves the archive out",
         ),
     ],
     ids=["damaged", "out of reach"],
