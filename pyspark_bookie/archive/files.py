@@ -114,14 +114,8 @@ class Files:
     def check_there(self) -> None:
         """Whether the folder is there. Raises `ArchivedFileMissing`, which a folder that holds nothing is, too, where
         the store knows folders by what is in them."""
-        import pyarrow.fs as pafs
-
-        with self.requests(""):
-            kind = self.system.get_file_info(self._root).type
-            if kind == pafs.FileType.NotFound:
-                raise FileNotFoundError
-            if kind == pafs.FileType.File:
-                raise NotADirectoryError("it is a file, and no folder")
+        if not self._check_folder(""):
+            raise self.failed("", FileNotFoundError())
 
     def size(self, path: str) -> int | None:
         """Bytes of a file; None: there is none."""
@@ -201,6 +195,8 @@ class Files:
         prefix = len(self.path("")) + 1 if self._root != "/" else 1
         with self.requests(folder):
             found = self.system.get_file_info(selector)
+        if not found:
+            self._check_folder(folder)
         for info in found:
             try:
                 path = info.path[prefix:]
@@ -208,6 +204,15 @@ class Files:
                 continue
             if info.type == pafs.FileType.File:
                 yield Listed(path, info.size or 0, info.mtime)
+
+    def _check_folder(self, path: str) -> bool:
+        """Whether something is there. Raises `ArchiveUnavailable` where it is no folder."""
+        import pyarrow.fs as pafs
+
+        info = self._info(path)
+        if info is not None and info.type != pafs.FileType.Directory:
+            raise self.failed(path, NotADirectoryError("it is no folder"))
+        return info is not None
 
     def _info(self, path: str) -> pafs.FileInfo | None:
         """None: there is nothing."""

@@ -154,6 +154,9 @@ def test_a_store_that_is_away_is_told_by_every_request(tmp_path: Path) -> None:
     dumps = Dumps(Files(f"file://{tmp_path}/file/dumps", "--target"))
     with pytest.raises(ArchiveUnavailable, match=r"--target: .*/file/dumps/_tmp/.* cannot be .*; is --target right"):
         dumps.write(header(PAYLOADS), [PAYLOADS], "none")
+    for place in (tmp_path / "file", Path("/dev/null")):
+        with pytest.raises(ArchiveUnavailable, match=f"--target: {place} cannot be reached from .*; is --target right"):
+            Dumps(Files(str(place), "--target")).names()
     files = Files(f"file://{tmp_path}", "--source")
     files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, "size"))
     for ask in (Dumps(files).names, lambda: Dumps(files).find(7), files.check_there):
