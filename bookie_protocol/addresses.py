@@ -6,6 +6,9 @@ Pure; any thread.
 from __future__ import annotations
 
 import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -23,6 +26,16 @@ def host_to_bind(host: str, port: int) -> str | None:
     if host not in EVERY_ADDRESS:
         return host
     return None if port else "0.0.0.0"
+
+
+@contextmanager
+def resolving() -> Iterator[None]:
+    """Around what resolves names: one that no host can have is one that nobody has, and an `OSError` as of any other.
+    Python says UnicodeError."""
+    try:
+        yield
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, f"no host can have this name: {error}") from None
 
 
 def is_address(host: str) -> bool:

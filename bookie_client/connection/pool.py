@@ -33,7 +33,7 @@ from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.latency import Ticker
 from bookie_client.options import ClientOptions
-from bookie_protocol.addresses import is_address
+from bookie_protocol.addresses import is_address, resolving
 from bookie_protocol.errors import (
     BookieUnavailable,
     MetadataError,
@@ -53,7 +53,8 @@ async def tcp_connector(factory: Callable[[], asyncio.BaseProtocol], host: str, 
     """Connect over TCP. Raises OSError: the failure of the last address."""
     if is_address(host):  # resolving it would take a turn in a thread
         return await _connect(factory, host, port)
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    with resolving():
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     if not addresses:
         raise OSError(f"the name {host} has no address")

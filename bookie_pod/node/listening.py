@@ -19,7 +19,7 @@ from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.server.tcp.listener import TcpListener
-from bookie_protocol.addresses import host_and_port
+from bookie_protocol.addresses import host_and_port, resolving
 from bookie_protocol.errors import ServerStartFailed
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,8 @@ async def hold_grpc_port(config: GrpcConfig, *, asked_for: bool = True) -> ExitS
     host, port = config.server_host, config.server_port
     refused: OSError | None = None
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        with resolving():
+            found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
             holder = held.enter_context(socket.socket(family, kind, protocol))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

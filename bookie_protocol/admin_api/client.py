@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
-from bookie_protocol.addresses import is_loopback
+from bookie_protocol.addresses import is_loopback, resolving
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Query, Route, decode, error_of, plain
 from bookie_protocol.errors import (
     BadRequest,
@@ -128,18 +128,19 @@ class AdminClient:
         kept = bool(self._token) and not at.may_see_token
         headers = {"Authorization": f"Bearer {self._token}"} if self._token and not kept else {}
         try:
-            async with self._session.request(
-                route.method,
-                f"{at.url}{route.path}",
-                params={name: _text(value) for name, value in plain(query or Query()).items()},
-                headers=headers,
-                data=msgspec.json.encode(body) if body is not None else None,
-                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self._connect_s),
-                ssl=at.tls or True,
-                server_hostname=at.server_name,
-                allow_redirects=False,
-            ) as answer:
-                content = await self._content(at, answer)
+            with resolving():
+                async with self._session.request(
+                    route.method,
+                    f"{at.url}{route.path}",
+                    params={name: _text(value) for name, value in plain(query or Query()).items()},
+                    headers=headers,
+                    data=msgspec.json.encode(body) if body is not None else None,
+                    timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self._connect_s),
+                    ssl=at.tls or True,
+                    server_hostname=at.server_name,
+                    allow_redirects=False,
+                ) as answer:
+                    content = await self._content(at, answer)
         except (aiohttp.ClientError, OSError) as error:
             raise _unanswered(at, limit, error) from error
         if answer.status == 200:

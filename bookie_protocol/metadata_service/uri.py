@@ -163,6 +163,10 @@ def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
     if "@" in item:
         raise _invalid(text, "it has a login")
     host, colon, port = item.rpartition(":")
+    try:
+        (host or item).encode("idna")
+    except UnicodeError as error:
+        raise _invalid(text, f"no host can have the name {(host or item)!r}: {error}") from None
     if not colon:
         if default_port is None:
             raise _invalid(text, f"{item!r} lacks a port")

@@ -46,7 +46,7 @@ from bookie_pod.server.http.handshakes import Handshakes
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
-from bookie_protocol.addresses import host_and_port, host_to_bind
+from bookie_protocol.addresses import host_and_port, host_to_bind, resolving
 from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
@@ -150,12 +150,13 @@ class HttpServer:
         await self._runner.setup()
         host, port = self._listener.host, self._listener.port
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._protocol if self._handshakes is None else self._handshakes.protocol,
-                host_to_bind(host, port),
-                port,
-                backlog=_BACKLOG,
-            )
+            with resolving():
+                self._server = await asyncio.get_running_loop().create_server(
+                    self._protocol if self._handshakes is None else self._handshakes.protocol,
+                    host_to_bind(host, port),
+                    port,
+                    backlog=_BACKLOG,
+                )
         except OSError as error:
             await self._runner.cleanup()
             key = self._listener.port_key

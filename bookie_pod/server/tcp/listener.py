@@ -15,7 +15,7 @@ from typing import Final, cast
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.in_process import connect_in_process
-from bookie_protocol.addresses import host_and_port
+from bookie_protocol.addresses import host_and_port, resolving
 from bookie_protocol.errors import ServerStartFailed
 
 BACKLOG: Final = 1024
@@ -44,9 +44,10 @@ class TcpListener:
     async def bind(self) -> None:
         """Take the port. Connections are dropped for the time being. Raises ServerStartFailed."""
         try:
-            self._server = await self._loop.create_server(
-                self._new_connection, self._host, self._port, backlog=BACKLOG, reuse_address=True
-            )
+            with resolving():
+                self._server = await self._loop.create_server(
+                    self._new_connection, self._host, self._port, backlog=BACKLOG, reuse_address=True
+                )
         except OSError as error:
             where = host_and_port(self._host or "*", self._port)
             if error.errno == errno.EADDRINUSE:

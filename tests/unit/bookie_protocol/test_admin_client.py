@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.errors import NotThere, Unauthorized
+from bookie_protocol.errors import BookieUnavailable, NotThere, Unauthorized
 
 ROUTE = Route("GET", "/x", NOTHING)
 TRUSTS_ANYBODY = ssl.create_default_context()
@@ -71,6 +71,13 @@ async def test_what_a_stranger_says_is_one_short_line_that_does_nothing_to_a_ter
             await AdminClient(session).fetch(here, ROUTE)
     told = str(caught.value)
     assert (told.isprintable(), told.startswith("no "), len(told) < 5_000) == (True, True, True)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+async def test_a_name_that_no_host_can_have_cannot_be_reached(host: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(BookieUnavailable, match=r"it cannot be reached: .*no host can have this name"):
+            await AdminClient(session).fetch(Place("it", f"http://{host}:8000"), ROUTE)
 
 
 @asynccontextmanager

@@ -91,3 +91,9 @@ async def test_a_name_without_addresses(port, monkeypatch):
     _patched(monkeypatch)
     with pytest.raises(OSError, match="the name bookie has no address"):
         await connect(port)
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 70])
+async def test_a_name_that_no_host_can_have_is_one_that_nobody_has(name):
+    with pytest.raises(OSError, match="no host can have this name"):
+        await tcp_connector(Accepts, name, 1)

@@ -21,6 +21,7 @@ from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.listening import hold_grpc_port
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.registration import RegistrationManager
+from bookie_pod.server.tcp.listener import TcpListener
 from bookie_protocol.errors import ServerStartFailed, V2Code
 from bookie_protocol.wire import v2
 from tests.support.bookie_process import free_port
@@ -105,6 +106,14 @@ async def test_a_port_that_nobody_asked_for_ends_no_bookie(taken: int, capsys: p
     config = GrpcConfig(server_host=LOOPBACK, server_port=taken)
     assert await hold_grpc_port(config, asked_for=False) is None
     assert "set grpcServerPort" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+async def test_a_name_that_no_host_can_have_is_none_to_listen_on(host: str) -> None:
+    with pytest.raises(ServerStartFailed, match=f"{host}.*no host can have this name"):
+        await hold_grpc_port(GrpcConfig(server_host=host, server_port=1))
+    with pytest.raises(ServerStartFailed, match=f"cannot listen on {host}:1 .*no host can have this name"):
+        await TcpListener(asyncio.get_running_loop(), host, 1).bind()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port is looked at only")

@@ -75,6 +75,8 @@ def test_embedded() -> None:
         ("zk://h:0/ledgers", "is not host:port"),
         ("zk://h:x/ledgers", "is not host:port"),
         ("zk://:2181/ledgers", "is not host:port"),
+        ("zk://a..b:2181/ledgers", "no host can have the name 'a..b'"),
+        ("zk://h:2181;a..b/ledgers", "no host can have the name 'a..b'"),
         ("zk+ms://h:2181/ledgers", "unknown ledger layout 'ms'"),
         ("zk+legacyhierarchical://h:2181/ledgers", "use one of null, flat, hierarchical, longhierarchical"),
         ("etcd://h:2379/scope", "no driver for etcd"),

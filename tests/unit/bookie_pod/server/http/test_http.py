@@ -104,6 +104,13 @@ async def test_other_methods_and_paths(server: HttpServer, method: str, path: st
     assert (await ask(server, path, method))[0] == status
 
 
+async def test_a_name_that_no_host_can_have_is_none_to_listen_on(node: FakeNode, registry: Registry) -> None:
+    with pytest.raises(
+        ServerStartFailed, match=r"cannot listen on a\.\.b:1 \(httpServerPort\): no host can have this name"
+    ):
+        await start_http(HttpConfig(server_host="a..b", server_port=1), node, registry)
+
+
 async def test_a_port_in_use_names_port_and_key(server: HttpServer, node: FakeNode, registry: Registry) -> None:
     with pytest.raises(ServerStartFailed) as raised:
         await start_http(HttpConfig(server_host="127.0.0.1", server_port=server.port), node, registry)
