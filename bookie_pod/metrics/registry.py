@@ -113,6 +113,10 @@ class Histogram:
         return found
 
 
+_EMPTY: Final = Histogram()
+"""What was noted in a period in which nothing was; never added to."""
+
+
 class _Outcome:
     """One side of a summary: what succeeded, or what failed."""
 
@@ -122,7 +126,7 @@ class _Outcome:
         self.count = 0
         self.total = 0.0
         self.current = Histogram()
-        self.previous = Histogram()
+        self.previous = _EMPTY
 
 
 class OpStats:
@@ -166,7 +170,7 @@ class OpStats:
             return
         for outcome in (self._success, self._failure):
             # If nobody observed or looked for a whole period, the running histogram is too old to show.
-            outcome.previous = outcome.current if period == self._period + 1 else Histogram()
+            outcome.previous = outcome.current if period == self._period + 1 else _EMPTY
             outcome.current = Histogram()
         self._period = period
 
@@ -271,8 +275,10 @@ class Registry:
 
     def _existing_or(self, name: str, labels: Mapping[str, str], kind: str, cls: type[T], make: Callable[[], T]) -> T:
         with self._lock:
-            series = self._family(name, kind)
-            found = series.setdefault(_label_text(labels), make())
+            series, text = self._family(name, kind), _label_text(labels)
+            found = series.get(text)
+            if found is None:
+                found = series[text] = make()
         assert isinstance(found, cls)
         return found
 
@@ -356,7 +362,7 @@ def sanitise(name: str) -> str:
 
 
 def _label_text(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return ",".join([f'{name}="{_escape(value)}"' for name, value in labels.items()])
 
 
 def _escape(value: str) -> str:
