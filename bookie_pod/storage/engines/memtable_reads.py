@@ -1,8 +1,8 @@
 """Reads of InterleavedLedgerStorage and SortedLedgerStorage: memtable, ledger cache, entry log.
 
 Invariants
-- "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, in a page
-  that has lost nothing, and no limbo, neither before the look nor now. The frozen map goes only after the index has its
+- "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, no location
+  that was ever durable, and no limbo, neither before the look nor now. The frozen map goes only after the index has its
   entries, so an entry on its way is found in one of them.
 - A ledger may be deleted in the middle of a look, and be made anew: whatever the look has found wrong by then is of no
   account, and what was deleted is not there.
@@ -53,7 +53,7 @@ class MemTableReads:
             return entry
         location = self._locate(ledger_id, entry_id)
         if not location:
-            raise self._absent(ledger_id, entry_id, limbo)
+            raise self._absent(ledger_id, entry_id, limbo, lost=location is None)
         begin = time.perf_counter()
         while True:
             try:
@@ -62,7 +62,7 @@ class MemTableReads:
             except StorageFault:
                 # Compaction may have moved the entry and removed the log between the look-up and the read.
                 moved = self._locate(ledger_id, entry_id)
-                if moved in (0, location):  # 0: lost, or the ledger was made anew, which nobody can tell
+                if moved in (0, None, location):  # 0: lost, or the ledger was made anew, which nobody can tell
                     self._metrics.got_entry(time.perf_counter() - begin, False)
                     raise
                 location = moved
@@ -80,9 +80,9 @@ class MemTableReads:
         self._metrics.memtable_get(entry is not None)
         return entry
 
-    def _locate(self, ledger_id: int, entry_id: int) -> int:
+    def _locate(self, ledger_id: int, entry_id: int) -> int | None:
         begin = time.perf_counter()
-        location = self._cache.get(ledger_id, entry_id)
+        location = self._cache.locate(ledger_id, entry_id)
         self._metrics.got_offset(time.perf_counter() - begin)
         return location
 
@@ -90,12 +90,13 @@ class MemTableReads:
         record = self._cache.records.get(ledger_id)
         return record is not None and record.limbo
 
-    def _absent(self, ledger_id: int, entry_id: int, limbo: bool) -> Exception:
+    def _absent(self, ledger_id: int, entry_id: int, limbo: bool, lost: bool) -> Exception:
         """The answer when nothing was found and nothing failed. `limbo`: as it was before the search, in the middle of
-        which the missing entries may have come back and the ledger have left its limbo."""
+        which the missing entries may have come back and the ledger have left its limbo. `lost`: the entry's location
+        is."""
         if limbo or self._is_in_limbo(ledger_id):
             return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entry {entry_id} may have been lost here")
-        if self._cache.lacks(ledger_id, entry_id):
+        if lost:
             return EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is among those that its index file lost")
         return NoSuchEntry(f"ledger {ledger_id} has no entry {entry_id} here")
 
@@ -104,12 +105,13 @@ class MemTableReads:
         if self._is_in_limbo(ledger_id):
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
         life = self._cache.life(ledger_id)
+        held = self._cache.last_held(ledger_id)
         in_memory = self._memtable.highest(ledger_id)
         stored = self._cache.last_entry_id(ledger_id)
-        known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
-        if self._cache.lacks_behind(ledger_id, max(known, default=-1)):
-            raise EntryDamaged(f"the last entry of ledger {ledger_id} is among those that its index file lost")
         self._cache.check_life(ledger_id, life)
+        known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
+        if held > max(known, default=-1):
+            raise EntryDamaged(f"the last entry of ledger {ledger_id} is among those that its index file lost")
         if known:
             return max(known)
         if self._is_in_limbo(ledger_id):  # since a moment ago

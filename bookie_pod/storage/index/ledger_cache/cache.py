@@ -7,7 +7,8 @@ Invariants
   nor cut off by the end of the look. A ledger without an index raises `NoLedgerIndex`; every fault raises another
   `StorageFault`.
 - Nothing here is durable before `flush` returns.
-- A location that a page has lost (`lacks`) is none as well, and comes back by being put. Whoever denies an entry asks.
+- A location that a page has lost is none as well, and comes back by being put. Whoever denies an entry asks for that
+  too (`locate`, `last_held`).
 - What is told of several entries is of one life of their ledger, or not told.
 - Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
 - A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
@@ -33,7 +34,7 @@ from bookie_pod.storage.index.index_file import CURRENT_VERSION, HEADER_BYTES, S
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.held import lost, slots_in
+from bookie_pod.storage.index.ledger_cache.held import slots_in
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_of, highest_entry
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
@@ -245,33 +246,37 @@ class LedgerCache:
                     return max(best, found)
         return None if best < 0 else best
 
-    def lacks(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the entry has had a location and its page has lost it. `StorageFault`."""
-        return bool(self._lost(ledger_id, entry_id // self._slots) >> entry_id % self._slots & 1)
+    def locate(self, ledger_id: int, entry_id: int) -> int | None:
+        """As `get`; but None if the entry has had a location and lost it, and 0 only if it never had one."""
+        location = self.get(ledger_id, entry_id)
+        while not location:
+            page, slot = divmod(entry_id, self._slots)
+            life, held = self._held(ledger_id, page)
+            if slot >= len(held) * 8 or not held[slot // 8] >> slot % 8 & 1:
+                return 0
+            location = self.get(ledger_id, entry_id)  # put back meanwhile?
+            if not location and self.records.life(ledger_id) is life:
+                return None
+            # Else the ledger was deleted between the two looks, and made anew.
+        return location
 
-    def lacks_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry behind this one, or any if it is -1, has had a location that is lost. `StorageFault`."""
-        first, slot = divmod(entry_id + 1, self._slots)
-        for page in self._seal.pages_from(ledger_id, first):
-            if self._lost(ledger_id, page) >> (slot if page == first else 0):
-                return True
-        return False
+    def last_held(self, ledger_id: int) -> int:
+        """The highest entry id that has had a location durably, -1 if none has. Whoever looks for the last entry asks
+        before: if it finds less, that is lost. `StorageFault`."""
+        for page in reversed(self._seal.pages(ledger_id)):
+            _, held = self._held(ledger_id, page)
+            if held:
+                return page * self._slots + int.from_bytes(held, "little").bit_length() - 1
+        return -1
 
-    def _lost(self, ledger_id: int, page: int) -> int:
-        """The slots of a page, as the bits of a number, that have held a location and hold none. `StorageFault`."""
+    def _held(self, ledger_id: int, page: int) -> tuple[Life | None, bytes]:
+        """The life of a ledger, and the slots of a page that have held a location in it. `StorageFault`."""
         while True:
             with self.pages.lock:
                 life, held = self.records.life(ledger_id), self._seal.held(ledger_id, page)
-            if not held:
-                return 0
-            found = slots_in(self._page(ledger_id, page * self._slots))
-            if isinstance(held, int):
-                self._look(ledger_id, page, found)
-                continue
-            gone = lost(held, found)
-            if not gone or self.records.life(ledger_id) is life:
-                return gone
-            # The ledger was deleted between the two looks, and perhaps made anew.
+            if isinstance(held, bytes):
+                return life, held
+            self._look(ledger_id, page, slots_in(self._page(ledger_id, page * self._slots)))
 
     def _look(self, ledger_id: int, page: int, found: bytes) -> None:
         with self.pages.lock:

@@ -1,7 +1,8 @@
 """Bringing pages and headers of ledgers to their index files.
 
-Order within a ledger: entry logs synced if a page replaces locations that the file has; header; pages by first entry,
-adjacent ones in one write; sync; and for a new file its name. Only then pages count as clean.
+Order within a ledger: entry logs synced if a page replaces locations that the file has; the seal, if the last one would
+take what is written for something else; header; pages by first entry, adjacent ones in one write; sync; and for a new
+file its name. Only then pages count as clean.
 
 Invariants
 - One ledger is flushed at a time, so an older state of a page never overwrites a newer one.
@@ -111,6 +112,7 @@ class IndexFlusher:
             return
         if any(page.page.replaced for page in pages):
             self._sync_logs()
+        self._seal.prepare(ledger_id, self._directories.in_use())
         if self._directories.should_move(ledger_id):
             self._move(ledger_id)
         handle = self._handles.acquire(ledger_id)
@@ -148,7 +150,6 @@ class IndexFlusher:
     def _create(self, ledger_id: int, pages: list[DirtyPage]) -> None:
         if self._version == 0:
             self._records.version_0.add(ledger_id)
-        self._seal.prepare(ledger_id, self._directories.in_use())
         directory, file = self._directories.create(ledger_id)
         try:
             self._write(file, ledger_id, pages, header=True)

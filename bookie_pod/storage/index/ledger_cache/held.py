@@ -17,9 +17,9 @@ Values; any thread.
 
 from __future__ import annotations
 
-from array import array
+import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,19 +28,13 @@ from bookie_pod.storage.index.index_file import SLOT_BYTES
 
 Held = bytes | int
 NOTHING: Final = b""
+_NUMBER: Final = struct.Struct("=q")
 
 
 def slots_in(data: bytes | bytearray) -> bytes:
     """The slots of a page that hold a location."""
     slots = np.frombuffer(data, np.int64, len(data) // SLOT_BYTES)  # zero has no byte order
     return np.packbits(slots != 0, bitorder="little").tobytes().rstrip(b"\0")
-
-
-def lost(held: bytes, found: bytes) -> int:
-    """The slots, as the bits of a number, that have held a location and hold none now."""
-    if held == found:
-        return 0
-    return int.from_bytes(held, "little") & ~int.from_bytes(found, "little")
 
 
 def learnt(held: Held, found: bytes, slots: int) -> bytes:
@@ -64,23 +58,26 @@ class HeldPages(NamedTuple):
 
     def get(self, page: int) -> Held:
         """What is known of a page."""
-        numbers = memoryview(self.numbers).cast("q")
+        numbers = self.pages()
         at = bisect_left(numbers, page)
         return self.slots[at] if at < len(numbers) and numbers[at] == page else NOTHING
 
-    def pages_from(self, page: int) -> list[int]:
-        """The pages from this one on."""
-        numbers = array("q", self.numbers)
-        return numbers[bisect_left(numbers, page) :].tolist()
+    def pages(self) -> Sequence[int]:
+        """Their numbers, ascending."""
+        return memoryview(self.numbers).cast("q")
 
     def replaced(self, pages: Iterable[tuple[int, Held]]) -> HeldPages:
-        """The same, but for these."""
-        numbers, slots = array("q", self.numbers), list(self.slots)
+        """The same, but for these, which ascend."""
+        numbers = self.pages()
+        parts: list[bytes] = []
+        slots: list[Held] = []
+        begin = 0
         for page, held in pages:
-            at = bisect_left(numbers, page)
-            if at < len(numbers) and numbers[at] == page:
-                slots[at] = held
-            else:
-                numbers.insert(at, page)
-                slots.insert(at, held)
-        return HeldPages(numbers.tobytes(), tuple(slots))
+            end = bisect_left(numbers, page, begin)
+            parts += self.numbers[_NUMBER.size * begin : _NUMBER.size * end], _NUMBER.pack(page)
+            slots += self.slots[begin:end]
+            slots.append(held)
+            begin = end + (end < len(numbers) and numbers[end] == page)
+        parts.append(self.numbers[_NUMBER.size * begin :])
+        slots += self.slots[begin:]
+        return HeldPages(b"".join(parts), tuple(slots))

@@ -69,6 +69,8 @@ _HEAD_02: Final = struct.Struct(">8sqq")
 _CRC: Final = struct.Struct(">I")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COUNTED: Final = 1 << 31
+_LAST_NUMBER: Final = 1 << 62
+"""Seals are not that many: it is damage, and would be none behind it."""
 _NO_PAGES: Final = HeldPages()
 
 
@@ -89,10 +91,13 @@ class IndexFilesSeal:
         self._changed = False
         self._owed: dict[int, int] = {}
         """How long files were that are shorter now, or gone, until the limbo of their ledgers is durable."""
-        self._forgotten: set[int] = set()
-        """Deleted ledgers that the last seal which was written still has."""
+        self._untold: set[int] = set()
+        """Ledgers of which the last seal that was written says what holds no more: they were deleted, or a page has
+        fewer locations than were counted."""
+        self._telling: set[int] = set()
+        """Those of them that the seal which is being written tells."""
         self._taking = threading.Lock()
-        """Held while what will be written is taken, and by `forget`."""
+        """Of both, and held while what will be written is taken."""
         self._writing = threading.Lock()
         for folder in folders:
             self._read(f"{folder}/{NAME}")
@@ -117,8 +122,12 @@ class IndexFilesSeal:
     def look(self, ledger_id: int, page: int, found: bytes) -> None:
         """The slots that hold a location in the file: what an older release has only counted is known from now on. To
         be called before anything is put into the page."""
-        if isinstance(self.held(ledger_id, page), int):
+        counted = self.held(ledger_id, page)
+        if isinstance(counted, int):
             self._learn(ledger_id, [(page, found)])
+            if self.held(ledger_id, page) != found:
+                with self._taking:
+                    self._untold.add(ledger_id)
 
     def _learn(self, ledger_id: int, pages: Iterable[tuple[int, bytes]]) -> None:
         before = self._held.get(ledger_id, _NO_PAGES)
@@ -139,9 +148,9 @@ class IndexFilesSeal:
         """Which slots of a page have held a location durably."""
         return self._held.get(ledger_id, _NO_PAGES).get(page)
 
-    def pages_from(self, ledger_id: int, page: int) -> list[int]:
-        """The pages of a ledger, from this one on, that have held locations durably, ascending."""
-        return self._held.get(ledger_id, _NO_PAGES).pages_from(page)
+    def pages(self, ledger_id: int) -> Sequence[int]:
+        """The pages of a ledger that have held locations durably, ascending."""
+        return self._held.get(ledger_id, _NO_PAGES).pages()
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was deleted."""
@@ -149,13 +158,16 @@ class IndexFilesSeal:
             self._held.pop(ledger_id, None)
             known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
             if known != (None, None):
-                self._forgotten.add(ledger_id)
+                self._untold.add(ledger_id)
                 self._changed = True
 
     def prepare(self, ledger_id: int, folders: Sequence[str]) -> None:
-        """A file is about to be made for a ledger, or the one of its life before removed: from now on no seal asks what
-        that one held. Raises as `renew`."""
-        if ledger_id in self._forgotten:
+        """A ledger's file is about to be made or written to, or the one of its life before removed: from now on no seal
+        asks what that one held, nor for no more than the number of locations of a page that has lost some: by what is
+        written they may be as many again. Raises as `renew`."""
+        with self._taking:
+            untold = ledger_id in self._untold or ledger_id in self._telling
+        if untold:
             self.renew(folders, flushed=False)
 
     def renew(self, folders: Sequence[str], *, flushed: bool = True) -> None:
@@ -165,17 +177,21 @@ class IndexFilesSeal:
             if not self._changed and not (flushed and self._owed):
                 return
             with self._taking:
-                self._changed, forgotten = False, self._forgotten.copy()
+                self._changed = False
+                self._telling, self._untold = self._untold, set()
                 lengths, held = self._lengths.copy(), self._held.copy()
-                self._forgotten.clear()
                 if not flushed:
                     lengths |= self._owed
             try:
                 self._write(folders, lengths, held)
             except BaseException:
-                self._forgotten |= forgotten
+                with self._taking:
+                    self._untold |= self._telling
+                    self._telling = set()
                 self._changed = True
                 raise
+            with self._taking:
+                self._telling = set()
             if flushed:
                 self._owed.clear()
 
@@ -221,50 +237,80 @@ class IndexFilesSeal:
         except OSError as error:
             raise storage_fault(f"cannot read {path}", error) from error
         content, crc = data[: -_CRC.size], data[-_CRC.size :]
-        kinds = (_MAGIC, _WITH_COUNTS, _WITHOUT_PAGES)
-        if not content.startswith(kinds) or crc != _CRC.pack(google_crc32c.value(content)):
-            _log.warning("the seal of the index files is damaged: nobody knows whether they are complete", path=path)
-            return
-        _, number, count = _HEAD_02.unpack_from(content)
-        if number <= self._number:
-            return
-        self._number, self._held = number, {}
-        if content.startswith(_WITHOUT_PAGES):
-            at, lists, page_bytes, patterns = _HEAD_02.size, 2, 0, 0
-        elif content.startswith(_WITH_COUNTS):
-            at, lists, patterns = _HEAD_03.size, 3, 0
-            page_bytes = _HEAD_03.unpack_from(content)[3]
-        else:
+        try:
+            if crc != _CRC.pack(google_crc32c.value(content)):
+                raise ValueError("its checksum is another")
+            self._take(content)
+        except (ValueError, struct.error) as error:
+            _log.warning(
+                "the seal of the index files is damaged: nobody knows whether they are complete",
+                path=path,
+                reason=str(error),
+            )
+
+    def _take(self, content: bytes) -> None:
+        """What a seal says, if it is newer than what is known. `ValueError`, `struct.error`: it is none."""
+        magic, number, count = _HEAD_02.unpack_from(content)
+        if magic == _MAGIC:
             at, lists = _HEAD.size, 3
             page_bytes, patterns = _HEAD.unpack_from(content)[3:]
+        elif magic == _WITH_COUNTS:
+            at, lists, patterns = _HEAD_03.size, 3, 0
+            page_bytes = _HEAD_03.unpack_from(content)[3]
+        elif magic == _WITHOUT_PAGES:
+            at, lists, page_bytes, patterns = _HEAD_02.size, 2, 0, 0
+        else:
+            raise ValueError(f"it begins with {magic!r}")
         rows = at + lists * 8 * count
+        if count < 0 or rows > len(content) or not 0 < number < _LAST_NUMBER:
+            raise ValueError(f"{count} ledgers do not fit in, or {number} is no number")
         numbers = _unpacked("q", content[at:rows])
         ledger_ids, lengths, many = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
-        self._sealed = dict(zip(ledger_ids, lengths, strict=True))
         if page_bytes != self._page_bytes:
-            return
-        if content.startswith(_WITH_COUNTS):
-            self._take_counts(ledger_ids, many, _unpacked("H", content[rows:]))
+            held = {}
+        elif magic == _WITH_COUNTS:
+            held = self._counts(ledger_ids, many, content[rows:])
         else:
-            self._take_patterns(ledger_ids, many, content[rows:], patterns)
+            held = self._patterns(ledger_ids, many, content[rows:], patterns)
+        if number > self._number:
+            self._number, self._held = number, held
+            self._sealed = dict(zip(ledger_ids, lengths, strict=True))
 
-    def _take_counts(self, ledger_ids: Iterable[int], many: Iterable[int], counts: array[int]) -> None:
-        at = 0
+    def _counts(self, ledger_ids: Iterable[int], many: array[int], content: bytes) -> dict[int, HeldPages]:
+        _check_length(content, many, 2)
+        counts, at = _unpacked("H", content), 0
+        found: dict[int, HeldPages] = {}
         for ledger_id, pages in zip(ledger_ids, many, strict=True):
             known = [(page, held) for page, held in enumerate(counts[at : at + pages]) if held]
-            self._held[ledger_id] = self._shared(_NO_PAGES.replaced(known))
+            found[ledger_id] = self._shared(_NO_PAGES.replaced(known))
             at += pages
+        return found
 
-    def _take_patterns(self, ledger_ids: Iterable[int], many: array[int], content: bytes, count: int) -> None:
-        total, width = sum(many), _pattern_bytes(self._slots)
+    def _patterns(
+        self, ledger_ids: Iterable[int], many: array[int], content: bytes, count: int
+    ) -> dict[int, HeldPages]:
+        width = _pattern_bytes(self._slots)
+        total = _check_length(content, many, 12, count, width)
         numbers, which = _unpacked("q", content[: 8 * total]), _unpacked("I", content[8 * total : 12 * total])
-        ends = range(12 * total + width, 12 * total + width * (count + 1), width)
+        ends = range(12 * total + width, len(content) + 1, width)
         patterns = [self._shared_pages(content[end - width : end].rstrip(b"\0")) for end in ends]
+        if any(count <= each < _COUNTED for each in which):
+            raise ValueError("a page has a pattern that is not there")
+        found: dict[int, HeldPages] = {}
         at = 0
         for ledger_id, pages in zip(ledger_ids, many, strict=True):
             held = [patterns[each] if each < _COUNTED else each - _COUNTED for each in which[at : at + pages]]
-            self._held[ledger_id] = self._shared(HeldPages(numbers[at : at + pages].tobytes(), tuple(held)))
+            found[ledger_id] = self._shared(HeldPages(numbers[at : at + pages].tobytes(), tuple(held)))
             at += pages
+        return found
+
+
+def _check_length(content: bytes, many: array[int], page_bytes: int, patterns: int = 0, pattern_bytes: int = 0) -> int:
+    """How many pages ledgers with so many have. `ValueError` unless they and the patterns are what the content is."""
+    total = sum(many)
+    if min(many, default=0) < 0 or patterns < 0 or len(content) != total * page_bytes + patterns * pattern_bytes:
+        raise ValueError(f"{len(content)} bytes are not {total} pages and {patterns} patterns")
+    return total
 
 
 class _Patterns(dict[Held, int]):

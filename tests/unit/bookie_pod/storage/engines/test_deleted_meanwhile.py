@@ -62,6 +62,18 @@ def once_before(monkeypatch: pytest.MonkeyPatch, place: object, name: str, actio
     monkeypatch.setattr(place, name, call)
 
 
+def behind_the_first_look(
+    monkeypatch: pytest.MonkeyPatch, storage: MemTableStorage, look: str, action: Callable[[], None]
+) -> None:
+    """`action` is done once an entry was not found, before it is asked whether it has ever been there (`_held`), or
+    behind that, before it is looked for again (`get`)."""
+    cache = storage.cache
+    if look == "get":
+        once_before(monkeypatch, cache, "_held", lambda: once_before(monkeypatch, cache, "get", action))
+    else:
+        once_before(monkeypatch, cache, look, action)
+
+
 def fill(storage: Storage) -> None:
     put(storage, *(entry(ledger_id, each) for ledger_id in (LEDGER, OTHER) for each in (*HELD, *FAR)))
     storage.flush()
@@ -100,7 +112,7 @@ def damaged(bookie: MemTableBookie, storage: MemTableStorage, entry_ids: Sequenc
 
 
 @pytest.mark.parametrize("change", [lambda storage: storage.delete_ledger(LEDGER), forget, make_anew])
-@pytest.mark.parametrize("look", ["lacks", "_page_in_memory"])
+@pytest.mark.parametrize("look", ["_held", "get"])
 def test_of_a_page_that_went_with_its_ledger_no_damage_is_told(
     memtable_bookie: MemTableBookie,
     memtable_storage: MemTableStorage,
@@ -113,7 +125,7 @@ def test_of_a_page_that_went_with_its_ledger_no_damage_is_told(
     with pytest.raises(EntryDamaged):
         storage.read(LEDGER, HELD[0])
     storage = damaged(memtable_bookie, storage, HELD[:1])
-    once_before(monkeypatch, storage.cache, look, partial(change, storage))
+    behind_the_first_look(monkeypatch, storage, look, partial(change, storage))
     with pytest.raises(NotThere):
         storage.read(LEDGER, HELD[0])
     with pytest.raises(NoSuchEntry):
@@ -122,18 +134,49 @@ def test_of_a_page_that_went_with_its_ledger_no_damage_is_told(
 
 
 def test_nor_is_its_last_entry_damaged(memtable_storage: MemTableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = memtable_storage.cache.last_entry_id
-
-    def and_then_forget(ledger_id: int) -> int | None:
-        found = look(ledger_id)
-        monkeypatch.undo()
-        once_before(monkeypatch, memtable_storage.cache, "_page_in_memory", partial(forget, memtable_storage))
-        return found
-
-    monkeypatch.setattr(memtable_storage.cache, "last_entry_id", and_then_forget)
+    once_before(monkeypatch, memtable_storage.cache, "last_entry_id", partial(forget, memtable_storage))
     with pytest.raises(NotThere):
         memtable_storage.read(LEDGER, LAST_ENTRY)
     memtable_storage.close()
+
+
+@pytest.mark.parametrize("look", ["_held", "get"])
+def test_an_entry_that_comes_back_meanwhile_is_not_denied(
+    memtable_bookie: MemTableBookie, memtable_storage: MemTableStorage, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = damaged(memtable_bookie, memtable_storage, HELD[:2])
+
+    def put_back() -> None:
+        put(storage, *(entry(LEDGER, each) for each in HELD[:2]))
+        storage.flush()
+
+    behind_the_first_look(monkeypatch, storage, look, put_back)
+    assert storage.read(LEDGER, HELD[0]) == entry(LEDGER, HELD[0])
+    storage.close()
+
+
+@pytest.mark.parametrize("look", ["last_held", "last_entry_id", "check_life"])
+@pytest.mark.parametrize("lost", [FAR, range(24)], ids=["end", "all"])
+def test_no_earlier_entry_is_the_last_one_while_that_comes_back(
+    memtable_bookie: MemTableBookie,
+    memtable_storage: MemTableStorage,
+    look: str,
+    lost: Sequence[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = damaged(memtable_bookie, memtable_storage, lost)
+
+    def put_back() -> None:
+        put(storage, *(entry(LEDGER, each) for each in FAR))
+        storage.flush()
+
+    once_before(monkeypatch, storage.cache, look, put_back)
+    try:
+        assert storage.last_entry_id(LEDGER) == FAR[-1]
+    except EntryDamaged:
+        assert look == "check_life"
+    assert storage.last_entry_id(LEDGER) == FAR[-1]
+    storage.close()
 
 
 def test_damage_is_told_though_the_ledger_grows_meanwhile(
@@ -145,7 +188,7 @@ def test_damage_is_told_though_the_ledger_grows_meanwhile(
         put(storage, *(entry(LEDGER, each) for each in range(32, 35)))
         storage.flush()
 
-    once_before(monkeypatch, storage.cache, "_page_in_memory", grow)
+    behind_the_first_look(monkeypatch, storage, "get", grow)
     for entry_id in HELD[:2]:
         with pytest.raises(EntryDamaged, match="index file lost"):
             storage.read(LEDGER, entry_id)
@@ -342,7 +385,7 @@ def test_no_last_entry_is_made_of_the_undamaged_pages_of_a_deleted_ledger(
     storage = damaged(memtable_bookie, memtable_storage, FAR)
     with pytest.raises(EntryDamaged):
         storage.last_entry_id(LEDGER)
-    once_before(monkeypatch, storage.cache, "lacks_behind", partial(storage.delete_ledger, LEDGER))
+    once_before(monkeypatch, storage.cache, "last_entry_id", partial(storage.delete_ledger, LEDGER))
     with pytest.raises(NotThere):
         storage.last_entry_id(LEDGER)
     storage.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import google_crc32c
 import pytest
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, relative_path, slot_offset
+from bookie_pod.storage.index.ledger_cache.held import HeldPages
 from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal, drop_seals
 from bookie_protocol.errors import (
     EntryDamaged,
@@ -21,6 +23,7 @@ from bookie_protocol.errors import (
     NoWritableDirectory,
     StorageFault,
 )
+from tests.support.memory_faults import Died
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
 from tests.support.storage_engine import entry, put
@@ -270,8 +273,8 @@ def test_a_page_costs_the_same_wherever_it_lies() -> None:
     assert len(files.read_bytes(f"/a/{NAME}")) < 500
     for each in (seal, IndexFilesSeal(files, ["/a"], 8192)):
         assert [each.held(7, page) for page in (-1, 1, *far)] == [b"", b"", *[b"\x05\x80"] * 4]
-        assert each.pages_from(7, 1) == [63, 1 << 29, 1 << 40]
-        assert (each.held(8, 0), each.pages_from(8, 1), each.pages_from(9, 0)) == (b"\x07\x01", [], [])
+        assert list(each.pages(7)) == list(far)
+        assert (each.held(8, 0), list(each.pages(8)), list(each.pages(9))) == (b"\x07\x01", [0], [])
 
 
 def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:
@@ -374,6 +377,100 @@ def test_a_seal_that_counts_the_locations_of_pages_holds_until_they_are_looked_a
     storage.flush()
     assert storage.read(HURT, 25) == entry(HURT, 25)
     storage.close()
+
+
+@pytest.mark.parametrize("at", range(17))
+def test_damage_that_only_a_count_tells_is_told_after_a_crash_behind_the_growth_of_its_page(
+    bookie: MemTableBookie, storage: MemTableStorage, at: int
+) -> None:
+    """The page held as many again, and no seal said yet that it had not."""
+    storage.close()
+    head = struct.pack(">8s9q", b"PKSEAL03", 7, 2, 64, HURT, SOUND, *lengths_of(bookie), 4, 4)
+    write_seal(bookie, head + struct.pack(">8H", *[8, 8, 8, 6] * 2))
+    zero(bookie.files, path_of(bookie, HURT), 25, 2)
+    storage = bookie.open()
+    put(storage, entry(HURT, ENTRIES), entry(HURT, ENTRIES + 1))
+    bookie.faults.die_at(bookie.faults.mutations + at)
+    with pytest.raises(Died):
+        storage.flush()
+        storage.close()
+        raise Died
+    storage = bookie.on(bookie.files.restart()).open()
+    for entry_id in (25, 26):
+        with pytest.raises(EntryDamaged):
+            storage.read(HURT, entry_id)
+    storage.close()
+
+
+def test_nothing_is_written_to_a_ledger_before_the_seal_that_tells_of_its_deletion_is_there() -> None:
+    files = MemoryFiles()
+    files.makedirs("/a")
+    seal = IndexFilesSeal(files, ["/a"], 64)
+    seal.note(HURT, 1024)
+    seal.renew(["/a"])
+    seal.forget(HURT)
+    writing = files.faults.hold("rename")
+    with ThreadPoolExecutor(2) as threads:
+        written = threads.submit(seal.renew, ["/a"])
+        writing.reached()
+        prepared = threads.submit(seal.prepare, HURT, ["/a"])
+        early = wait([prepared], timeout=0.05).done
+        writing.open()
+        written.result()
+        prepared.result()
+    assert not early
+    assert IndexFilesSeal(files, ["/a"], 64).check({}) == []
+
+
+def _of(kind: bytes, *numbers: int, rest: bytes = b"") -> bytes:
+    return struct.pack(f">8s{len(numbers)}q", kind, *numbers) + rest
+
+
+MANY = 1 << 40
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PKSEAL",
+        *(_of(kind, 1) for kind in (b"PKSEAL02", b"PKSEAL03", b"PKSEAL04")),
+        *(_of(kind, 1, count, *[64] * 8) for kind in (b"PKSEAL02", b"PKSEAL03") for count in (-1, MANY, (1 << 63) - 1)),
+        *(_of(b"PKSEAL04", 1, count, 64, 0, 5, 1024, 0) for count in (-1, MANY, (1 << 63) - 1)),
+        *(_of(b"PKSEAL04", 1, 1, 64, 0, 5, 1024, many) for many in (-1, 1, MANY, (1 << 63) - 1)),
+        *(_of(b"PKSEAL04", 1, 1, 64, patterns, 5, 1024, 0) for patterns in (-1, 1, MANY, (1 << 63) - 1)),
+        _of(b"PKSEAL04", 1, 2, 64, 0, 5, 6, 1024, 1024, 1, -1),
+        _of(b"PKSEAL04", 1, 1, 64, 1, 5, 1024, 1, 0, rest=b"\0\0\0\1\xff"),
+        _of(b"PKSEAL03", 1, 1, 64, 5, 1024, 2, rest=b"\0\1"),
+        _of(b"PKSEAL03", 1, 1, 64, 5, 1024, 0, rest=b"\0"),
+        *(_of(b"PKSEAL04", number, 0, 64, 0) for number in (-1, 0, (1 << 63) - 1)),
+    ],
+)
+def test_a_seal_that_says_nothing_sensible_is_damaged(content: bytes) -> None:
+    """Though its checksum fits; another one counts."""
+    files = MemoryFiles()
+    for folder in ("/a", "/b"):
+        files.makedirs(folder)
+    sound = IndexFilesSeal(files, [], 64)
+    sound.note(HURT, 1088, [(0, b"\x05")])
+    sound.renew(["/a"])
+    files.write_bytes(f"/b/{NAME}", content + struct.pack(">I", google_crc32c.value(content)))
+    with capture_logs() as logs:
+        seal = IndexFilesSeal(files, ["/a", "/b"], 64)
+    assert [line["log_level"] for line in logs] == ["warning"]
+    assert (seal.held(HURT, 0), seal.check({})) == (b"\x05", [HURT])
+    seal.renew(["/a"])
+
+
+def test_pages_before_others_cost_as_much_as_behind() -> None:
+    many = range(0, 20_000, 2)
+    pages = HeldPages().replaced((page, b"\1") for page in many)
+    pages = pages.replaced((page, b"\3") for page in range(1, 20_000, 2))
+    pages = pages.replaced([(-1, b"\1"), (4, b"\7"), (30_000, b"\1")])
+    assert list(pages.pages()) == [-1, *range(20_000), 30_000]
+    assert [pages.get(page) for page in (-2, -1, 0, 1, 4, 19_999, 25_000, 30_000)] == [
+        *(b"", b"\1", b"\1", b"\3", b"\7", b"\3", b"", b"\1")
+    ]
 
 
 def test_the_newest_seal_counts_wherever_it_is(bookie: MemTableBookie, storage: MemTableStorage) -> None:
