@@ -77,9 +77,25 @@ async def test_an_open_ledger_is_read_as_far_as_it_is_confirmed_and_its_writer_g
     assert await read_all(streams) == numbers(0, 6)
 
 
-async def test_a_ledger_that_is_deleted_under_the_reader_is_never_passed_over(streams, client, fifty):
-    await client.delete(fifty.ledgers[2].ledger_id)
-    entries = []
+@pytest.mark.parametrize("opened", [False, True])
+async def test_a_ledger_that_is_deleted_under_the_reader_is_never_passed_over(streams, client, three, fifty, opened):
+    gone, entries = fifty.ledgers[2].ledger_id, []
+
+    def collected(read, bookie):
+        def asked(ledger_id, *args, **more):
+            if ledger_id == gone:
+                three.metadata.ledgers.stored.pop(gone, None)
+                bookie.ledgers.pop(gone, None)
+            return read(ledger_id, *args, **more)
+
+        return asked
+
+    if opened:
+        for server in three.servers.values():
+            bookie = server.bookie
+            bookie.read, bookie.read_batch = collected(bookie.read, bookie), collected(bookie.read_batch, bookie)
+    else:
+        await client.delete(gone)
     with pytest.raises(StreamPositionGone, match="was deleted while the stream was read"):
         async for entry in streams.reader("s").entries():
             entries.append(entry.payload)  # noqa: PERF401 - what came before the error counts

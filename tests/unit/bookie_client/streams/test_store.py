@@ -79,10 +79,14 @@ async def test_removal_reuses_segments_and_deletes_those_that_are_over(three, st
     assert len(segments(three)) == 2
 
 
-async def test_a_change_that_lost_leaves_nothing_behind(three, store, small):
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_change_that_lost_leaves_nothing_behind(three, store, small, deleted):
     stored = await store.read("s")
-    await store.update("s", adding(0, 1))
-    with pytest.raises(MetadataVersionConflict):
+    if deleted:
+        await store._heads.delete("s")
+    else:
+        await store.update("s", adding(0, 1))
+    with pytest.raises(NoSuchStream if deleted else MetadataVersionConflict):
         await store.replace(stored, adding(100, 20)(stored.manifest))
     assert segments(three) == []
 
