@@ -102,6 +102,26 @@ def test_what_cannot_be_closed_is_told_and_goes_next_time(rig: GcRig) -> None:
     assert rig.logs.log_ids() == []
 
 
+def test_one_whose_sync_fails_is_told_and_does_not_keep_the_others() -> None:
+    """What became of it nobody can tell until a restart has replayed the journal."""
+    rig = GcRig(bookie=_db(False))
+    rig.metadata.ledgers[99] = ("other:3181",)
+    other = rig.write([1], 20)
+    write(rig, 2, 20)
+    (current,) = {*rig.logs.log_ids()} - {other}
+    rig.delete(1, 2)
+    rig.gc._ledgers.collect_deleted()
+    rig.storage.flush()
+    rig.bookie.faults.fail("sync", "datasync", path=rig.path(current))
+    result = rig.gc.run_pass()
+    assert any("closing entry logs that are mostly garbage: cannot sync" in error for error in result.errors)
+    assert rig.logs.log_ids() == [current]
+    rig.bookie.faults.clear()
+    rig.restart()
+    assert rig.gc.run_pass().errors == []
+    assert rig.logs.log_ids() == []
+
+
 def test_no_crash_gives_the_number_of_one_that_went_to_another(rig: GcRig) -> None:
     write(rig, 1, 20)
     highest = max(rig.logs.log_ids())
