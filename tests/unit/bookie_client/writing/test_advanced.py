@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookie_client.writing.advanced import HeldEntry, ReorderBuffer
 from bookie_protocol.entry import read_header
-from bookie_protocol.errors import BadRequest, DuplicateEntry, LedgerClosed, LedgerFenced, QuorumLost
+from bookie_protocol.errors import BadRequest, CouldNotTell, DuplicateEntry, LedgerClosed, LedgerFenced, QuorumLost
 from tests.support.until import until
 
 
@@ -146,6 +146,25 @@ async def test_a_gap_holds_back_what_is_behind_it(three):
         assert not behind[2].done()
         await ledger.append(3, b"x")
         assert await behind[2] == 4
+
+
+async def test_what_cannot_be_sent_when_its_gap_closes_is_told_to_its_own_caller_and_may_come_again(three, monkeypatch):
+    async with three.client() as client, client.create_advanced(write_quorum=3) as ledger:
+        behind = [await ledger.submit(i, b"%d" % i) for i in (1, 2)]
+
+        def refuse(body, waiter):
+            monkeypatch.undo()
+            raise CouldNotTell("not now")
+
+        monkeypatch.setattr(ledger._pipeline.intake, "submit_overdrawn", refuse)
+        assert await ledger.append(0, b"0") == 0
+        with pytest.raises(CouldNotTell, match="not now"):
+            await behind[0]
+        await settle()
+        assert not behind[1].done()
+        assert await ledger.append(1, b"1") == 1
+        assert await behind[1] == 2
+        assert [e.payload for e in await ledger.read(0, 2)] == [b"0", b"1", b"2"]
 
 
 async def test_an_id_given_twice_is_refused_wherever_the_first_one_is(three):
