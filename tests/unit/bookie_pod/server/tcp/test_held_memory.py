@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 
@@ -11,6 +13,7 @@ from bookie_pod.server.tcp import connection, reads
 from bookie_pod.server.tcp.answers import TLS_PART
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import TcpOptions
+from bookie_protocol.errors import V2Code
 from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_entry, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import ServerRig, SlowTransport, answers, slow
 
@@ -79,6 +82,30 @@ class Kept(SlowTransport):
         self.largest = max(self.largest, len(data))
         super().write(data)
         self.most = max(self.most, self.unsent)
+
+
+async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(rig: ServerRig) -> None:
+    await stored(rig)
+    conn, transport = slow(rig, Kept())
+    conn._expected_read = 64
+    conn.data_received(v2_read(1, 1) * 100)
+    await rig.settle(lambda: conn._postponed)
+    disk = threading.Event()
+    rig.lanes.run(1, disk.wait, lambda result, error: None)
+    rig.lanes._pending_max = 1
+    async with asyncio.timeout(10):
+        while rig.context.reads_in_progress.count or conn._postponed or conn.stalled or transport.unsent:
+            transport.take()
+            await asyncio.sleep(0)
+    disk.set()
+    await rig.settle()
+    refused = transport.frames  # entries were written in pieces, which are only counted
+    assert {v2_code(frame) for frame in refused} == {V2Code.ETOOMANYREQUESTS}
+    size, rest = divmod(transport.taken - sum(map(len, refused)), 100 - len(refused))
+    assert (size > SIZE, rest) == (True, 0), "every read has its answer"
+    rig.context.look_at_connections()
+    assert rig.context.memory.total == 0
+    conn.connection_lost(None)
 
 
 async def test_of_what_is_encrypted_no_more_is_than_the_client_takes(rig: ServerRig) -> None:
