@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,10 @@ def alert_files() -> list[Path]:
     return sorted(CHARTS.glob("*/alerts/*.yaml"))
 
 
-def alert(path: Path) -> dict[str, Any]:
+@cache
+def alert(path: Path) -> Mapping[str, Any]:
     """As it is rendered for a cluster."""
-    return dict(yaml.safe_load(named(path.read_text(encoding="utf-8"))))
+    return dict(yaml.load(named(path.read_text(encoding="utf-8")), yaml.CSafeLoader))
 
 
 def dashboard_files() -> list[Path]:

@@ -24,6 +24,9 @@ import structlog
 
 _FAULTS = (NameError, AttributeError, TypeError, ImportError, NotImplementedError)
 
+_PLAIN = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+"""Structlog's own looks for a program that draws tracebacks, which takes longer than the tests that log them."""
+
 _heard: list[str] = []
 _hand_on = asyncio.BaseEventLoop.call_exception_handler
 
@@ -46,9 +49,11 @@ def note_faults(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def listen_to_logs() -> None:
-    """Defaults of structlog, and faults are noted. It stays unconfigured, as in programs that only use a client."""
+    """Defaults of structlog, with plain tracebacks, and faults are noted. It stays unconfigured, as in programs that
+    only use a client."""
     structlog.reset_defaults()
-    structlog.get_config()["processors"].insert(0, note_faults)
+    processors = structlog.get_config()["processors"]
+    processors[:] = [note_faults, *processors[:-1], _PLAIN]
     assert not structlog.is_configured()
 
 

@@ -300,7 +300,7 @@ def never_served(world: World, desired: Desired, name: str) -> bool:
 
 def withdrawn(world: World, desired: Desired, name: str) -> bool:
     """It never served, and `spec` does not ask for it any more: it goes once those with higher ordinals have gone."""
-    return _given_up(desired, name) and never_served(world, desired, name)
+    return never_served(world, desired, name) and _given_up(desired, name)
 
 
 def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ WRITTEN = {
 """What server-side apply makes and changes."""
 
 
+@cache
 def rules(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load((OPERATOR / "files" / "rbac" / f"{name}.yaml").read_text(encoding="utf-8")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ MINIMAL = {"spec": {"metadataService": {"uri": "zk+hierarchical://zk-0:2181"}}}
 each_chart = pytest.mark.parametrize("chart", [OPERATOR, CLUSTER], ids=lambda chart: chart.name)
 
 
+@cache
 def values(chart: Path) -> dict[str, Any]:
     return dict(yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8")))
 
 
+@cache
 def schema(chart: Path) -> dict[str, Any]:
     return dict(json.loads((chart / "values.schema.json").read_text(encoding="utf-8")))
 

@@ -63,7 +63,7 @@ def outcome(pytester: pytest.Pytester, case: str) -> tuple[bool, str]:
     pytester.makeini(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
-    done = pytester.runpytest_inprocess("-p", "no:schemathesis", plugins=[unheard])
+    done = pytester.runpytest_inprocess("-p", "no:schemathesis", "--code-highlight=no", plugins=[unheard])
     return done.ret == 0, done.stdout.str()
 
 
