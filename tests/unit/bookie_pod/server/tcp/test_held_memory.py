@@ -84,11 +84,12 @@ class Kept(SlowTransport):
         self.most = max(self.most, self.unsent)
 
 
-async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(rig: ServerRig) -> None:
+@pytest.mark.parametrize("frame", [v2_read(1, 1), v2_batch(1, 0, 0, 3 * SIZE)], ids=["reads", "batch reads"])
+async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(rig: ServerRig, frame: bytes) -> None:
     await stored(rig)
     conn, transport = slow(rig, Kept())
     conn._expected_read = 64
-    conn.data_received(v2_read(1, 1) * 100)
+    conn.data_received(frame * 100)
     await rig.settle(lambda: conn._postponed)
     disk = threading.Event()
     rig.lanes.run(1, disk.wait, lambda result, error: None)
