@@ -5,7 +5,8 @@ All headers are read at the start, by several threads at once, because the event
 - A header that was never written (a crash came first) leaves a ledger in limbo, until the replay brings its key: the
   journal still has it then. What the replay does not bring stays in limbo.
 - A header that holds something else leaves its ledger in limbo too: its slots may be whole, and say what they know.
-- A file that was cut, or is not there any more, leaves its ledger in limbo as well (see `seal`).
+- A file that was cut, is not there any more, or has lost a header that was durable, leaves its ledger in limbo as well,
+  whatever the replay brings (see `seal`).
 - A header of a newer version refuses the start.
 
 Threads: see `LedgerRecords`.
@@ -42,11 +43,12 @@ class IndexRecords(LedgerRecords):
         self,
         files: Files,
         directories: IndexDirectories,
-        incomplete: Callable[[Mapping[int, int]], Collection[int]] = lambda lengths: (),
+        incomplete: Callable[[Mapping[int, int], Collection[int]], Collection[int]] = lambda lengths, headless: (),
     ) -> None:
         """Read all headers. `StorageFault` if one cannot be read, or is of a newer release.
 
-        `incomplete` tells from the lengths of all files which ledgers have lost something."""
+        `incomplete` tells from the lengths of all files, and from which have no header, which ledgers have lost
+        something."""
         super().__init__()
         self.version_0: set[int] = set()
         """Ledgers whose files have the old version, which they keep."""
@@ -55,10 +57,13 @@ class IndexRecords(LedgerRecords):
         for ledger_id, path, header, length in _read_headers(files, directories):
             self._load(ledger_id, path, header)
             lengths[ledger_id] = length
-        lost = incomplete(lengths)
+        lost = incomplete(lengths, self._headless)
         for ledger_id in lost:
-            # Of a file that is gone nobody knows the fence either.
-            known = self.get(ledger_id) or LedgerRecord(b"", fenced=True)
+            known = self.get(ledger_id)
+            if known is None or ledger_id in self._headless:
+                # Of what is gone nobody knows the fence either, nor does the key that the replay brings.
+                known = LedgerRecord(b"", fenced=True)
+            self._headless.discard(ledger_id)
             self.put(ledger_id, replace(known, limbo=True))
         if lost:
             _log.error(

@@ -43,7 +43,7 @@ import struct
 import sys
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Final, Literal
@@ -102,13 +102,18 @@ class IndexFilesSeal:
         for folder in folders:
             self._read(f"{folder}/{NAME}")
 
-    def check(self, found: Mapping[int, int]) -> list[int]:
-        """The ledgers whose files have been cut or lost since; `found` are the lengths of all files. From now on these
-        are the lengths that count."""
+    def check(self, found: Mapping[int, int], headless: Collection[int] = ()) -> list[int]:
+        """The ledgers whose files have been cut or lost since, or their headers; `found` are the lengths of all files,
+        `headless` those that look as if their header had never been written. From now on these are the lengths that
+        count."""
         self._lengths = dict(found)
         self._changed = self._lengths != self._sealed
         self._held = {ledger_id: pages for ledger_id, pages in self._held.items() if ledger_id in found}
-        owed = {ledger_id: length for ledger_id, length in self._sealed.items() if found.get(ledger_id, -1) < length}
+        owed = {
+            ledger_id: length
+            for ledger_id, length in self._sealed.items()
+            if found.get(ledger_id, -1) < length or ledger_id in headless
+        }
         self._owed, self._sealed = owed, {}
         return list(owed)
 

@@ -26,7 +26,7 @@ from bookie_protocol.errors import (
 from tests.support.memory_faults import Died
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
-from tests.support.storage_engine import entry, put
+from tests.support.storage_engine import KEY, entry, put
 
 FOLDERS = ("/a", "/b")
 ENTRIES = 30
@@ -277,12 +277,32 @@ def test_a_page_costs_the_same_wherever_it_lies() -> None:
         assert (each.held(8, 0), list(each.pages(8)), list(each.pages(9))) == (b"\x07\x01", [0], [])
 
 
-def test_a_fence_that_was_lost_with_its_file_is_kept(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+def zero_header(files: MemoryFiles, path: str) -> None:
+    files.corrupt(path, 0, bytes(HEADER_BYTES))
+
+
+@pytest.mark.parametrize("damage", [lose, zero_header, cut_to(0), cut_to(20)])
+def test_what_was_lost_with_a_header_is_not_taken_for_never_written(
+    bookie: MemTableBookie, storage: MemTableStorage, damage: Callable[[MemoryFiles, str], None]
+) -> None:
+    """It was durable before: the key that the journals bring makes up neither for the fence nor for the entries."""
     storage.close()
-    bookie.files.unlink(path_of(bookie, HURT))
-    record = bookie.open().ledger(HURT)
-    assert record is not None
-    assert record.fenced
+    bookie.files.unlink(f"/a/{NAME}")
+    write_seal(bookie, struct.pack(">8s6q", b"PKSEAL02", 7, 2, HURT, SOUND, *lengths_of(bookie)))
+    damage(bookie.files, path_of(bookie, HURT))
+    storage = bookie.open()
+    for restarts in range(2):
+        storage.set_master_key(HURT, KEY)
+        record = storage.ledger(HURT)
+        assert record is not None
+        assert (record.key, record.fenced, record.limbo) == (KEY, True, True)
+        with pytest.raises(LedgerStateUnknown):
+            storage.read(HURT, ENTRIES)
+        if not restarts:
+            storage.flush()
+            storage.close()
+            storage = bookie.open()
+    storage.close()
 
 
 def test_files_that_grow_and_go_meanwhile_are_sound(bookie: MemTableBookie, storage: MemTableStorage) -> None:
