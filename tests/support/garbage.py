@@ -12,13 +12,15 @@ from contextlib import contextmanager
 
 
 def set_aside_what_is_collected() -> Generator[None, object, object]:
-    """Around the collection of tests. It makes almost nothing but objects that stay, so nobody looks for others."""
+    """Around the collection of tests. It makes almost nothing but objects that stay, so nobody looks for others. And
+    while tests run cycles may wait longer than in a program that has to keep its memory small."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
 
 
 @contextmanager
