@@ -32,6 +32,7 @@ settings.register_profile("check", settings.get_profile("podkeeper"), max_exampl
 settings.load_profile("podkeeper")
 
 HERE = Path(__file__).parent
+NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
 LONG = (
     "spark/",
     "campaign/",
@@ -130,10 +131,14 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Who takes SIGINT for itself gives it back: another test of the same process waits for it."""
+    """Who takes SIGINT for itself gives it back: another test of the same process waits for it. And no test makes the
+    process nicer, which would be slow for the rest of the run."""
     yield
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     assert handler is signal.default_int_handler, f"SIGINT was left to {handler}"
+    assert (niceness := os.getpriority(os.PRIO_PROCESS, 0)) == NICENESS, (
+        f"the process was left with niceness {niceness}"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_serve_returns_the_nodes_exit_code(served: list[Any]) -> None:
     [
         (["serve", "--set", "zkTimeout=never"], "zkTimeout=never"),
         (["serve"], "/journal has no cookie"),
-        (["autorecovery"], "metadataServiceUri is not set"),
+        (["autorecovery", "--set", "autoRecoveryNiceness=0"], "metadataServiceUri is not set"),
         (["gateway"], "metadataServiceUri is not set"),
         (["metadata-service", "--data", "/dev/null/x"], "/dev/null/x"),
     ],
