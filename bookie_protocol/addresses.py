@@ -38,6 +38,12 @@ def resolving() -> Iterator[None]:
         raise socket.gaierror(socket.EAI_NONAME, f"no host can have this name: {error}") from None
 
 
+def server_name(host: str) -> str:
+    """What the certificate of a host has to name: without the dot at the end of a complete name, and of an IPv6 address
+    without brackets and zone."""
+    return host.strip("[]").partition("%")[0].rstrip(".")
+
+
 def is_address(host: str) -> bool:
     """Whether it is an address, and no name that has to be resolved."""
     try:

@@ -31,6 +31,19 @@ from typing import Any, Final
 
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.shown import one_line
+
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What taking apart JSON that somebody else may have written fails with."""
+LONG_MAX: Final = 2**63 - 1
+
+
+def whole(value: Any) -> int:
+    """A number that columns and ledgers take. Raises what is `UNREADABLE` for what is none."""
+    number = int(value)
+    if not 0 <= number <= LONG_MAX:
+        raise ValueError(f"a number is not between 0 and {LONG_MAX}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +65,8 @@ class Counts:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Counts:
-        """Raises `KeyError`, `ValueError`, `TypeError` for what is none."""
-        return cls(int(row["entries"]), int(row["bytes"]), int(row["payload_crc32c"]), int(row["lengths_crc32c"]))
+        """Raises what is `UNREADABLE` for what is none."""
+        return cls(*(whole(row[name]) for name in ("entries", "bytes", "payload_crc32c", "lengths_crc32c")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class ArchivedFile:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ArchivedFile:
-        return cls(str(row["path"]), int(row["bytes"]), int(row["first_entry"]), int(row["entries"]))
+        return cls(str(row["path"]), whole(row["bytes"]), whole(row["first_entry"]), whole(row["entries"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +259,8 @@ class OffloadRecord:
         """Raises `MetadataDamaged`."""
         try:
             return cls._from_row(json.loads(data))
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {error!r}") from error
+        except UNREADABLE as error:
+            raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {one_line(repr(error))}") from None
 
     @classmethod
     def _from_row(cls, row: Mapping[str, Any]) -> OffloadRecord:

@@ -35,7 +35,7 @@ from bookie_client.connection.latency import Lateness
 from bookie_client.connection.request import Answer, BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions, TlsOptions
-from bookie_protocol.addresses import host_and_port
+from bookie_protocol.addresses import host_and_port, server_name
 from bookie_protocol.errors import (
     BadRequest,
     BookieUnavailable,
@@ -117,8 +117,8 @@ class HandshakeProtocol(asyncio.Protocol):
             raise ProtocolViolation(f"bookie {self.bookie_id} sent plain text behind its answer to START_TLS")
         loop = asyncio.get_running_loop()
         try:
-            secured = await loop.start_tls(self.transport, self, context, server_hostname=host)
-        except (OSError, ssl.SSLError) as error:
+            secured = await loop.start_tls(self.transport, self, context, server_hostname=server_name(host))
+        except (OSError, ValueError) as error:  # the last for a name that no certificate can have
             raise BookieUnavailable(f"bookie {self.bookie_id} at {host}: TLS handshake failed: {error}") from error
         if secured is None:
             raise ConnectionLost(f"bookie {self.bookie_id} closed the connection during the TLS handshake")

@@ -35,6 +35,7 @@ from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream
 from bookie_pod.cli.trial import trial
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, PodkeeperError
+from bookie_protocol.shown import one_line, shown_uri
 
 _JOBS: Final = "pyspark_bookie.jobs"
 _JOBS_NEED: Final = {"pyspark_bookie": "podkeeper", "pyspark": "pyspark", "pyarrow": "pyarrow"}
@@ -115,14 +116,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="bookie", standalone_mode=False)
     except PodkeeperError as error:
-        click.echo("bookie: " + " ".join(str(error).split()), err=True)
+        click.echo(f"bookie: {one_line(error)}", err=True)
         return exit_code_of(error)
     except OSError as error:
         what = "input or output" if error.filename is None else error.filename or "a file without a name"
-        click.echo(f"bookie: {what}: {error.strerror or error}", err=True)
+        click.echo(f"bookie: {one_line(f'{what}: {error.strerror or error}')}", err=True)
         return CommandExit.COULD_NOT_TELL
     except UnicodeEncodeError as error:  # an argument as the system gave it, in a place for text
-        click.echo(f"bookie: {error.object[:200]!r} is not text in UTF-8: correct it", err=True)
+        click.echo(f"bookie: {shown_uri(error.object)[:200]!r} is not text in UTF-8: correct it", err=True)
         return ExitCode.INVALID_CONFIGURATION
     except click.ClickException as error:
         error.show()

@@ -4,7 +4,7 @@ Invariants
 - What a pod answers is of the type that the path promises, or an error of the one taxonomy: `BadRequest`, `Refused`,
   `Unauthorized`, `NotThere` (it understood); `BookieUnavailable` (nobody answered; `BookieTimeout`: in time), `NoTls`,
   `ProtocolViolation` (not ours), and `CouldNotTell` for any other fault. What the pod says is told as it says it; of
-  everything else the name of the place comes first.
+  everything else the name of the place comes first. Each is one short line, without the token and other headers.
 - A bookie speaks for itself: nobody is sent to others by a redirect.
 - A token is shown where nobody else can read it: over TLS to whoever has a certificate that is trusted, or to this
   machine. Elsewhere it is kept, and the answer to those who demand it says why; but for `Place.shows_token_in_plain`.
@@ -40,13 +40,13 @@ from bookie_protocol.errors import (
     Refused,
     Unauthorized,
 )
+from bookie_protocol.shown import one_line, shown_uri
 
 T = TypeVar("T")
 Sent = Body | Mapping[str, Any] | None
 TIMEOUT_S: Final = 30.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_WORDS: Final = 500
-_MAX_DETAIL: Final = 4000
 _KINDS: Final[Mapping[int, type[PodkeeperError]]] = {
     400: BadRequest,
     401: Unauthorized,
@@ -71,10 +71,18 @@ class Place:
 
     @property
     def may_see_token(self) -> bool:
-        url = urllib.parse.urlsplit(self.url)
+        try:
+            url = urllib.parse.urlsplit(self.url)
+        except ValueError:
+            return False  # nor can it be asked
         if url.scheme == "https":
             return self.tls is None or self.tls.verify_mode is ssl.CERT_REQUIRED
         return self.shows_token_in_plain or is_loopback(url.hostname or "")
+
+    @property
+    def shown(self) -> str:
+        """The name, which may be a stranger's, as messages have it."""
+        return one_line(shown_uri(self.name) if "://" in self.name else self.name, _MAX_WORDS)
 
 
 class AdminClient:
@@ -112,7 +120,9 @@ class AdminClient:
         try:
             return decode(content if route.answer is not NOTHING else b"null", route.answer)
         except ProtocolViolation as error:
-            raise ProtocolViolation(f"{at.name}: {route.path} answers what is not of the admin API: {error}") from error
+            raise ProtocolViolation(
+                f"{at.shown}: {route.path} answers what is not of the admin API: {one_line(error, _MAX_WORDS)}"
+            ) from error
 
     async def fetch(
         self,
@@ -127,28 +137,30 @@ class AdminClient:
         limit = timeout_s or self._timeout_s
         kept = bool(self._token) and not at.may_see_token
         headers = {"Authorization": f"Bearer {self._token}"} if self._token and not kept else {}
+        parameters = {name: _text(value) for name, value in plain(query or Query()).items()}
+        data = msgspec.json.encode(body) if body is not None else None
         try:
             with resolving():
                 async with self._session.request(
                     route.method,
                     f"{at.url}{route.path}",
-                    params={name: _text(value) for name, value in plain(query or Query()).items()},
+                    params=parameters,
                     headers=headers,
-                    data=msgspec.json.encode(body) if body is not None else None,
+                    data=data,
                     timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self._connect_s),
                     ssl=at.tls or True,
                     server_hostname=at.server_name,
                     allow_redirects=False,
                 ) as answer:
                     content = await self._content(at, answer)
-        except (aiohttp.ClientError, OSError) as error:
-            raise _unanswered(at, limit, error) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _unanswered(at, limit, error) from None  # which shows the headers of the request
         if answer.status == 200:
             return content
         if answer.status == 401 and kept:
             raise Unauthorized(
-                f"{at.name} demands a token, which is shown over https or to the same machine alone: whoever listens on"
-                " the way could read it. Set httpServerTlsEnable=true there, or ask through a tunnel"
+                f"{at.shown} demands a token, which is shown over https or to the same machine alone: whoever listens"
+                " on the way could read it. Set httpServerTlsEnable=true there, or ask through a tunnel"
             )
         raise _refused(at, route, answer.status, answer.content_type, content)
 
@@ -157,7 +169,7 @@ class AdminClient:
         async for piece in answer.content.iter_chunked(65536):
             content += piece
             if len(content) > self._max_bytes:
-                raise ProtocolViolation(f"{at.name} answers more than {self._max_bytes} bytes")
+                raise ProtocolViolation(f"{at.shown} answers more than {self._max_bytes} bytes")
         return bytes(content)
 
 
@@ -182,42 +194,41 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _line(text: str) -> str:
-    """What a stranger says, as one line for a terminal."""
-    words = " ".join(text[:_MAX_DETAIL].split())
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
-
-
 def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-        return BookieTimeout(f"{at.name} does not answer within {limit:g} s")
+        return BookieTimeout(f"{at.shown} does not answer within {limit:g} s")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-        return CouldNotTell(f"{at.name}: its certificate is not trusted: {reason}; does it match the authorities?")
+        reason = one_line(reason, _MAX_WORDS)
+        return CouldNotTell(f"{at.shown}: its certificate is not trusted: {reason}; does it match the authorities?")
     if isinstance(error, aiohttp.ClientSSLError):
         reason = getattr(error.os_error, "reason", None) or str(error.os_error)
-        return NoTls(f"{at.name} does not speak TLS: {reason}")
-    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.InvalidURL) or type(error) is aiohttp.ClientResponseError:
-        return ProtocolViolation(f"{at.name} does not speak HTTP: {error!r}")
+        return NoTls(f"{at.shown} does not speak TLS: {one_line(reason, _MAX_WORDS)}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error.message, _MAX_WORDS)}")
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error, _MAX_WORDS)}")
+    if isinstance(error, ValueError) and not isinstance(error, OSError):  # aiohttp's InvalidURL, too
+        return ProtocolViolation(f"{at.shown} has no URL that can be asked")
     errno = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(errno) if errno is not None and errno > 0 else str(error) or type(error).__name__
-    return BookieUnavailable(f"{at.name} cannot be reached: {reason}")
+    return BookieUnavailable(f"{at.shown} cannot be reached: {one_line(reason, _MAX_WORDS)}")
 
 
 def _refused(at: Place, route: Route[T], status: int, kind: str, content: bytes) -> PodkeeperError:
-    words = _line(content[:_MAX_WORDS].decode(errors="replace"))
+    words = one_line(content[:_MAX_WORDS].decode(errors="replace"))
     if kind == PROBLEM_TYPE:
         try:
             problem = decode(content, Problem)
         except ProtocolViolation:
             problem = Problem()
-        problem = msgspec.structs.replace(problem, detail=_line(problem.detail), refusal=_line(problem.refusal))
+        problem = msgspec.structs.replace(problem, detail=one_line(problem.detail), refusal=one_line(problem.refusal))
         known = error_of(problem)
         if known is not None:
             return known
         words = problem.detail or words
     if status == 404 and words.startswith("<html>"):
-        return NotThere(f"{at.name} has no {route.path}")
+        return NotThere(f"{at.shown} has no {route.path}")
     if status == 401:
-        return Unauthorized(f"{at.name} demands a token")
-    return _KINDS.get(status, CouldNotTell)(words or f"{at.name} answers {route.path} with status {status}")
+        return Unauthorized(f"{at.shown} demands a token")
+    return _KINDS.get(status, CouldNotTell)(words or f"{at.shown} answers {route.path} with status {status}")

@@ -32,6 +32,7 @@ from bookie_protocol.metadata_service.options import (
     MetadataTls,
     SaslLogin,
 )
+from bookie_protocol.shown import shown_uri
 
 _ZOOKEEPER_PORT: Final = 2181
 _PULSAR_SCHEME: Final = "metadata-store:"
@@ -67,7 +68,7 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
     if scheme == "embedded" and not variant:
         hosts = _hosts(text, authority, None)
         if len(hosts) != 1:
-            raise _invalid(text, "an embedded store is served by one host")
+            raise _invalid(text, "an embedded store is served by one host; write embedded://<host>:<port>/ledgers")
         return MetadataServiceUri(MetadataDriver.SERVED, _root(text, path), hosts=hosts)
     if scheme == "zk":
         layout = _layout(text, variant)
@@ -155,21 +156,21 @@ def _root(text: str, path: str) -> str:
 def _hosts(text: str, authority: str, default_port: int | None) -> tuple[tuple[str, int], ...]:
     hosts = tuple(_host(text, item, default_port) for item in re.split("[;,]", authority) if item)
     if not hosts:
-        raise _invalid(text, "it names no host")
+        raise _invalid(text, "it names no host; write zk+null://zk1:2181/ledgers or embedded://<host>:<port>/ledgers")
     return hosts
 
 
 def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
     if "@" in item:
         raise _invalid(text, "it has a login")
-    host, colon, port = item.rpartition(":")
+    host, colon, port = ("", "", "") if item.endswith("]") else item.rpartition(":")
     try:
         (host or item).encode("idna")
     except UnicodeError as error:
         raise _invalid(text, f"no host can have the name {(host or item)!r}: {error}") from None
     if not colon:
         if default_port is None:
-            raise _invalid(text, f"{item!r} lacks a port")
+            raise _invalid(text, f"{item!r} lacks a port; write embedded://<host>:<port>/ledgers")
         return item, default_port
     if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise _invalid(text, f"{item!r} is not host:port")
@@ -178,8 +179,5 @@ def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
 
 def _invalid(text: str, why: str) -> InvalidConfiguration:
     if "@" in text or _QUERY.search(text):
-        # A login may be anything before the one, a token anything behind the other: no piece of them is told.
-        _, at, rest = text.rpartition("@")
-        text = ("...@" if at else "") + _QUERY.sub("...", rest)
         why = "it names hosts and a root, and no user, password or query; keys of their own name the files with those"
-    return InvalidConfiguration(f"metadataServiceUri={text} is refused: {why}")
+    return InvalidConfiguration(f"metadataServiceUri={shown_uri(text)} is refused: {why}")

@@ -2,13 +2,13 @@
 and Python workers reach them without Java: `file:///...`, plain paths, `s3://...` (or `s3a://...`, as Hadoop writes
 it), `gs://...`, `hdfs://...`.
 
-Credentials are what pyarrow finds in the environment of the process, not what Hadoop's configuration says.
+Credentials are what pyarrow finds in the environment of the process, not what Hadoop's configuration says. Of a URI
+that has some, no message shows them (`shown_uri`).
 
 Invariants
 - `write` and `move` make a file visible whole or not at all: on object stores by the nature of an upload, elsewhere by
   a rename. On the local file system what they return from is on the disk.
 - Paths are relative to the folder, with `/` in between.
-
 - Whatever a store fails with is `ArchivedFileMissing` where the store says that the file is not there, and
   `ArchiveUnavailable` otherwise; each names the argument, the path and what may help.
 
@@ -25,8 +25,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from os.path import abspath
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from urllib.parse import quote
 
 from bookie_protocol.errors import CouldNotTell, NotThere
+from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 
 if TYPE_CHECKING:
@@ -49,8 +51,11 @@ def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
             found, path = pafs.LocalFileSystem(), abspath(uri)
         else:
             found, path = pafs.FileSystem.from_uri(_HADOOPS_S3.sub("s3://", uri))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError) as error:
-        raise PodkeeperSparkError(OPTION, f"{argument} {uri}: {' '.join(str(error).split())}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        shown, why = shown_uri(uri), one_line(error)
+        if shown != one_line(uri):  # and pieces of it may be in what pyarrow says
+            why = "it cannot be used; write it as s3://bucket/path, and leave credentials to the environment"
+        raise PodkeeperSparkError(OPTION, f"{argument} {shown}: {why}") from None
     return found, path.rstrip("/") or "/"
 
 
@@ -78,10 +83,15 @@ class Files:
         self.system, self._root = file_system(argument, uri)
         self._argument = argument
         self._local = self.system.type_name == "local"
+        self._shown = self._root if self._local else shown_uri(uri).partition("?")[0].rstrip("/")
 
     def path(self, relative: str) -> str:
         """The path for the file system."""
         return f"{self._root.rstrip('/')}/{relative}" if relative else self._root
+
+    def shown(self, relative: str) -> str:
+        """The path as messages have it."""
+        return one_line(f"{self._shown.rstrip('/')}/{relative}" if relative else self._shown)
 
     @contextmanager
     def requests(self, path: str) -> Iterator[None]:
@@ -97,10 +107,9 @@ class Files:
         """What a request failed with: errors of the system's or of Arrow's; where GCS closed its file, ValueError."""
         if isinstance(error, FileNotFoundError):
             return ArchivedFileMissing(f"{self._told(path)} is not there{self._here()}")
-        text = " ".join(str(error).split())
         return ArchiveUnavailable(
-            f"{self._told(path)} cannot be reached from {os.uname().nodename}: {text}; is {self._argument} right, and"
-            " may this process use it?"
+            f"{self._told(path)} cannot be reached from {os.uname().nodename}: {one_line(error)}; is {self._argument}"
+            " right, and may this process use it?"
         )
 
     def read_failed(self, path: str, error: Exception) -> ArchivedFileMissing | ArchiveUnavailable:
@@ -220,13 +229,23 @@ class Files:
 
         with self.requests(path):
             info: pafs.FileInfo = self.system.get_file_info(self.path(path))
+            if info.type == pafs.FileType.NotFound and self._local:
+                with suppress(FileNotFoundError):
+                    os.lstat(self.path(path))  # below a file nothing can ever be
         return None if info.type == pafs.FileType.NotFound else info
 
     def _told(self, path: str) -> str:
-        return f"{self._argument}: {self.path(path)}"
+        return f"{self._argument}: {self.shown(path)}"
 
     def _here(self) -> str:
         return f" on {os.uname().nodename}: every executor must reach it" if self._local else ""
+
+
+def is_of_this_process(error: Exception) -> bool:
+    """Whether what pyarrow fails with says nothing of a file: there is no memory, or the process is interrupted."""
+    import pyarrow as pa
+
+    return isinstance(error, MemoryError | pa.ArrowCancelled)
 
 
 P = ParamSpec("P")
@@ -266,12 +285,22 @@ class Noted:
         try:
             return ask(*args, **kwargs)
         except Exception as error:
-            failure = error if isinstance(error, OSError) else OSError(" ".join(str(error).split()))
+            failure = error if isinstance(error, OSError) else OSError(one_line(error))
             self.failure = self.failure or failure
             raise failure from None
 
 
+_PATH_SIGNS: Final = "/:@!$&'()*+,;="
+"""What the path of a URI may have besides letters and digits. It stays as it is: URIs are compared as texts."""
+
+
 def absolute_uri(text: str) -> str:
-    """One text for one place, as far as texts tell; relative paths mean nothing to executors."""
-    uri = text if "://" in text else f"file://{os.path.abspath(text)}"
-    return uri.rstrip("/")
+    """One text for one place, as far as texts tell; relative paths mean nothing to executors. What is not the URI of a
+    folder is left as it is: `Files` says why."""
+    if not text:
+        return text
+    try:
+        uri = text if "://" in text else f"file://{quote(abspath(text), safe=_PATH_SIGNS)}"
+    except OSError as error:  # there is no current folder any more
+        raise PodkeeperSparkError(OPTION, f"{shown_uri(text)} means nothing here: {error.strerror}") from None
+    return uri.rstrip("/") if uri.rstrip("/").count("/") > 1 else uri

@@ -35,10 +35,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bookie_protocol.archive import ArchivedFile, Counts
+from bookie_protocol.archive import LONG_MAX, UNREADABLE, ArchivedFile, Counts, whole
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.shown import one_line
 
 DATA: Final = "data"
 MANIFESTS: Final = "_manifests"
@@ -46,8 +47,16 @@ INSTANCES: Final = "_instances"
 TEMPORARY: Final = "_tmp"
 PARTITIONS: Final = ("date", "stream", "none")
 _NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
-_DATA_FILE: Final = re.compile(r"ledger-(\d+)-([0-9a-f]{32})-(\d+)\.parquet")
-_MANIFEST: Final = re.compile(r"ledger-(\d+)(?:-([0-9a-f]{32}))?\.json")
+NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
+"""The id of a ledger in names of files, as it is written there and not otherwise: one ledger, one name."""
+_DATA_FILE: Final = re.compile(rf"ledger-{NUMBER}-([0-9a-f]{{32}})-\d+\.parquet", re.ASCII)
+_MANIFEST: Final = re.compile(rf"ledger-{NUMBER}(?:-([0-9a-f]{{32}}))?\.json")
+
+
+def matched(pattern: re.Pattern[str], name: str) -> re.Match[str] | None:
+    """The match of a file's name that begins with `ledger-` and `NUMBER`, if a ledger can have the number."""
+    found = pattern.fullmatch(name)
+    return found if found is not None and int(found[1]) <= LONG_MAX else None
 
 
 def data_file(ledger_id: int, uuid: str, part: int) -> str:
@@ -56,7 +65,7 @@ def data_file(ledger_id: int, uuid: str, part: int) -> str:
 
 def parse_data_file(name: str) -> tuple[int, str] | None:
     """Ledger and uuid that a file name tells; None: it is no file of ours."""
-    found = _DATA_FILE.fullmatch(name)
+    found = matched(_DATA_FILE, name)
     return (int(found[1]), found[2]) if found else None
 
 
@@ -71,7 +80,7 @@ def manifest_file(ledger_id: int, uuid: str | None) -> str:
 
 def parse_manifest_file(name: str) -> tuple[int, str | None] | None:
     """Ledger and uuid of a manifest by its name; None: it is no manifest."""
-    found = _MANIFEST.fullmatch(name)
+    found = matched(_MANIFEST, name)
     return (int(found[1]), found[2]) if found else None
 
 
@@ -81,8 +90,16 @@ def data_folder(partition: str, created_ms: int | None, stream: str | None) -> s
         return DATA
     if partition == "stream":
         return f"{DATA}/stream={urllib.parse.quote(stream, safe='') if stream else _NOTHING}"
-    day = _NOTHING if created_ms is None else f"{datetime.fromtimestamp(created_ms / 1000, UTC):%Y-%m-%d}"
-    return f"{DATA}/date={day}"
+    created = moment(created_ms)
+    return f"{DATA}/date={_NOTHING if created is None else f'{created:%Y-%m-%d}'}"
+
+
+def moment(created_ms: int | None) -> datetime | None:
+    """A time in ms since 1970; None also for one that no calendar has: ledgers say what they like."""
+    try:
+        return None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 _FORMAT: Final = "podkeeper-archive"
@@ -127,11 +144,11 @@ class LedgerShape:
         custom = {key: base64.b64decode(value, validate=True) for key, value in row["custom_metadata"].items()}
         created = row["created_ms"]
         return cls(
-            int(row["ensemble_size"]),
-            int(row["write_quorum_size"]),
-            int(row["ack_quorum_size"]),
+            whole(row["ensemble_size"]),
+            whole(row["write_quorum_size"]),
+            whole(row["ack_quorum_size"]),
             DigestType[row["digest_type"]],
-            None if created is None else int(created),
+            None if created is None else whole(created),
             custom,
         )
 
@@ -172,13 +189,13 @@ class Manifest:
             if (row["format"], row["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"format {row['format']} {row['version']}")
             return cls(
-                int(row["ledger_id"]),
+                whole(row["ledger_id"]),
                 str(row["uuid"]),
-                row["instance_id"],
+                None if row["instance_id"] is None else str(row["instance_id"]),
                 Counts.from_json(row),
                 tuple(ArchivedFile.from_json(file) for file in row["files"]),
                 LedgerShape.from_json(row["ledger"]),
                 str(row["archived"]),
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise MetadataDamaged(f"{name} is not a manifest of an archived ledger: {error!r}") from error
+        except UNREADABLE as error:
+            raise MetadataDamaged(f"{name} is not a manifest of an archived ledger: {one_line(repr(error))}") from None

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.archive import ArchivedFile, ArchivedLedger, Counts
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
+from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
+from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files, is_of_this_process
 from pyspark_bookie.archive.manifest import MANIFESTS, Manifest, manifest_file, parse_manifest_file
 from pyspark_bookie.archive.writing import schema
 from pyspark_bookie.common.throttle import Throttle
@@ -133,7 +134,7 @@ def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) ->
                 begin, end = max(first - at, 0), min(last + 1 - at, len(batch))
                 if begin < end:
                     yield batch.slice(begin, end - begin)
-    what = f"the files of ledger {ledger.ledger_id} in {ledger.target}"
+    what = f"the files of ledger {ledger.ledger_id} in {shown_uri(ledger.target)}"
     if counter is None or counter.entries <= last:
         raise ArchiveDamaged(f"{what} end before entry {last}", last)
     if first == 0 and last + 1 == ledger.counts.entries and counter.counts() != ledger.counts:
@@ -147,7 +148,7 @@ class _Part:
         self._files = files
         self._ledger_id = ledger_id
         self._file = file
-        self._what = f"{files.path(file.path)} of ledger {ledger_id}"
+        self._what = f"{files.shown(file.path)} of ledger {ledger_id}"
         self._last = file.first_entry + file.entries - 1
         self._opened: pq.ParquetFile | None = None
 
@@ -219,7 +220,10 @@ class _Part:
             if noted.failure is not None:
                 with self._reached():
                     raise self._files.read_failed(self._file.path, noted.failure) from None
-            raise ArchiveDamaged(f"{self._what} is damaged: {' '.join(str(error).split())}", last) from None
+            if is_of_this_process(error):
+                with self._reached():
+                    raise self._files.failed(self._file.path, error) from None
+            raise ArchiveDamaged(f"{self._what} is damaged: {one_line(error)}", last) from None
 
     def _check_size(self) -> None:
         with self._reached():

@@ -27,6 +27,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
@@ -188,7 +189,7 @@ class Absences:
             if document["v"] != _VERSION:
                 raise ValueError(f"version {document['v']} is not known")
             return cls({str(bookie): int(since) for bookie, since in document["since_ms"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise MetadataDamaged(f"the audits' note of absent bookies cannot be read: {error}") from error
 
 

@@ -94,7 +94,7 @@ class _Run:
         dumps = Dumps(Files(self._target, "--target"))
         names = {} if self._context.args.replace else dumps.names()
         there = {row.ledger_id: row for row in rows if row.ledger_id in names}
-        headers, unreadable = readable(there, lambda each: (each, dumps.header(names[each])))
+        headers, unreadable = readable(there, lambda each: (each, dumps.header(dumps.only(names[each]))))
         self._found += unreadable
         self._totals["failed"] += len(unreadable)
         for ledger_id, header in headers:
@@ -207,8 +207,8 @@ class Exporter:
         """Raises what reading and writing raise; then nothing has the name of a dump that was not there before."""
         ledger = self._source.ledger(ledger_id)
         header = DumpHeader(ledger_id, entries, nbytes, ledger.shape)
-        found = self._dumps.find(ledger_id)
-        if found is not None and not self._replace:
+        found = None if self._replace else self._dumps.find(ledger_id)
+        if found is not None:
             same = self._is_of(found, header)
             return ExportOutcome(ledger_id, ExportFate.ALREADY if same else ExportFate.ANOTHER)
         counts, size = self._dumps.write(header, ledger.payloads(), self._compression)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bookie_protocol.archive import Counts
-from bookie_protocol.errors import EntryDamaged, NoSuchLedger
+from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.throttle import Throttle
@@ -51,7 +51,7 @@ class ImportJob:
         files.check_there()
         dumps = Dumps(files)
         names = {each: name for each, name in dumps.names().items() if args.ledgers is None or each in args.ledgers}
-        headers, unreadable = readable(sorted(names), lambda each: dumps.header(names[each]))
+        headers, unreadable = readable(sorted(names), lambda each: dumps.header(dumps.only(names[each])))
         rows = narrowed(
             context, [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape) for each in headers]
         )
@@ -85,10 +85,7 @@ class _DumpedLedger:
         name = dumps.find(ledger_id)
         if name is None:
             raise NoSuchLedger(f"there is no dump of ledger {ledger_id}")
-        header = dumps.header(name)
-        if header.ledger_id != ledger_id:
-            raise EntryDamaged(f"{name} is the dump of ledger {header.ledger_id}")
-        self.shape = header.shape
+        self.shape = dumps.header(name).shape
         self.password: bytes | None = None
         self._dumps = dumps
         self._name = name

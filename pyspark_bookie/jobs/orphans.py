@@ -29,6 +29,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger,
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import STREAM_SEGMENT
 from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
@@ -327,8 +328,12 @@ def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iter
     files, records = Files(target, "--target"), OffloadStore(context.client())
     files.check_there()
     instance_id = context.client().run(lambda client: client.metadata_service.cluster.instance_id())
-    if instance_id is None or (other := other_owner(files, instance_id)) is not None:
-        raise UsageError(f"--target {target}: the archive belongs to another cluster, with instance id {other}")
+    if instance_id is None:
+        raise UsageError("the cluster has no instance id, by which its archive is told from another cluster's")
+    if (other := other_owner(files, instance_id)) is not None:
+        raise UsageError(
+            f"--target {shown_uri(target)}: the archive belongs to another cluster, with instance id {one_line(other)}"
+        )
     found = find_orphans(files, datetime.fromtimestamp(before, UTC), records.current_uuid)
     fate = Fate.FOUND
     if not context.dry_run:
@@ -337,7 +342,7 @@ def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iter
     for listed in found.files:
         modified = None if listed.modified is None else int(listed.modified.timestamp() * 1000)
         detail = "no record and no manifest names its attempt"
-        yield Orphan(OFFLOADS, listed.path, target, listed.nbytes, modified, fate, detail)
+        yield Orphan(OFFLOADS, listed.path, shown_uri(target), listed.nbytes, modified, fate, detail)
 
 
 def _result(orphans: list[Orphan], counters: dict[str, Value], failed: int, *, complete: bool) -> JobResult:

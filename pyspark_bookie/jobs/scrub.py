@@ -30,6 +30,7 @@ from typing import Final
 from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
@@ -90,7 +91,7 @@ class PassState:
                 int(document["begun"]),
                 None if ended is None else int(ended),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise MetadataDamaged(f"the record of scrub pass {name} cannot be read: {error}; use --restart") from error
 
 

@@ -19,6 +19,7 @@ from bookie_protocol.archive import KIND, ArchivedLedger
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import archived_ledger
+from bookie_protocol.shown import shown_uri
 from bookie_protocol.together import bounded
 from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable, Files
 from pyspark_bookie.archive.reading import read_manifest
@@ -71,7 +72,7 @@ async def custom_metadata(ledgers: Iterable[ArchivedLedger]) -> dict[int, Mappin
 
 
 def _custom_metadata(ledger: ArchivedLedger, opened: dict[str, Files]) -> Mapping[str, bytes]:
-    what = f"the manifest of ledger {ledger.ledger_id} in {ledger.target}"
+    what = f"the manifest of ledger {ledger.ledger_id} in {shown_uri(ledger.target)}"
     remedy = "tiers=bookies leaves the archive out"
     try:
         files = opened.get(ledger.target)

@@ -29,6 +29,7 @@ from enum import Enum
 from typing import Any, Final
 
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import RecordStore
@@ -122,7 +123,7 @@ def decode_runs(data: bytes) -> Runs:
             _decoded(Finished, found["last"]),
             _decoded(Failure, found["failure"]),
         )
-    except (ValueError, TypeError, KeyError):
+    except UNREADABLE:
         return Runs()
 
 
@@ -164,7 +165,7 @@ class AuditRecords:
     async def absences(self) -> dict[str, int]:
         """Who is absent and since when, as the last auditor noted."""
         data = await self._read(ABSENCES)
-        with suppress(ValueError, AttributeError, TypeError):
+        with suppress(*UNREADABLE):
             if data is not None:
                 return {str(bookie): int(since) for bookie, since in json.loads(data).items()}
         return {}

@@ -28,6 +28,7 @@ from typing import Final, Protocol
 
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker, DrainProgress
 from bookie_pod.autorecovery.locks import LockKeeper, while_session
+from bookie_protocol import shown
 from bookie_protocol.errors import (
     EntriesUnreadable,
     MetadataExists,
@@ -224,7 +225,7 @@ def reason_of(error: PodkeeperError) -> str:
 
 def one_line(error: PodkeeperError) -> str:
     """What went wrong, for a person."""
-    return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+    return shown.one_line(error, LONGEST_REASON) or type(error).__name__
 
 
 class DrainMeter:

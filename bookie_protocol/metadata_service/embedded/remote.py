@@ -163,19 +163,24 @@ def _credentials(tls: MetadataTls) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(*found)
 
 
+def _target(host: str, port: int) -> str:
+    """gRPC knows names in ASCII alone."""
+    return f"{host if host.isascii() else host.encode('idna').decode()}:{port}"
+
+
 async def open_served(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
     """Connect to a served store.
 
     `MetadataUnavailable` if nobody answers in time, or not to this token; `InvalidConfiguration` for files that cannot
     be used, and for a token that others could read on the way.
     """
-    ((host, _),) = uri.hosts
+    ((host, port),) = uri.hosts
     if options.token_file is not None and options.tls is None and not is_loopback(host.strip("[]")):
         raise InvalidConfiguration(
             f"{TOKEN_KEY}={options.token_file}: whoever listens on the way to {host} could read the token; set"
             " metadataServiceTlsEnable=true"
         )
-    tree = EmbeddedTree(GrpcTransport(uri.connect_string, options.tls, options.token_file), options.timeout)
+    tree = EmbeddedTree(GrpcTransport(_target(host, port), options.tls, options.token_file), options.timeout)
     await tree.connect()
     service = TreeMetadataService(tree, uri.root, None, options)
     try:

@@ -57,7 +57,10 @@ class StoreSeal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise MetadataUnavailable(f"cannot read {self._path}: {error.strerror}") from error
+            raise MetadataUnavailable(
+                f"cannot read {self._path}: {error.strerror}; is metadataServiceUri right, and may this process"
+                " read it?"
+            ) from error
         sealed = max(_decode(data[at : at + _SIZE]) for at in (0, _BLOCK))
         if sealed < 0:
             raise self.lost("its seal is damaged")

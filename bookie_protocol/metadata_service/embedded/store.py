@@ -149,7 +149,10 @@ class NodeStore:
             os.makedirs(folder, exist_ok=True)
             names = sorted(os.listdir(folder))
         except OSError as error:
-            raise MetadataUnavailable(f"cannot open the embedded metadata store in {folder}: {error}") from error
+            raise MetadataUnavailable(
+                f"cannot open the embedded metadata store in {folder}: {error.strerror}; is metadataServiceUri right,"
+                " and may this process write there?"
+            ) from error
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign and "CURRENT" not in names:  # a store that stands may have company: it has to open all the same
             raise MetadataUnavailable(
@@ -347,7 +350,10 @@ class NodeStore:
             batch.put(_node_key("/"), NodeRecord(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
             self._write(batch)
         elif found != FORMAT:
-            raise MetadataUnavailable(f"{self._folder} is not an embedded metadata store of this release")
+            raise MetadataUnavailable(
+                f"{self._folder} is not an embedded metadata store of this release: correct metadataServiceUri, or"
+                " start the release that made it"
+            )
         self._unsynced = True
         # Of a new memory table, since RocksDB has written out what was in its log; and those of what was given up.
         self._guard(lambda: self._begin_generation(missing), breaks=True)

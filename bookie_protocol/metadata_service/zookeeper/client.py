@@ -50,6 +50,7 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
+from bookie_protocol.addresses import server_name
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
@@ -113,7 +114,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return connection
         try:
             connection.settimeout(limit)
-            return self._tls.context().wrap_socket(connection, server_hostname=hostname)
+            return self._tls.context().wrap_socket(connection, server_hostname=hostname and server_name(hostname))
         except OSError as error:
             self.failure = f" ({error})"
             connection.close()

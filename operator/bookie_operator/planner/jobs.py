@@ -47,7 +47,7 @@ def result_row(told: str) -> Mapping[str, Any] | None:
         return None
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return {key: row[key] for key in list(row)[:_MOST_KEYS] if row[key] is not None}
 

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_type_hint
 
 import click
 
+from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.common.access import URI_VARIABLE, AccessOptions
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.options import at_least, seconds, size
@@ -120,7 +121,7 @@ def parse(of: type[A], command: str, summary: str, arguments: Sequence[str]) -> 
                     raise UsageError(f"{command}: {parameter.opts[0]} is empty; see {command} --help")
             return of(**context.params)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{command}: {error.object!r} is not text in UTF-8") from None
+        raise UsageError(f"{command}: {shown_uri(error.object)[:200]!r} is not text in UTF-8") from None
     except click.NoSuchOption as error:
         near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
         hint = f"did you mean {near[0]}?" if near else f"see {command} --help"
@@ -129,7 +130,11 @@ def parse(of: type[A], command: str, summary: str, arguments: Sequence[str]) -> 
         name = error.param.opts[0] if error.param is not None else "an argument"
         raise UsageError(f"{command}: {name} is missing; see {command} --help") from error
     except click.ClickException as error:
-        raise UsageError(f"{command}: " + " ".join(error.format_message().split())) from error
+        message = error.format_message()
+        for text in arguments:
+            if "://" in text:
+                message = message.replace(text, shown_uri(text))
+        raise UsageError(f"{command}: {one_line(message)}") from None
     except click.exceptions.Exit as error:
         raise HelpShown from error
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.shown import one_line
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.errors import PodkeeperSparkError, told
 from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str], *, own_process: bool = False) -> int:
             row.exit, row.error = JobExit.ERROR, _unexpected(error)
     if row.error is not None:
         row.complete = False
-        print(f"bookie: {' '.join(row.error.split())}", file=sys.stderr, flush=True)
+        print(f"bookie: {one_line(row.error)}", file=sys.stderr, flush=True)
     row.seconds = time.monotonic() - began
     return _tell(row, _result_file(arguments))
 
@@ -124,7 +125,7 @@ def _print_findings(console: Any, findings: Any) -> None:
     for name in names:
         table.add_column(name)
     for values in rows[:_SHOWN_FINDINGS]:
-        table.add_row(*("" if value is None else str(value) for value in values))
+        table.add_row(*("" if value is None else one_line(value) for value in values))
     console.print(table)
     if len(rows) > _SHOWN_FINDINGS:
         console.print("... and more; --report URI keeps all of them")
@@ -193,7 +194,7 @@ def _terminable() -> Iterator[None]:
 
 
 def write_report(findings: DataFrame | pa.Table, uri: str, started: datetime) -> str:
-    """Write them; returns the folder. Raises `PodkeeperSparkError` (OPTION), `ArchiveUnavailable`."""
+    """Write them; returns the folder, for messages. Raises `PodkeeperSparkError` (OPTION), `ArchiveUnavailable`."""
     import pyarrow as pa
 
     files = Files(uri, "--report")
@@ -206,9 +207,9 @@ def write_report(findings: DataFrame | pa.Table, uri: str, started: datetime) ->
             findings = findings.toArrow()
         else:
             _write_parts(rows, findings.schema.json(), uri, folder)
-            return files.path(folder)
+            return files.shown(folder)
     write_part(findings, files, folder, 0)
-    return files.path(folder)
+    return files.shown(folder)
 
 
 def write_part(table: pa.Table, files: Files, folder: str, number: int) -> None:

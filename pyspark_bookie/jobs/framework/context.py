@@ -24,6 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TextIO, TypeVar
 
+from bookie_protocol.shown import one_line
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.throttle import Throttle, share
 from pyspark_bookie.jobs.framework.arguments import CommonArguments
@@ -267,7 +268,7 @@ class JobContext(Generic[A_co]):
     def log(self, text: str) -> None:
         """A line for people, on standard error."""
         self.progress.close()
-        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+        print(f"{self.name}: {one_line(text)}", file=sys.stderr, flush=True)
 
     # --- its end ----------------------------------------------------------------------------------------------
 

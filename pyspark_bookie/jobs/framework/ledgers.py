@@ -24,6 +24,7 @@ from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.together import bounded
+from pyspark_bookie.archive.manifest import moment
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -213,16 +214,13 @@ def _where(context: JobContext[CommonArguments], rows: list[LedgerRow], conditio
 
 
 def _values(row: LedgerRow) -> tuple[object, ...]:
-    from datetime import UTC, datetime
-
-    created = None if row.created_ms is None else datetime.fromtimestamp(row.created_ms / 1000, UTC)
     custom = {key: value.decode("utf-8", "replace") for key, value in row.custom.items()}
     return (
         row.ledger_id,
         row.state,
         row.entries,
         row.nbytes,
-        created,
+        moment(row.created_ms),
         *row.quorums,
         custom.get("application"),
         custom.get(STREAM_KEY),

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie_protocol.errors import MetadataDamaged, PodkeeperError
 from bookie_protocol.metadata_service.records import archived_ledger
+from bookie_protocol.shown import one_line, shown_uri
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.tasks import task_error
 
@@ -94,7 +95,7 @@ class ResultRow:
         }
         row.update({name: _short(value) for name, value in self.counters.items() if name not in row})
         if self.error is not None:
-            row["error"] = " ".join(self.error.split())[:_MAX_ERROR]
+            row["error"] = one_line(self.error, _MAX_ERROR)
         line = json.dumps(row)
         while len(line) > MAX_ROW_BYTES:
             row.popitem()
@@ -180,7 +181,7 @@ async def missing_findings(client: Client, ledger_ids: Iterable[int]) -> list[Le
             return LedgerFinding(ledger_id, told.code, told.message)
         if there is None:
             return LedgerFinding(ledger_id, MISSING, "the ledger does not exist")
-        remedy = f"restore --source {there.target} --keep-ids --ledgers {ledger_id}"
+        remedy = f"restore --source {shown_uri(there.target)} --keep-ids --ledgers {ledger_id}"
         return LedgerFinding(ledger_id, ARCHIVED, f"it is in the archive, and gone from the bookies: {remedy}")
 
     return await bounded(ledger_ids, finding)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.shown import one_line
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of
 from pyspark_bookie.common.throttle import Throttle
@@ -128,10 +129,10 @@ def run_tasks(
 def task_error(error: BaseException) -> TaskError:
     """An error as an outcome."""
     if isinstance(error, PodkeeperSparkError):
-        return TaskError(error.code, error.message)
+        return TaskError(error.code, one_line(error.message))
     if isinstance(error, PodkeeperError):
-        return TaskError(code_of(error), " ".join(str(error).split()))
-    text = " ".join(str(error).split()) or "no message"
+        return TaskError(code_of(error), one_line(error))
+    text = one_line(error) or "no message"
     code = "INPUT_OUTPUT" if isinstance(error, OSError) else UNEXPECTED
     return TaskError(code, text if code != UNEXPECTED else f"{type(error).__name__}: {text}")
 

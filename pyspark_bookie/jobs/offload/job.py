@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.archive import OffloadRecord, OffloadState
+from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.manifest import PARTITIONS
@@ -98,7 +99,9 @@ class _Run:
         plan = plan_offload(selected.rows, records, self._target)
         moved = self._moved(selected, records)
         for ledger_id in plan.elsewhere:
-            self._found.append(LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {records[ledger_id].target}"))
+            self._found.append(
+                LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {shown_uri(records[ledger_id].target)}")
+            )
         has_found = bool(self._found)
         pending, pending_bytes = self._offload(plan)
         exit_code = JobExit.FINDINGS if has_found or self._fates[Fate.ELSEWHERE] else JobExit.OK
@@ -144,7 +147,8 @@ class _Run:
                 self._found.append(LedgerFinding(ledger_id, MISSING, "the ledger does not exist"))
         for target, count in sorted(moved.items()):
             if target != self._target:
-                self._context.log(f"{count} ledgers are in the archive {target} alone, and not in {self._target}")
+                where = f"in the archive {shown_uri(target)} alone, and not in {shown_uri(self._target)}"
+                self._context.log(f"{count} ledgers are {where}")
         return moved
 
     def _own_archive(self) -> str:
@@ -155,9 +159,9 @@ class _Run:
         other = (other_owner if self._context.dry_run else claim)(self._files, instance_id)
         if other is not None:
             raise UsageError(
-                f"--target {self._target}: the archive belongs to the cluster with instance id {other}, and this one"
-                f" has {instance_id}: their ledger numbers have nothing to do with each other. Give this cluster an"
-                " archive of its own; `restore` reads the other one's"
+                f"--target {shown_uri(self._target)}: the archive belongs to the cluster with instance id"
+                f" {one_line(other)}, and this one has {instance_id}: their ledger numbers have nothing to do with each"
+                " other. Give this cluster an archive of its own; `restore` reads the other one's"
             )
         return instance_id
 

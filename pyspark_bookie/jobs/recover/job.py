@@ -21,6 +21,7 @@ from bookie_client.client import Client
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.shown import one_line
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.arguments import DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -44,7 +45,8 @@ from pyspark_bookie.jobs.replicas.units import LEAST_PIECES, chosen_ids, size_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.fs as pafs
+
+    from pyspark_bookie.archive.files import Files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,24 +226,25 @@ def of_findings(findings: Iterable[Finding], within: Sequence[int] | None) -> It
 def read_findings(uri: str) -> list[Finding]:
     """The lost copies that the newest run below the URI found, or the one run that it names. Raises `UsageError`,
     `ArchiveUnavailable`."""
+    import pyarrow as pa
     import pyarrow.dataset as ds
 
     from pyspark_bookie.archive.files import Files
 
     files = Files(uri, "--findings")
     with files.requests(""):
-        folder = _newest(files.system, files.path(""))
+        folder = _newest(files)
     names = [name for name, _ in COLUMNS]
     wanted = ds.field("verdict").isin([verdict.value for verdict in Verdict if verdict.is_copy_lost])
     try:
         table: pa.Table = ds.dataset(folder, filesystem=files.system, format="parquet").to_table(
             columns=names, filter=wanted
         )
-    except (OSError, ValueError, KeyError) as error:
+        return [finding_of(row) for batch in table.to_batches() for row in batch.to_pylist()]
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"--findings {uri}: cannot be read as the report of an audit or a scrub: {' '.join(str(error).split())}"
-        ) from error
-    return [finding_of(row) for batch in table.to_batches() for row in batch.to_pylist()]
+            f"--findings {files.shown('')}: cannot be read as the report of an audit or a scrub: {one_line(error)}"
+        ) from None
 
 
 def of_bookies(context: JobContext[Any], ids: Sequence[int], bookies: frozenset[str]) -> Iterator[LedgerWork]:
@@ -256,12 +259,13 @@ def of_bookies(context: JobContext[Any], ids: Sequence[int], bookies: frozenset[
 # --- inside -------------------------------------------------------------------------------------------------------
 
 
-def _newest(found: pafs.FileSystem, path: str) -> str:
+def _newest(files: Files) -> str:
     import pyarrow.fs as pafs
 
+    found, path = files.system, files.path("")
     info = found.get_file_info(path)
     if info.type is pafs.FileType.NotFound:
-        raise UsageError(f"--findings {path}: there is nothing")
+        raise UsageError(f"--findings {files.shown('')}: there is nothing")
     if info.type is not pafs.FileType.Directory:
         return path
     folders = [each for each in found.get_file_info(pafs.FileSelector(path)) if each.type is pafs.FileType.Directory]

@@ -40,7 +40,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import LedgerLock
-from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, one_line
+from bookie_protocol.shown import one_line
+from pyspark_bookie.jobs.replicas.findings import LONGEST_DETAIL, Finding, Verdict, clusters
 from pyspark_bookie.jobs.replicas.inspection import Inspector
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class _Tally:
 
     def add(self, state: State, reason: object) -> None:
         self.states.append(state)
-        self.reasons.append(one_line(reason))
+        self.reasons.append(one_line(reason, LONGEST_DETAIL))
 
     def copied(self, done: ReplicationResult) -> None:
         self.entries += done.entries
@@ -217,7 +218,7 @@ class LedgerRecovery:
         try:
             lock = await self._lock(work.ledger_id)
         except PodkeeperError as error:
-            return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error))
+            return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
         if isinstance(lock, str):
             return LedgerOutcome(work.ledger_id, State.LOCKED, detail=lock)
         settled = False
@@ -229,7 +230,7 @@ class LedgerRecovery:
             settled = True
             return LedgerOutcome(work.ledger_id, State.DELETED)
         except PodkeeperError as error:
-            return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error))
+            return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
         finally:
             await asyncio.shield(self._give_back(lock, settled))
 
@@ -367,7 +368,7 @@ class LedgerRecovery:
         except NotEnoughBookies as error:
             if not here:
                 raise
-            left: Mapping[int, str] = dict.fromkeys(bad, one_line(error))
+            left: Mapping[int, str] = dict.fromkeys(bad, one_line(error, LONGEST_DETAIL))
         else:
             tally.copied(done)
             receivers |= set(done.ensemble) - set(fragment.ensemble)

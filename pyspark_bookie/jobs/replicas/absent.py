@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.errors import MetadataDamaged, NotThere
 from bookie_protocol.metadata_service.records import archived_ledger
+from bookie_protocol.shown import shown_uri
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
@@ -93,5 +94,5 @@ async def _judge(client: Client, stream: str, listed: StreamLedger) -> ArchivedL
         return there
     reason = "no archive has it"
     if there is not None:
-        reason = f"what the archive {there.target} has of this id has {there.counts.entries} entries"
+        reason = f"what the archive {shown_uri(there.target)} has of this id has {there.counts.entries} entries"
     return of_ledger(ledger_id, Verdict.NO_SUCH_LEDGER, f"stream {stream} lists it with {entries}, and {reason}")

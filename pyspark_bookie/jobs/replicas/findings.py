@@ -25,6 +25,8 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_protocol.shown import one_line
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -118,7 +120,7 @@ def row_of(finding: Finding) -> dict[str, Any]:
     """A row of `COLUMNS`."""
     row = asdict(finding)
     row["verdict"] = finding.verdict.value
-    row["detail"] = one_line(finding.detail)
+    row["detail"] = one_line(finding.detail, LONGEST_DETAIL)
     return row
 
 
@@ -137,11 +139,6 @@ def of_ledger(ledger_id: int, verdict: Verdict, detail: str) -> Finding:
 def of_bookie(bookie: str, verdict: Verdict, detail: str) -> Finding:
     """A finding of a bookie, whatever its copies."""
     return Finding(NO_LEDGER, NO_FRAGMENT, 0, -1, 0, bookie, -1, verdict, detail)
-
-
-def one_line(text: object) -> str:
-    """The text as a report has it: one line, not too long."""
-    return " ".join(str(text).split())[:LONGEST_DETAIL]
 
 
 def confirmed(first: Iterable[Finding], second: Sequence[Finding]) -> list[Finding]:

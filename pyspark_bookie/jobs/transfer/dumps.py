@@ -12,6 +12,8 @@ is that of an archive's manifest. Entry ids begin at 0 and have no gaps. There i
 Invariants
 - A dump appears under its name when it is whole; until then it is `_tmp/...`. It is the only one of its ledger then.
 - A dump without its end was not written to its end. Whatever is changed in one is found when it is read.
+- Which of two dumps of one ledger counts nobody can tell, after a process that died while it replaced one, or where
+  folders were put together: neither is read.
 
 One thread at a time for each ledger.
 """
@@ -22,6 +24,7 @@ import json
 import re
 import struct
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -29,50 +32,62 @@ from typing import BinaryIO, Final
 
 import google_crc32c
 
-from bookie_protocol.archive import Counts
-from bookie_protocol.errors import EntryDamaged, NoSuchLedger
+from bookie_protocol.archive import UNREADABLE, Counts, whole
+from bookie_protocol.errors import EntryDamaged, NoSuchLedger, Refused
+from bookie_protocol.shown import one_line
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.files import ArchivedFileMissing, Files
-from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.archive.files import ArchivedFileMissing, Files, is_of_this_process
+from pyspark_bookie.archive.manifest import NUMBER, LedgerShape, matched
 from pyspark_bookie.common.throttle import Throttle
 
 SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
 """Compressions, and how names of files end."""
 _CODECS: Final = {suffix: None if name == "none" else name for name, suffix in SUFFIXES.items()}
-_NAME: Final = re.compile(r"ledger-(\d+)\.dump(\.zst|\.gz)?")
+_NAME: Final = re.compile(rf"ledger-{NUMBER}\.dump(\.zst|\.gz)?")
 
 
 class Dumps:
     """The dumps in a folder. What is read of their entries passes the throttle.
 
     Errors of all methods: `ArchiveUnavailable`; of those that read a dump also `EntryDamaged` and `NoSuchLedger`, where
-    there is no such file."""
+    there is no such file; of `find` and `only` also `Refused`, where there are two."""
 
     def __init__(self, files: Files, throttle: Throttle | None = None) -> None:
         self._files = files
         self._throttle = throttle or Throttle(None)
 
-    def names(self) -> dict[int, str]:
+    def names(self) -> dict[int, list[str]]:
         """The dumps there are, by ledger."""
-        found: dict[int, str] = {}
+        found: defaultdict[int, list[str]] = defaultdict(list)
         for listed in self._files.list(""):
-            match = _NAME.fullmatch(listed.path)
+            match = matched(_NAME, listed.path)
             if match is not None:
-                found[int(match[1])] = listed.path
+                found[int(match[1])].append(listed.path)
         return found
 
     def find(self, ledger_id: int) -> str | None:
         """The name of a ledger's dump; None: there is none."""
-        for suffix in SUFFIXES.values():
-            name = f"ledger-{ledger_id}.dump{suffix}"
-            if self._files.size(name) is not None:
-                return name
-        return None
+        names = [f"ledger-{ledger_id}.dump{suffix}" for suffix in SUFFIXES.values()]
+        found = [name for name in names if self._files.size(name) is not None]
+        return self.only(found) if found else None
+
+    def only(self, names: list[str]) -> str:
+        """The one dump of those of a ledger."""
+        if len(names) > 1:
+            raise Refused(
+                f"{self._files.shown('')} has {len(names)} dumps of one ledger, {' and '.join(sorted(names))}: delete"
+                " what does not count, or write it anew by export --replace"
+            )
+        return names[0]
 
     def header(self, name: str) -> DumpHeader:
         """What stands at the beginning, which tells nothing of the rest."""
         with self._opened(name) as stream:
-            return read_header(stream, name)
+            header = read_header(stream, name)
+        match = matched(_NAME, name.rpartition("/")[2])
+        if match is not None and header.ledger_id != int(match[1]):
+            raise EntryDamaged(f"{name} is the dump of ledger {header.ledger_id}")
+        return header
 
     def payloads(self, name: str) -> Iterator[list[bytes]]:
         """The payloads, in order. The dump is known to be whole when the iterator has ended."""
@@ -119,7 +134,7 @@ class Dumps:
     def _opened(self, name: str) -> Iterator[BinaryIO]:
         import pyarrow as pa
 
-        found = _NAME.fullmatch(name.rpartition("/")[2])
+        found = matched(_NAME, name.rpartition("/")[2])
         codec = _CODECS[(found[2] if found else None) or ""]
         try:
             noted = self._files.stream(name)
@@ -131,7 +146,9 @@ class Dumps:
                 error.with_traceback(None)  # it leads to `noted` by way of pyarrow, where no collector looks
                 if noted.failure is not None:
                     raise self._files.read_failed(name, noted.failure) from None
-                raise EntryDamaged(f"{name} is damaged: {' '.join(str(error).split())}") from None
+                if is_of_this_process(error):
+                    raise self._files.failed(name, error) from None
+                raise EntryDamaged(f"{name} is damaged: {one_line(error)}") from None
         except ArchivedFileMissing as error:
             raise NoSuchLedger(f"there is no dump {name}: {error}") from None
 
@@ -196,10 +213,10 @@ def read_header(stream: BinaryIO, name: str) -> DumpHeader:
     try:
         row = json.loads(text)
         return DumpHeader(
-            int(row["ledger_id"]), int(row["entries"]), int(row["bytes"]), LedgerShape.from_json(row["ledger"])
+            whole(row["ledger_id"]), whole(row["entries"]), whole(row["bytes"]), LedgerShape.from_json(row["ledger"])
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise EntryDamaged(f"{name}: its header cannot be read: {error!r}") from error
+    except UNREADABLE as error:
+        raise EntryDamaged(f"{name}: its header cannot be read: {one_line(repr(error))}") from None
 
 
 def read_payloads(stream: BinaryIO, header: DumpHeader, name: str) -> Iterator[list[bytes]]:

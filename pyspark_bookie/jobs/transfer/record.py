@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from bookie_protocol.archive import Counts
+from bookie_protocol.archive import UNREADABLE, Counts
 from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.shown import one_line
 
 KIND: Final = "transfer"
 """The kind of the records."""
@@ -91,8 +92,8 @@ class TransferRecord:
                 counts=None if row["counts"] is None else Counts.from_json(row["counts"]),
                 life=row.get("life"),
             )
-        except (KeyError, ValueError, TypeError) as error:
-            raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {error!r}") from error
+        except UNREADABLE as error:
+            raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {one_line(repr(error))}") from None
 
 
 def record_key(name: str, source_id: int) -> str:

@@ -44,6 +44,7 @@ from bookie_protocol.errors import (
     StorageFault,
 )
 from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.shown import shown_uri
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import ArchiveDamaged, read_entries
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
@@ -331,7 +332,7 @@ async def archive_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerato
     ledger = wanted.ledger.archive
     assert ledger is not None
     files = await asyncio.to_thread(Files, ledger.target, f"the archive of ledger {ledger.ledger_id}")
-    origin = RowOrigin(f"archive:{ledger.target}")
+    origin = RowOrigin(f"archive:{shown_uri(ledger.target)}")
     first = wanted.first
     while first <= wanted.last:
         batches = read_entries(files, ledger, first, wanted.last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +14,14 @@ from aiohttp import web
 
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.errors import BookieUnavailable, NotThere, Unauthorized
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    CouldNotTell,
+    NotThere,
+    PodkeeperError,
+    ProtocolViolation,
+    Unauthorized,
+)
 
 ROUTE = Route("GET", "/x", NOTHING)
 TRUSTS_ANYBODY = ssl.create_default_context()
@@ -78,6 +86,46 @@ async def test_a_name_that_no_host_can_have_cannot_be_reached(host: str) -> None
     async with aiohttp.ClientSession() as session:
         with pytest.raises(BookieUnavailable, match=r"it cannot be reached: .*no host can have this name"):
             await AdminClient(session).fetch(Place("it", f"http://{host}:8000"), ROUTE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\x1b[2J\r\n\r\n", ProtocolViolation),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", ProtocolViolation),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: %s\r\n" % (each, b"y" * 900) for each in range(90)), None),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1b[2J", ProtocolViolation),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n\x1b[2J", ProtocolViolation),
+    ],
+    ids=["ssh", "a long header", "no end of the head", "not what is said", "cut"],
+)
+async def test_whatever_is_no_answer_is_one_short_line_without_the_token(
+    answer: bytes, kind: type[PodkeeperError] | None
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(
+                kind or BookieUnavailable, match=r"it (does not speak HTTP|cannot be reached)"
+            ) as caught:
+                await AdminClient(session, "a-secret").fetch(Place("it", url), ROUTE)
+    told = str(caught.value)
+    assert (told.isprintable(), len(told) < 1000, "a-secret" in told) == (True, True, False)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://user:s3cret@h:1", "nonsense", "http://"])
+async def test_what_is_no_url_is_told_in_one_line(url: str) -> None:
+    """Bookies publish what they like."""
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(CouldNotTell) as caught:
+            await AdminClient(session, "a-secret").fetch(Place(url, url, shows_token_in_plain=True), ROUTE)
+    assert "s3cret" not in str(caught.value)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.job_spec import ActiveRun, BookieJobStatus, JobPhase, Run, RunOutcome
-from bookie_operator.planner.jobs import Removal, Suspension
+from bookie_operator.planner.jobs import Removal, Suspension, result_row
 from bookie_operator.planner.operations import written
 from bookie_operator.world.model import JobWorld, ObjectView, RunState
 from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, planned, run, told, world
@@ -283,3 +283,9 @@ def test_a_cluster_without_network_policies_has_none_for_jobs() -> None:
     plain = cluster({**MINIMAL, "networkPolicy": {"enabled": False}})
     left = world(SCHEDULED, objects=applied(job(SCHEDULED)), of=plain)
     assert planned(left).removals == (Removal("NetworkPolicy/weekly-job", "uid-of-NetworkPolicy/weekly-job"),)
+
+
+@pytest.mark.parametrize("last", ["", "no row", "{", '{"a": ' + "[" * 4000, '{"\\ud800', "[]"])
+def test_last_words_that_are_no_row_are_none(last: str) -> None:
+    """A container says what it likes."""
+    assert result_row(f"before\n{last}") is None

@@ -181,7 +181,7 @@ def test_bad_command_line(
         (
             ["cluster", "cookie", "generate", "-j", "/j", "-l", "/l", "-i", "\udcff", "-o", "{}/cookie", "b:1"],
             1,
-            r"bookie: '\udcff' is not text in UTF-8: correct it",
+            "bookie: '�' is not text in UTF-8: correct it",
         ),
     ],
 )

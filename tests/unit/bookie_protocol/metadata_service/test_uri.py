@@ -109,7 +109,7 @@ def test_refusals_name_the_key_and_the_remedy(text: str, message: str) -> None:
 )
 def test_a_login_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(
-        InvalidConfiguration, match=r"=\.\.\.@h:2181/ledgers is refused: .* keys of their own"
+        InvalidConfiguration, match=r"=[a-z:/]*\.\.\.@h:2181/ledgers is refused: .* keys of their own"
     ) as caught:
         parse_metadata_service_uri(text)
     assert "s3" not in str(caught.value)
@@ -129,7 +129,7 @@ def test_a_login_is_refused_and_not_repeated(text: str) -> None:
     ],
 )
 def test_a_query_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=r"h:2181[a-z/]*\.\.\. is refused: .* keys of their own") as caught:
+    with pytest.raises(InvalidConfiguration, match=r"h:2181[a-z/]*\?\.\.\. is refused: .* keys of their own") as caught:
         parse_metadata_service_uri(text)
     assert "s3" not in str(caught.value)
 

@@ -34,6 +34,9 @@ UUID = "0123456789abcdef" * 2
 SHAPE = LedgerShape(3, 2, 2, DigestType.CRC32C, None, {"application": b"\0\xff"})
 FREE = Throttle(None)
 
+STRANGE = [b"1e400", b"-1", b"NaN", b"null", b"9" * 19, b"9" * 5000, b"[]"]
+"""What is no number of entries."""
+
 
 def entries(payloads: list[bytes]) -> list[LedgerEntry]:
     return [LedgerEntry(7, entry_id, 0, payload) for entry_id, payload in enumerate(payloads)]
@@ -89,7 +92,10 @@ def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> Non
     data = manifest.encode()
     assert Manifest.decode(data, "m") == manifest
     assert b"password" not in data
-    for bad in (b"", b"{}", data[:-9], data.replace(b'"version": 1', b'"version": 2')):
+    strange = {b'"version": 1': [b'"version": 2'], b'"entries": 2': [b'"entries": %s' % each for each in STRANGE]}
+    bad_ones = [data.replace(was, each) for was, others in strange.items() for each in others]
+    assert data not in bad_ones
+    for bad in (b"", b"{}", data[:-9], b"[" * 100_000, *bad_ones):
         with pytest.raises(MetadataDamaged, match="m is not a manifest"):
             Manifest.decode(bad, "m")
     files = Files(str(tmp_path), "--target")
@@ -144,6 +150,11 @@ def test_an_archive_of_an_older_version_is_that_of_its_manifests_cluster(tmp_pat
 def test_names() -> None:
     assert parse_data_file(data_file(7, UUID, 3)) == (7, UUID)
     assert parse_data_file("ledger-7.parquet") is None
+    for other in ("07", "\u0667", f"{2**63}", "1" * 5000, ""):
+        assert parse_data_file(f"ledger-{other}-{UUID}-0.parquet") is None
+        assert parse_manifest_file(f"ledger-{other}.json") is None
+    assert parse_manifest_file(f"ledger-{2**63 - 1}.json") == (2**63 - 1, None)
+    assert data_folder("date", 2**63 - 1, None) == "data/date=__HIVE_DEFAULT_PARTITION__"
     assert (parse_manifest_file("ledger-7.json"), parse_manifest_file("x.json")) == ((7, None), None)
     assert parse_manifest_file(manifest_file(7, UUID).rpartition("/")[2]) == (7, UUID)
     assert data_folder("date", 1_700_000_000_000, None) == "data/date=2023-11-14"

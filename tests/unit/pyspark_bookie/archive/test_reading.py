@@ -87,6 +87,20 @@ def test_only_the_row_groups_that_are_wanted_are_read(
     assert len(read) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [pa.ArrowMemoryError("malloc of size 64"), pa.ArrowCancelled("interrupted")], ids=repr
+)
+def test_a_process_without_memory_is_no_damage(
+    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise type(error)(*error.args)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails)
+    with pytest.raises(ArchiveUnavailable, match=rf"ledger 7: .*cannot be reached from .*: {error}"):
+        rows(files, ledger, 0, 1)
+
+
 def damage(ledger: ArchivedLedger, entry: int) -> str:
     """One bit of the payloads of an entry's row group; returns the file."""
     [file] = [each for each in ledger.files if each.first_entry <= entry < each.first_entry + each.entries]

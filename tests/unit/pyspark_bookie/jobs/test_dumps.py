@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import EntryDamaged, NoSuchLedger
+from bookie_protocol.errors import EntryDamaged, NoSuchLedger, Refused
 from pyspark_bookie.archive.files import ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import LedgerShape
 from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
@@ -70,7 +72,7 @@ def test_dumps_in_a_folder(tmp_path: Path, compression: str) -> None:
     counts, size = dumps.write(header(PAYLOADS), [PAYLOADS[:2], PAYLOADS[2:]], compression)
     name = f"ledger-7.dump{SUFFIXES[compression]}"
     assert (counts.entries, size) == (4, (tmp_path / "dumps" / name).stat().st_size)
-    assert dumps.names() == {7: name}
+    assert dumps.names() == {7: [name]}
     assert dumps.find(7) == name
     assert dumps.header(name) == header(PAYLOADS)
     assert [payload for batch in dumps.payloads(name) for payload in batch] == PAYLOADS
@@ -145,7 +147,54 @@ def test_a_dump_replaces_that_of_another_compression(tmp_path: Path) -> None:
     dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
     for compression in sorted(SUFFIXES):
         dumps.write(header(PAYLOADS), [PAYLOADS], compression)
-        assert dumps.names() == {7: f"ledger-7.dump{SUFFIXES[compression]}"}
+        assert dumps.names() == {7: [f"ledger-7.dump{SUFFIXES[compression]}"]}
+
+
+def test_which_of_two_dumps_of_a_ledger_counts_nobody_can_tell(tmp_path: Path) -> None:
+    dumps = Dumps(Files(str(tmp_path), "--source"))
+    for name in ("ledger-7.dump.zst", "ledger-7.dump"):
+        (tmp_path / name).touch()
+    named = r"2 dumps of one ledger, ledger-7\.dump and ledger-7\.dump\.zst: delete what does not count"
+    with pytest.raises(Refused, match=named):
+        dumps.find(7)
+    with pytest.raises(Refused, match=named):
+        dumps.only(dumps.names()[7])
+
+
+@pytest.mark.parametrize("number", ["07", "\u0667", str(2**63), "7" * 100, "-7"])
+def test_a_file_with_another_name_than_dumps_have_is_none(tmp_path: Path, number: str) -> None:
+    (tmp_path / f"ledger-{number}.dump").touch()
+    assert Dumps(Files(str(tmp_path), "--source")).names() == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b'{"ledger_id": 7, "entries": 1e400, "bytes": 0}',
+        b'{"ledger_id": 7, "entries": -1, "bytes": 0}',
+        b'{"ledger_id": 7, "entries": 0, "bytes": 9999999999999999999}',
+        b'{"\xff',
+    ],
+    ids=["deep", "infinite", "negative", "large", "no text"],
+)
+def test_a_header_that_says_nonsense_is_damage(text: bytes) -> None:
+    start = struct.pack(">8sHII", b"PKLEDGER", 1, len(text), google_crc32c.value(text))
+    with pytest.raises(EntryDamaged, match="x: its header cannot be read") as caught:
+        read_header(io.BytesIO(start + text), "x")
+    assert len(str(caught.value)) < 5000
+
+
+def test_a_process_without_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps = Dumps(Files(str(tmp_path), "--source"))
+    dumps.write(header(PAYLOADS), [PAYLOADS], "zstd")
+
+    def fails(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64")
+
+    monkeypatch.setattr("pyspark_bookie.jobs.transfer.dumps.read_header", fails)
+    with pytest.raises(ArchiveUnavailable, match=r"ledger-7\.dump\.zst cannot be reached .*: malloc of size 64"):
+        dumps.count("ledger-7.dump.zst")
 
 
 def test_a_store_that_is_away_is_told_by_every_request(tmp_path: Path) -> None:

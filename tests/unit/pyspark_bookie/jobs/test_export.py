@@ -129,4 +129,4 @@ def test_an_empty_ledger_is_dumped_and_an_open_one_refused(shelf: LedgerShelf, d
     shelf.put(8, [], state=LedgerState.OPEN)
     with pytest.raises(LedgerNotClosed, match="ledger 8 is OPEN"):
         exporter(shelf, dumps).export(8, 0, 0)
-    assert dumps.names() == {7: "ledger-7.dump.zst"}
+    assert dumps.names() == {7: ["ledger-7.dump.zst"]}

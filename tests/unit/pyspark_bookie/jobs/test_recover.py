@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +60,12 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path):
     with pytest.raises(UsageError, match="cannot be read as the report of an audit") as caught:
         read_findings(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_report_with_findings_that_nobody_makes_is_refused_in_one_line(tmp_path):
+    good = table(finding(1, "a"))
+    of_numbers = good.set_column(good.schema.get_field_index("verdict"), "verdict", pa.array([1]))
+    for bad in (of_numbers, good.drop_columns("detail"), pa.table({})):
+        pq.write_table(bad, tmp_path / "part.parquet")
+        with pytest.raises(UsageError, match="cannot be read as the report of an audit"):
+            read_findings(str(tmp_path))

@@ -77,7 +77,10 @@ def test_the_cluster_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPa
         (("--target", "t", "--max-concurrent", "0"), "must be a whole number of at least 1"),
         (("--target",), "requires an argument"),
         (("--target", ""), "bookie job x: --target is empty; see bookie job x --help"),
-        (("--target", "\udcff"), r"bookie job x: '\udcff' is not text in UTF-8"),
+        (("--target", "\udcff"), "bookie job x: '\N{REPLACEMENT CHARACTER}' is not text in UTF-8"),
+        (("--target", "t", "s3://KEY:S3CRET@bucket"), "unexpected extra argument (s3://...@bucket)"),
+        (("--target", "t", "--number", "s3://KEY:S3CRET@bucket"), "'s3://...@bucket' is not a valid integer"),
+        (("--target", "s3://KEY:S3CRET@\udcff"), "'s3://...@\N{REPLACEMENT CHARACTER}' is not text in UTF-8"),
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str) -> None:

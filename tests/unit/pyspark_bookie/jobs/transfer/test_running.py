@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +19,12 @@ from pyspark_bookie.archive.files import ArchivedFileMissing, ArchiveUnavailable
 from pyspark_bookie.archive.manifest import manifest_file
 from pyspark_bookie.archive.reading import manifest_at
 from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.export import Exporter
+from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import Outcome
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
+from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.machine import Transferrer
 from pyspark_bookie.jobs.transfer.running import _transfer
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
@@ -117,6 +122,43 @@ def test_of_a_number_that_was_used_again_the_last_ledger_is_restored_and_the_oth
     assert planned() == "2 entries, 6 bytes"
     assert f"--uuid {uuids[0]} restores that" in capsys.readouterr().err
     assert planned("--uuid", uuids[0]) == "1 entries, 6 bytes"
+
+
+def test_what_cannot_count_of_a_folder_of_dumps_is_told_and_nothing_else_is_taken_for_it(
+    shelf: LedgerShelf, tmp_path: Path
+) -> None:
+    for ledger_id in (5, 6, 7):
+        shelf.put(ledger_id, [b"first", b"last"])
+        exporter = Exporter(OpenCluster(shelf, None, Throttle(None)), Dumps(Files(str(tmp_path), "--target")), "none")
+        exporter.export(ledger_id, 2, 9)
+    shutil.copy(tmp_path / "ledger-6.dump", tmp_path / "ledger-5.dump")
+    shutil.copy(tmp_path / "ledger-7.dump", tmp_path / "ledger-7.dump.gz")
+    for words in (("import", "--dry-run", "--source"), ("export", "--all", "--dry-run", "--target")):
+        result = drive(DriverContext(shelf, *words, str(tmp_path)))
+        told = findings(result)
+        assert told[5] == ("ENTRY_DAMAGED", "ledger-5.dump is the dump of ledger 6")
+        assert (told[7][0], "2 dumps of one ledger" in told[7][1]) == ("REFUSED", True)
+        assert (result.counters["failed"], result.exit) == (2, JobExit.FINDINGS)
+
+
+def test_a_dry_run_below_a_file_promises_nothing(shelf: LedgerShelf, tmp_path: Path) -> None:
+    shelf.put(7, [b"first"])
+    (tmp_path / "file").touch()
+    for job in ("export", "offload"):
+        with pytest.raises(ArchiveUnavailable, match=r"--target: .*/file/below.*Not a directory"):
+            drive(DriverContext(shelf, job, "--all", "--dry-run", "--target", f"{tmp_path}/file/below"))
+
+
+def test_a_cluster_that_does_not_tell_its_id_has_no_archive(
+    shelf: LedgerShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        return None
+
+    cluster = shelf.run(lambda client: asyncio.sleep(0, type(client.metadata_service.cluster)))
+    monkeypatch.setattr(cluster, "instance_id", nothing)
+    with pytest.raises(UsageError, match="the cluster has no instance id"):
+        drive(DriverContext(shelf, "orphans", "--kind", "offload-files", "--target", str(tmp_path)))
 
 
 # --- copies of a stream -----------------------------------------------------------------------------------------

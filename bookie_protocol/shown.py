@@ -1,0 +1,43 @@
+"""What messages, logs and reports show of texts that others chose: file names, answers, URIs, errors of stores.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 4000
+"""Characters of a line for people."""
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
+_QUERY: Final = re.compile(r"[?#]")
+_MARK: Final = re.compile(r"[@?#]")
+
+
+def one_line(text: object, longest: int = LONGEST) -> str:
+    """One line of at most so many characters, that does nothing to a terminal."""
+    words = " ".join(str(text)[: 2 * longest].split())
+    line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def shown_uri(uri: str) -> str:
+    """The URI as a line, without its login and its query, each of which may be a secret: a login may be anything before
+    the last @, a query anything behind the first ?. A path is shown as it is, if it cannot be a URI with a mistake."""
+    found = _SCHEME.match(uri)
+    scheme = "" if found is None else found[0]
+    rest = uri[len(scheme) :]
+    before_marks = "".join(_MARK.split(rest)[:-1])
+    if ":" not in before_marks and (scheme.lower() == "file://" or (not scheme and rest.startswith(("/", ".")))):
+        return one_line(uri)
+    head, mark, query = _partition(rest)
+    if "@" in query:  # a login with such a sign in it, or a query: nobody can tell
+        return f"{scheme}..."
+    _, at, place = head.rpartition("@")
+    return one_line(f"{scheme}{'...@' if at else ''}{place}{'?...' if mark else ''}")
+
+
+def _partition(rest: str) -> tuple[str, str, str]:
+    found = _QUERY.search(rest)
+    return (rest, "", "") if found is None else (rest[: found.start()], found[0], rest[found.end() :])

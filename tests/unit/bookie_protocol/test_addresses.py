@@ -1,0 +1,22 @@
+"""Names and addresses of hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_protocol.addresses import server_name
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("bookie-0.bookies.svc.cluster.local.", "bookie-0.bookies.svc.cluster.local"),
+        ("bookie-0", "bookie-0"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("[::1]", "::1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("bücher.example.", "bücher.example"),
+    ],
+)
+def test_what_a_certificate_has_to_name(host: str, name: str) -> None:
+    assert server_name(host) == name

@@ -1,0 +1,45 @@
+"""What is shown of texts that others chose."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_protocol.shown import LONGEST, one_line, shown_uri
+
+
+def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
+    told = one_line("no\n\x1b]0;title\x07 \u202eevil \udcff" + "x" * 1_000_000)
+    assert (told.isprintable(), told.startswith("no "), len(told), told[-1]) == (True, True, LONGEST, "…")
+    assert one_line(ValueError("two\n\twords")) == "two words"
+    assert one_line("as long as may be", 17) == "as long as may be"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://bucket/path", "s3://bucket/path"),
+        ("s3://KEY:S3CRET@bucket/path", "s3://...@bucket/path"),
+        ("s3a://KEY:S3/CR@ET@bucket/path", "s3a://...@bucket/path"),
+        ("s3://S3CRET@bucket", "s3://...@bucket"),
+        ("s3://bucket/path?access_key=KEY&secret_key=S3CRET", "s3://bucket/path?..."),
+        ("s3://bucket/path#S3CRET", "s3://bucket/path?..."),
+        ("s3://KEY:S3CRET@bucket?secret=S3CRET", "s3://...@bucket?..."),
+        ("s3://KEY:S3?CRET@bucket", "s3://..."),
+        ("s3://bucket?token=S3@CRET", "s3://..."),
+        ("s3:/KEY:S3CRET@bucket", "...@bucket"),
+        ("S3CRET@bucket", "...@bucket"),
+        ("file:///home/s3:/KEY:S3CRET@bucket", "file://...@bucket"),
+        ("file://KEY:S3CRET@bucket", "file://...@bucket"),
+        ("zk://user:S3CRET@h:2181/ledgers", "zk://...@h:2181/ledgers"),
+        ("h:2181?token=S3CRET", "h:2181?..."),
+        ("/data/a@b?c#d", "/data/a@b?c#d"),
+        ("./a@b", "./a@b"),
+        ("file:///data/a@b", "file:///data/a@b"),
+        ("s3://bucket/\x1b[2J", "s3://bucket/\N{REPLACEMENT CHARACTER}[2J"),
+        ("", ""),
+    ],
+)
+def test_neither_login_nor_query_of_a_uri(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown
+    assert "S3" not in shown_uri(uri)
+    assert "CR" not in shown_uri(uri)
