@@ -26,6 +26,7 @@ from bookie_client.streams.encoding import decode_document, encode_document
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, StreamPosition, check_stream_name
 from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataExists,
@@ -186,5 +187,5 @@ def _decode(name: str, cursor_id: str, data: bytes) -> StreamCursor:
         position = StreamPosition.parse(document["position"])
         announced = bool(document.get("announced", True))
         return StreamCursor(name, cursor_id, position, int(document["ordinal"]), int(document["moved_ms"]), announced)
-    except (ValueError, KeyError, TypeError, PodkeeperError) as error:
+    except (*UNREADABLE, PodkeeperError) as error:
         raise MetadataDamaged(f"cursor {cursor_id} of stream {name} cannot be read: {error!r}") from error

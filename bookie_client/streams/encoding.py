@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from bookie_client.streams.manifest import Landmark, Manifest
 from bookie_client.streams.model import RetiredLedgers, StreamLedger, StreamPosition, StreamSettings, Transaction
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, PodkeeperError
 
@@ -111,7 +112,7 @@ def encode_document(document: dict[str, Any]) -> bytes:
 
 
 def decode_document(data: bytes, format_: int, members: Set[str]) -> dict[str, Any]:
-    """The document of this format with no other members than these. Raises `ValueError`."""
+    """The document of this format with no other members than these. Raises what is `UNREADABLE`."""
     document = json.loads(data)
     if not isinstance(document, dict) or document.get("format") != format_:
         raise ValueError(f"it is not a document of format {format_}; a newer version may have written it")
@@ -174,7 +175,7 @@ def decode_head(name: str, data: bytes) -> Head:
             tail=tuple(_row(each) for each in document["tail"]),
             retired=tuple(RetiredRef(due, tuple(ids or ()), segment) for due, ids, segment in document["retired"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, PodkeeperError) as error:
+    except (*UNREADABLE, PodkeeperError) as error:
         raise MetadataDamaged(f"the record of stream {name} cannot be read: {error!r}") from error
 
 
@@ -190,7 +191,7 @@ def decode_segment(name: str, data: bytes) -> tuple[Row, ...]:
     """Raises `MetadataDamaged`."""
     try:
         return tuple(_row(each) for each in decode_document(data, FORMAT, {"format", "ledgers"})["ledgers"])
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise MetadataDamaged(f"segment {name} of a stream cannot be read: {error!r}") from error
 
 
@@ -203,7 +204,7 @@ def decode_retired(name: str, data: bytes) -> tuple[int, ...]:
     """Raises `MetadataDamaged`."""
     try:
         return tuple(int(each) for each in decode_document(data, FORMAT, {"format", "retired"})["retired"])
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise MetadataDamaged(f"segment {name} of a stream cannot be read: {error!r}") from error
 
 

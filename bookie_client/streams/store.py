@@ -45,6 +45,7 @@ from bookie_client.streams.encoding import (
 )
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, check_stream_name
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -406,7 +407,7 @@ def _new_id() -> str:
 def _deleted_ms(name: str, grave: bytes) -> int:
     try:
         return int(json.loads(grave)["deleted_ms"])
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except UNREADABLE as error:
         raise MetadataDamaged(f"the record that stream {name} was deleted cannot be read: {error!r}") from error
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a file that is read whole."""
 _HADOOPS_S3: Final = re.compile(r"^s3[an]://")
 
 
@@ -133,11 +135,14 @@ class Files:
         info = self._info(path)
         return info.size if info is not None and info.type == pafs.FileType.File else None
 
-    def read(self, path: str) -> bytes:
-        """A small file, whole."""
+    def read(self, path: str, most: int = MAX_BYTES) -> bytes:
+        """A small file, whole, or as many bytes of it."""
         noted = self.stream(path)
+        data = bytearray()
         try:
-            return noted.read()
+            while piece := noted.read(most - len(data)):  # stores may give less than they are asked for
+                data += piece
+            return bytes(data)
         except OSError as error:
             raise self.read_failed(path, error) from None
         finally:

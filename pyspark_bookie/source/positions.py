@@ -47,7 +47,7 @@ def positions(text: str) -> Positions:
         return Positions(word)
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(_is_position(*item) for item in found.items()):
         raise ValueError('must be earliest, latest, or entries by ledger such as {"5": 100, "7": -1}')

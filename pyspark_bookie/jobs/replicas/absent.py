@@ -53,7 +53,7 @@ def tell_absent(context: JobContext[Any], missing: Collection[int], spool: Findi
     found = context.client().run(lambda client: absent(client, streams, missing))
     spool.add(found.findings)
     for archive, count in sorted(Counter(found.archives.values()).items()):
-        context.log(f"{count} ledgers were not inspected: they are in the archive {archive} alone")
+        context.log(f"{count} ledgers were not inspected: they are in the archive {shown_uri(archive)} alone")
     return {"archived": len(found.archives)}
 
 

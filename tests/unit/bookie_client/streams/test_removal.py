@@ -1,6 +1,7 @@
 """Truncation, retention, deletion, cursors."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -208,9 +209,10 @@ async def test_a_cursor_for_a_place_that_goes_meanwhile_is_not_kept(streams, thr
 
 async def test_a_cursor_that_cannot_be_read(streams, three, fifty):
     cursors = three.metadata.records("stream-cursor")
-    await cursors.create("s:bad", b'{"format":2}')
-    with pytest.raises(MetadataDamaged, match="newer version"):
-        await streams.cursor("s", "bad")
+    for number, (data, why) in enumerate({b"[" * 10_000: "recursion", b'{"format":2}': "newer version"}.items()):
+        await cursors.create(f"s:bad{number}", data)
+        with pytest.raises(MetadataDamaged, match=why):
+            await streams.cursor("s", f"bad{number}")
     with pytest.raises(MetadataDamaged):
         await streams.truncate("s", fifty.closed_end)  # nobody can tell what it has not passed
 
@@ -270,7 +272,8 @@ async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three)
     other_format = stored.value.replace(b'"format":1', b'"format":2')
     other_kind = stored.value.replace(b'"transactions":{}', b'"transactions":[]')
     assert other_kind != stored.value
-    for data in (other_format, other_kind, b"{", b"[]", stored.value[:-1] + b',"new":1}'):
+    endless = re.sub(rb'"epoch":[0-9]+', b'"epoch":1e999', stored.value)
+    for data in (other_format, other_kind, endless, b"{", b"[]", b"[" * 10_000, stored.value[:-1] + b',"new":1}'):
         version = (await heads.read("s")).version
         await heads.update("s", data, version)
         with pytest.raises(MetadataDamaged, match="stream s cannot be read"):

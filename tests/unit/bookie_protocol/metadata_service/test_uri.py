@@ -61,6 +61,17 @@ def test_embedded() -> None:
         )
 
 
+def test_hosts_are_names_and_addresses_of_every_kind() -> None:
+    text = "zk://[::1];[fe80::1%eth0]:2182;10.0.0.7;zk-0.zk.svc.cluster.local.:2183;bücher.example/ledgers"
+    assert parse_metadata_service_uri(text).hosts == (
+        ("[::1]", 2181),
+        ("[fe80::1%eth0]", 2182),
+        ("10.0.0.7", 2181),
+        ("zk-0.zk.svc.cluster.local.", 2183),
+        ("bücher.example", 2181),
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,8 +95,10 @@ def test_embedded() -> None:
         ("metadata-store:zk:", "names no host"),
         ("metadata-store:zk:h:x", "is not host:port"),
         ("metadata-store:zk:h:2181/a//b", "not a valid path of a node"),
-        ("embedded://h/ledgers", "lacks a port"),
-        ("embedded://h:1;i:2/ledgers", "served by one host"),
+        ("embedded://h/ledgers", "lacks a port; write embedded://<host>:<port>/ledgers"),
+        ("embedded://h:1;i:2/ledgers", "served by one host; write embedded://<host>:<port>/ledgers"),
+        ("embedded:///ledgers", "names no host; write .* or embedded://<host>:<port>/ledgers"),
+        ("embedded://[::1]/ledgers", "lacks a port"),
         ("file://host/x", "write file:///"),
     ],
 )

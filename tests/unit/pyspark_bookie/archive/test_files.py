@@ -65,6 +65,12 @@ def test_a_folder_is_itself_whatever_it_is_called(tmp_path: Path, name: str) -> 
     assert (tmp_path / name / "x").exists()
 
 
+def test_what_is_read_whole_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"manifest")
+    files = Files(str(tmp_path), "--source")
+    assert (files.read("x"), files.read("x", 8), files.read("x", 3)) == (b"manifest", b"manifest", b"man")
+
+
 def test_the_root_of_a_machine_is_no_folder_of_ours() -> None:
     assert file_system("--source", absolute_uri("/"))[1] == "/"
     assert file_system("--source", absolute_uri("file:///"))[1] == "/"

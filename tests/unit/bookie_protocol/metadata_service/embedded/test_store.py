@@ -274,3 +274,9 @@ def test_a_folder_with_somebodys_files_becomes_no_store(tmp_path: Path) -> None:
         store.delete("/a", -1)
         store.close()
         (volume / ".nfs0000000000000001").write_text("what a file system, or a backup, leaves there")
+
+
+def test_a_folder_that_cannot_be_used_is_told_with_what_may_help(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MetadataUnavailable, match=r"file/below.*: Not a directory; is metadataServiceUri right"):
+        NodeStore(str(tmp_path / "file" / "below"))

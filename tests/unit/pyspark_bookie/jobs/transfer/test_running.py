@@ -23,6 +23,7 @@ from pyspark_bookie.jobs.export import Exporter
 from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.framework.tasks import Outcome
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.transfer.dumps import Dumps
 from pyspark_bookie.jobs.transfer.machine import Transferrer
@@ -159,6 +160,42 @@ def test_a_cluster_that_does_not_tell_its_id_has_no_archive(
     monkeypatch.setattr(cluster, "instance_id", nothing)
     with pytest.raises(UsageError, match="the cluster has no instance id"):
         drive(DriverContext(shelf, "orphans", "--kind", "offload-files", "--target", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        COPY,
+        ("export", "--stream", "orders", "--target", "{}/dumps"),
+        ("audit", "--stream", "orders"),
+        ("offload", "--stream", "orders", "--target", "s3://OWN:S3CRET@bucket/b?region=eu-west-1", "--dry-run"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_job_tells_the_login_in_an_archives_uri(
+    shelf: LedgerShelf,
+    target: str,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ledger 1 is there alone, 2 in the cluster, too."""
+    listed(shelf, 1, 2)
+    archive(shelf, 1, target)
+    offloader(shelf, target).offload(2)
+    store = OffloadStore(shelf)
+    for ledger_id in (1, 2):
+        stored = store.read(ledger_id)
+        assert stored is not None
+        store.update(stored, replace(stored.value, target="s3://KEY:S3CRET@bucket/a?session_token=S3CRET"))
+    for name in ("other_owner", "find_orphans"):
+        found = {"other_owner": None, "find_orphans": Orphans(())}[name]
+        monkeypatch.setattr(f"pyspark_bookie.jobs.offload.job.{name}", lambda *_, found=found: found)
+    result = drive(DriverContext(shelf, *(word.format(tmp_path) for word in words)))
+    told = capsys.readouterr().err + str(result.findings.to_pylist() if result.findings is not None else "")
+    assert "s3://...@bucket/a?..." in told
+    assert "S3CRET" not in told
 
 
 # --- copies of a stream -----------------------------------------------------------------------------------------
