@@ -213,3 +213,11 @@ print(batches)
 def test_the_array_library_is_loaded_when_some_batches_have_come():
     done = subprocess.run([sys.executable, "-c", SHORT_LIVED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "33\n"
+
+
+def test_where_the_array_library_cannot_be_loaded_each_digest_is_looked_at(monkeypatch):
+    entries = entries_of([b"four"] * 40)
+    monkeypatch.setitem(sys.modules, "numpy", None)  # importing it raises ImportError
+    assert verified_together(entries, 40) is None
+    verified = verify_packed(DIGEST, LEDGER, FIRST, packed(entries), 40)
+    assert (len(verified.entries), verified.damaged) == (40, {})

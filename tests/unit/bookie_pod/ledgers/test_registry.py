@@ -80,6 +80,19 @@ def test_a_negative_ledger_is_never_made(storage: DbLedgerStorage, ledger_id: in
     assert storage.ledger(ledger_id) is None
 
 
+@pytest.mark.parametrize("loaded", [False, True], ids=["in memory", "stored only"])
+def test_made_fenced_is_only_what_does_not_exist(storage: DbLedgerStorage, loaded: bool) -> None:
+    ledgers = Ledgers(storage, 1)
+    state = ledgers.for_write(7, KEY)
+    if loaded:
+        ledgers.states.clear()
+    ledgers.create_fenced(7, OTHER_KEY)
+    assert storage.ledger(7) == LedgerRecord(KEY)
+    assert ledgers.states == ({} if loaded else {7: state})
+    ledgers.create_fenced(8, KEY)
+    assert storage.ledger(8) == LedgerRecord(KEY, fenced=True)
+
+
 def test_a_loaded_state_knows_what_the_storage_knows(storage: DbLedgerStorage) -> None:
     storage.set_ledger(3, LedgerRecord(KEY, fenced=True, limbo=True, explicit_lac=lac_packet(3, 8)))
     state = Ledgers(storage, 1, journaled_keys={3}).for_read(3)
