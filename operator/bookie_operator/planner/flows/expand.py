@@ -317,10 +317,12 @@ def adopt(run: Run) -> Decision:
     pods = [pod for pod in run.world.pods if pod.stateful_set == found.name and not pod.deleting]
     strangers = [pod.name for pod in pods if pod.owner_uid != found.uid]
     if strangers or not found.settled:
-        waiting = ", ".join(strangers) or "its controller"
-        return run.wait_at_most(
-            run.progress_deadline, "RecreatingStatefulSet", f"waits until {found.name} has taken over {waiting}"
+        waiting = (
+            f"waits until {found.name} has taken over {', '.join(strangers)}"
+            if strangers
+            else f"waits for the controller of StatefulSet {found.name}"
         )
+        return run.wait_at_most(run.progress_deadline, "RecreatingStatefulSet", waiting)
     same = run.saved(_PODS) == _told_apart(pods)
     told = "; no pod was restarted" if same else ", though pods were started anew, or came or went, meanwhile"
     event = Event("StatefulSetRecreated", f"{found.name} has its new claim templates{told}")

@@ -10,7 +10,7 @@ import pytest
 from bookie_client.streams import PublishedLedger, Streams
 from bookie_client.streams.publishing import published
 from bookie_client.streams.store import ManifestStore, StoredStream
-from bookie_protocol.errors import MetadataVersionConflict
+from bookie_protocol.errors import MetadataUnavailable, MetadataVersionConflict
 from bookie_protocol.metadata_service.records import STREAM
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink.commit import clean_up
@@ -85,3 +85,15 @@ def test_what_an_overwrite_has_retired_is_the_streams(client):
     client.run(lambda each: Streams(each).publish("s", [], replace=True))
     clean_up(OPTIONS, [*LEDGERS, PublishedLedger(9, 3, 10)])
     assert client.deleted == [9]
+
+
+def test_one_that_cannot_be_deleted_keeps_no_other_from_it(client, monkeypatch):
+    """Spark has an error to tell already, and the job `orphans` finds what stays."""
+
+    def delete(ledger_id):
+        client.deleted.append(ledger_id)
+        raise MetadataUnavailable("no answer")
+
+    monkeypatch.setattr(client, "delete", delete)
+    clean_up(OPTIONS, LEDGERS)
+    assert client.deleted == [7, 8]

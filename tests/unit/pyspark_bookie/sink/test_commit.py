@@ -112,12 +112,13 @@ def listing(*ledger_ids):
         ([NoSuchStream("no stream s"), NoSuchStream("no stream s")], "NO_SUCH_STREAM", [7]),
         ([BadRequest("these ledgers belong to it, or did: 7"), listing(3)], "BAD_REQUEST", [7]),
         ([BadRequest("these ledgers belong to it, or did: 7"), listing(3, 7)], "BAD_REQUEST", []),
+        ([BadRequest("these ledgers belong to it, or did: 7"), MetadataUnavailable("no answer")], "BAD_REQUEST", []),
         ([StreamTransactionConflict("comes after batch 9"), listing()], "STREAM_TRANSACTION_CONFLICT", [7]),
         ([MetadataUnavailable("no answer")], "METADATA_UNAVAILABLE", []),
     ],
 )
 def test_copies_of_a_batch_that_is_refused_are_deleted(monkeypatch, answers, code, deleted):
-    """Not while nobody knows what became of it, and not what the stream lists."""
+    """Not while nobody knows what became of it or what the stream lists, and not what it lists."""
     client = AnsweringClient(*answers)
     monkeypatch.setattr(SinkOptions, "client", lambda _: client)
     copied = replace(batch(10), copied=(PublishedLedger(5, 3, 10),))

@@ -16,7 +16,7 @@ from bookie_operator.planner.actions import (
     OrphanStatefulSet,
     SetRecoveryDelay,
 )
-from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
+from bookie_operator.planner.decision import Act, Decision, Event, Finish, Record, Wait
 from bookie_operator.planner.flows import expand
 from bookie_operator.planner.flows.expand import ATTEMPTS
 from bookie_operator.world.facts import SafetyFacts
@@ -294,6 +294,27 @@ def test_a_bookie_that_is_down_or_was_started_since_is_not_restarted(four: Simul
         decision = decide(four, replace(late, pods=pods))
         assert isinstance(decision, Wait), change
         assert decision.message == "waits until ledger-0-c-bookie-2 have grown"
+
+
+def test_it_waits_until_the_new_set_has_taken_over_all_pods(four: Simulation) -> None:
+    four.kubernetes.stuck_sets.add("c-bookie")
+    grow(four)
+    at_step(four, "Adopt")
+    world = four.world()
+    waiting = decide(four, world)
+    assert isinstance(waiting, Wait)
+    assert waiting.message == "waits until c-bookie has taken over c-bookie-0, c-bookie-1, c-bookie-2, c-bookie-3"
+    (made,) = world.stateful_sets
+    owned = replace(world, pods=tuple(replace(one, owner_uid=made.uid) for one in world.pods))
+    waiting = decide(four, owned)
+    assert isinstance(waiting, Wait)
+    assert waiting.message == "waits for the controller of StatefulSet c-bookie"
+    adopted = decide(four, replace(owned, stateful_sets=(replace(made, observed_generation=made.generation),)))
+    assert isinstance(adopted, Record)
+    assert (adopted.operation.step, adopted.event) == (
+        "Orphan",
+        Event("StatefulSetRecreated", "c-bookie has its new claim templates; no pod was restarted"),
+    )
 
 
 def test_a_set_that_somebody_else_made_anew_is_taken_as_it_is(four: Simulation) -> None:
