@@ -47,6 +47,7 @@ class ImportJob:
         """Plan by the headers, then transfer."""
         args = context.args
         source = absolute_uri(args.source)
+        settings = args.settings("import", source)
         files = Files(source, "--source")
         files.check_there()
         dumps = Dumps(files)
@@ -56,7 +57,6 @@ class ImportJob:
             context, [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape) for each in headers]
         )
         missing = not_at_source(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
-        settings = args.settings("import", source)
         return run_transfer(
             context, TransferPlan(DumpSource(source), rows, missing, settings, context.access, unreadable)
         )

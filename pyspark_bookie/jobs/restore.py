@@ -49,6 +49,7 @@ class RestoreJob:
         """Plan by the manifests, then transfer."""
         args = context.args
         source = absolute_uri(args.source)
+        settings = args.settings("restore", source)
         files = Files(source, "--source")
         files.check_there()
         attempts = archived_ledgers(files)
@@ -62,7 +63,6 @@ class RestoreJob:
             ],
         )
         missing = not_at_source(set(args.ledgers.singles()) - set(ids)) if args.ledgers is not None else []
-        settings = args.settings("restore", source)
         return run_transfer(
             context, TransferPlan(ArchiveSource(source), rows, missing, settings, context.access, unreadable)
         )

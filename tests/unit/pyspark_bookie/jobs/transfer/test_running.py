@@ -81,6 +81,12 @@ def test_a_source_that_is_not_there_is_no_empty_one(shelf: LedgerShelf, tmp_path
     assert drive(DriverContext(shelf, job, "--source", str(tmp_path))).exit is JobExit.OK
 
 
+@pytest.mark.parametrize("job", ["restore", "import"])
+def test_arguments_are_wrong_whatever_the_source_is(shelf: LedgerShelf, tmp_path: Path, job: str) -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        drive(DriverContext(shelf, job, "--source", f"{tmp_path}/nowhere", "--keep-ids", "--to-stream", "s"))
+
+
 def test_files_of_an_archive_that_is_not_there_are_not_looked_for(shelf: LedgerShelf, tmp_path: Path) -> None:
     with pytest.raises(ArchivedFileMissing, match=f"--target: {tmp_path}/nowhere is not there"):
         drive(DriverContext(shelf, "orphans", "--kind", "offload-files", "--target", f"{tmp_path}/nowhere"))
