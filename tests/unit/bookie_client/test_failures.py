@@ -154,12 +154,15 @@ async def test_two_bookies_lost_without_spares_fail_every_pending_append_once_an
         assert (three.stored(0).state, three.stored(0).last_entry_id) == (LedgerState.CLOSED, -1)
 
 
-async def test_the_context_manager_does_not_hide_a_failed_append(three):
+@pytest.mark.parametrize(("own", "raised"), [(None, QuorumLost), (KeyError("own"), KeyError)])
+async def test_the_context_manager_does_not_hide_a_failed_append(three, own, raised):
     async with three.client() as client:
-        with pytest.raises(QuorumLost):
+        with pytest.raises(raised):
             async with client.create(write_quorum=3, ack_quorum=3) as ledger:
                 await three.servers[ledger.metadata.last_ensemble[0]].stop()
                 await ledger.submit(b"nobody waits for this one")
+                if own is not None:
+                    raise own
         assert three.stored(0).is_closed
 
 
@@ -232,14 +235,21 @@ async def test_a_change_that_ends_after_the_ledger_failed_tells_nothing_of_going
         await ledger.close()
 
 
-async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(three):
+async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(three, caplog):
+    """Unless the application has an error of its own, which goes first."""
     async with three.client() as client:
         ledger = await client.create()
         await ledger.append(b"one")
         store = three.metadata.ledgers
         await store.write(three.stored(0).closed(-1, 0), store.stored[0].version)
-        with pytest.raises(MetadataVersionConflict, match="closed by another client at entry -1"):
-            await ledger.close()
+        for _ in range(2):
+            with pytest.raises(MetadataVersionConflict, match="closed by another client at entry -1"):
+                async with ledger:
+                    pass
+        with pytest.raises(KeyError, match="the application's own"):
+            async with ledger:
+                raise KeyError("the application's own")
+        assert caplog.text.count("ledger could not be closed") == 1
 
 
 async def test_a_lost_answer_of_the_metadata_service_changes_nothing(three):

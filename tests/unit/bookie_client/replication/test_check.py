@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.replication.check import CheckOptions, LedgerChecker, ReplicaVerdict, sampled, verdict_of
+from bookie_client.replication.check import (
+    LISTS_TO_GIVE_UP,
+    CheckOptions,
+    LedgerChecker,
+    ReplicaVerdict,
+    sampled,
+    verdict_of,
+)
 from bookie_client.replication.fragments import StripedEntries, fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.source_reads import SourceReads
@@ -114,26 +121,40 @@ async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, ve
         assert throttle.bytes_read > 2 * (await client.metadata(ledger_id)).length
 
 
-@pytest.mark.parametrize("tells", [True, False])
-async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, tells, monkeypatch):
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ([None] * 5, 5),
+        ([BookieTimeout] * 5, LISTS_TO_GIVE_UP),
+        ([BookieTimeout, BookieTimeout, None, *[BookieTimeout] * 4], 3 + LISTS_TO_GIVE_UP),
+        ([BadRequest] * 5, 5),
+    ],
+    ids=["it tells", "silent", "silent again", "it refuses"],
+)
+async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, said, asked, monkeypatch):
+    """Whatever one says when it is asked for a list; only silence, which costs a time-out, is not met for ever."""
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 150)
         del models.model("b").ledgers[ledger_id].entries[123]
 
+        left = list(said)
+
         async def entries_of_ledger(bookie, ledger_id):
-            if not tells:
-                raise BookieTimeout("Java's with DbLedgerStorage")
+            error = left.pop(0) if bookie == "b" else said[0]
+            if error is not None:
+                raise error("Java's with DbLedgerStorage")
             return decode_availability(encode_availability(sorted(models.model(bookie).ledgers[ledger_id].entries)))
 
         monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
         checker = LedgerChecker(client)
         assert (await checker.check(ledger_id)).is_healthy
         assert (await checker.check(ledger_id, complete="ac")).is_healthy
-        for _ in range(3):
+        for _ in said:
             report = await checker.check(ledger_id, complete="b")
             assert verdicts(report) == {"a": "GOOD", "b": "MISSING", "c": "GOOD"}
             assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
+        assert len(said) - len(left) == asked
 
 
 @pytest.mark.parametrize(("count", "lacked"), [(3, 0), (4, 1), (5, 2), (5, 4)])

@@ -137,12 +137,15 @@ async def test_a_target_that_tells_nothing_has_its_copies(models, error):
         await FragmentReplicator(client)._copies.check(fragment, 0, fragment.ensemble[0])
 
 
-async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeypatch):
+@pytest.mark.parametrize("lists_once", [False, True])
+async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeypatch, lists_once):
     await models.add(*"abcdefgh")
     asked = []
 
     async def silent(bookie, ledger_id):
         asked.append(bookie)
+        if lists_once and len(asked) == LISTS_TO_GIVE_UP:
+            return decode_availability(encode_availability(sorted(models.held_at(bookie, ledger_id))))
         raise BookieTimeout("no answer")
 
     async with models.client() as client:
@@ -150,9 +153,9 @@ async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeyp
         monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
         copies = FragmentReplicator(client)._copies
         fragment = await fragment_of(client, ledger_id)
-        for _ in range(LISTS_TO_GIVE_UP + 3):
+        for _ in range(2 * LISTS_TO_GIVE_UP + 3):
             await copies.check(fragment, 0, fragment.ensemble[0])
-        assert len(asked) == LISTS_TO_GIVE_UP
+        assert len(asked) == LISTS_TO_GIVE_UP * (2 if lists_once else 1)
 
 
 async def test_a_target_that_is_being_decommissioned_by_now_is_not_named(models, monkeypatch):

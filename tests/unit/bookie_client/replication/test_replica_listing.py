@@ -1,9 +1,13 @@
 """What bookies really hold, beside what the metadata say."""
 
+import pytest
+
 from bookie_client.bookies import Registration
+from bookie_client.replication import replica_listing
 from bookie_client.replication.replica_listing import EntryRuns, replicas_of
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.keys import master_key
+from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
 DIGEST = digest_manager(DigestType.CRC32C, b"")
@@ -64,3 +68,25 @@ async def test_an_open_ledger(served):
         assert listing.last_entry == 3
         assert all(each.surplus == EntryRuns(1, ((4, 4),)) for each in listing.bookies)
         await ledger.close()
+
+
+@pytest.mark.parametrize("most", [5, 4], ids=["what one can hold", "more than one can hold"])
+async def test_of_an_open_ledger_whose_end_nobody_knows_nothing_is_expected(models, monkeypatch, most):
+    await models.add(*"abc")
+    monkeypatch.setattr(replica_listing, "MAX_HELD", most)
+    async with models.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many([b"x"] * 5)
+        await models.lose(client, "a", "b")
+
+        async def entries_of_ledger(bookie, ledger_id):
+            return decode_availability(encode_availability(range(5)))
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
+        listing = await replicas_of(client, ledger.ledger_id)
+        assert (listing.last_entry, [each.bookie for each in listing.bookies]) == (-1, ["a", "b", "c"])
+        claims = listing.bookies[2]
+        assert claims.expected == EntryRuns(0, ())
+        assert (claims.surplus, claims.error) == (
+            (EntryRuns(5, ((0, 4),)), None) if most == 5 else (None, "it claims 5 entries")
+        )

@@ -4,7 +4,7 @@ import pytest
 
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.safety import Risk, safety_check
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 from tests.unit.bookie_client.replication.restoring import fragment_of
 
@@ -47,7 +47,7 @@ async def test_striping_is_looked_at(models):
         assert seen(await safety_check(client, [ensemble[0], ensemble[1]]))[many] == (Risk.NO_COPY, 0)
 
 
-async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models):
+async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models, monkeypatch):
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 10)
@@ -67,6 +67,13 @@ async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models):
         report = await safety_check(client, [one])
         assert seen(report) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
         assert f"{three} is down" in report.listed[0].detail
+
+        async def nobody_can_tell(registry, bookie, group):
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setattr(type(models.service.bookies), "is_registered", nobody_can_tell)
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.UNKNOWN, 1)}
 
 
 async def test_of_a_ledger_without_slack_no_bookie_can_be_stopped_and_its_other_copies_have_to_stay(models):
@@ -104,18 +111,20 @@ async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 10)
-        broken = await written(client, 10)
+        broken, deleted = [await written(client, 10) for _ in range(2)]
         ledgers, original = models.service.ledgers, models.service.ledgers.read
 
         async def read(asked, **options):
             if asked == broken:
                 raise MetadataUnavailable("no answer")
+            if asked == deleted:
+                raise MetadataNotFound("since it was listed")
             return await original(asked, **options)
 
         monkeypatch.setattr(ledgers, "read", read)
         report = await safety_check(client, ["nobody:3181"])
         assert seen(report) == {broken: (Risk.UNKNOWN, 0)}
-        assert not report.is_safe
+        assert (report.ledgers_seen, report.ledgers_concerned, report.is_safe) == (2, 1, False)
         monkeypatch.undo()
 
         async def unreadable(asked, **options):
