@@ -25,7 +25,7 @@ from bookie_client.client import Client
 from bookie_client.placement.policy import Adherence, ClusterView, Placement, ReplacementRequest
 from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment
-from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, MetadataNotFound, NotEnoughBookies
+from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, NotEnoughBookies
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
 LEAVING_SECONDS: Final = 1.0
@@ -44,10 +44,7 @@ class Leaving:
         """Bookie ids; `now`: asked anew. Raises `MetadataUnavailable`."""
         time = asyncio.get_running_loop().time()
         if now or time >= self._known_until:
-            try:
-                self._names = await self._client.metadata_service.records(DECOMMISSION).names()
-            except MetadataNotFound:
-                self._names = frozenset()
+            self._names = await self._client.metadata_service.records(DECOMMISSION).names()
             self._known_until = time + LEAVING_SECONDS
         return self._names
 

@@ -19,6 +19,7 @@ from bookie_client.reading.reader import EntryReader, whole
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.wire.v2 import PackedEntries
 from tests.support.packed import packed
 from tests.support.virtual_loop import VirtualLoop
 
@@ -60,6 +61,8 @@ class Bookie:
     batch_error: type | None = None
     knows_batches: bool = True
     knows_steps: bool = True
+    cuts_batches: bool = False
+    """The last entry of each is not whole."""
     reads: list = field(default_factory=list)
     read_at: list = field(default_factory=list)
     """When each of `reads` was asked for."""
@@ -147,7 +150,8 @@ class Batch:
             if size > max_bytes:
                 break
             entries.append(entry)
-        return packed(entries)
+        answer = packed(entries)
+        return PackedEntries(answer.body[:-1], answer.start) if bookie.cuts_batches else answer
 
 
 class Rig:

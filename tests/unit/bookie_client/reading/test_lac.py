@@ -56,6 +56,15 @@ def explicit_only(lac):
     return LacAnswer(DIGEST.encode_lac(7, lac), None, complete=False)
 
 
+def spoilt(data):
+    """Bytes that their digest does not fit."""
+    return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+DAMAGED = LacAnswer(None, spoilt(last(9, 8).last_entry))
+DAMAGED_PACKET = spoilt(DIGEST.encode_lac(7, 9))
+
+
 def context(*answers):
     """A client whose bookies A, B and C answer so."""
 
@@ -75,6 +84,9 @@ def context(*answers):
         ((explicit_only(6), last(5, 4), NOTHING), 6),
         ((last(5, 4), last(6, 5), SILENT), 5),
         ((explicit_only(2), last(5, 4), last(6, 5)), 5),
+        ((DAMAGED, last(5, 4), NOTHING), 4),
+        ((LacAnswer(DAMAGED_PACKET, last(5, 4).last_entry), NOTHING, SILENT), 4),
+        ((LacAnswer(DAMAGED_PACKET, None), last(5, 4), NOTHING), 4),
     ],
 )
 async def test_the_highest_that_anybody_knows_counts_once_enough_have_told(answers, lac):
@@ -103,6 +115,9 @@ async def test_one_bookie_alone():
     assert await last_confirmed_of(answers, "B", 7, DIGEST) == -1
     with pytest.raises(StorageFault):
         await last_confirmed_of(answers, "C", 7, DIGEST)
+    for damaged in (DAMAGED, LacAnswer(DAMAGED_PACKET, None)):
+        with pytest.raises(DigestMismatch):
+            await last_confirmed_of(context(damaged), "A", 7, DIGEST)
 
 
 ALL_QUORUMS = [(e, w, a) for e in range(1, 7) for w in range(1, e + 1) for a in range(1, w + 1)]

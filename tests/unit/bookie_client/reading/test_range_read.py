@@ -190,6 +190,16 @@ def test_a_failed_batch_is_read_from_the_next_replica(error):
     assert set(reader.served_by) == {"B", "C"}
 
 
+@pytest.mark.parametrize("options", [{}, {"write_quorum": 2}], ids=["every bookie has all", "striped"])
+def test_a_batch_that_cannot_be_taken_apart_is_read_from_the_next_replica(options):
+    rig = Rig(300, batch_read_entries=50, **options)
+    rig.bookies["A"].cuts_batches = True
+    entries, _, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 300)
+    assert (set(reader.served_by), sum(rig.asked().values())) == ({"B", "C"}, 0)
+    assert rig.batched()["A"]
+
+
 def test_a_hole_of_one_replica_is_filled_from_another():
     rig = Rig(100, batch_read_entries=50)
     for missing in (10, 20, 21, 60):

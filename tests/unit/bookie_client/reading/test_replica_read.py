@@ -106,9 +106,10 @@ def test_the_time_of_a_batch_is_the_bookie_s_alone(monkeypatch):
     assert {answer.seconds for answer in scan(rig, "A", 0, 49)} == {0.25}
 
 
-def test_a_scan_of_an_old_bookie_asks_singly():
+@pytest.mark.parametrize("fault", [{"knows_batches": False}, {"cuts_batches": True}, {"batch_error": StorageFault}])
+def test_a_scan_of_a_bookie_whose_batches_are_of_no_use_asks_singly(fault):
     rig = Rig(100)
-    rig.bookies["A"].knows_batches = False
+    vars(rig.bookies["A"]).update(fault)
     assert [answer.error for answer in scan(rig, "A", 0, 99)] == [None] * 100
     assert rig.batched()["A"] == 1
 
