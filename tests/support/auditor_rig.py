@@ -26,7 +26,9 @@ from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.paths import ledger_path
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from bookie_protocol.wire.availability import Availability, decode_availability, encode_availability
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
@@ -201,6 +203,12 @@ class AuditorRig:
     async def store(self, *ledgers: LedgerMetadata) -> None:
         for metadata in ledgers:
             await self.service.ledgers.create(metadata)
+
+    async def damage(self, ledger_id: int) -> None:
+        """Its metadata cannot be read any more."""
+        layout = await self.service.cluster.layout()
+        assert layout is not None
+        await self.service.tree.set(self.service.root + ledger_path(layout, ledger_id), b"not metadata", ANY_VERSION)
 
     async def marked(self) -> dict[int, tuple[str, ...]]:
         return {mark.ledger_id: tuple(sorted(mark.replicas)) async for mark in self.marks.list()}

@@ -126,12 +126,23 @@ def test_one_collector_for_all_directories_hears_of_each() -> None:
 
 
 def test_forces_are_not_queued() -> None:
-    (collector,) = _collection(1).collectors
-    assert collector.request(Force(minor=True))
-    assert not collector.request(Force(major=True))
-    assert collector.run_pass().compaction is not None
-    assert collector.state().minor_count == 1
-    assert collector.request(Force())
+    rig = GcRig()
+    rig.write([1], 1)
+    during: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        during.append((rig.gc.state().force_compacting, rig.gc.request(Force(major=True))))
+
+    rig.metadata.check_instance = look
+    assert rig.gc.request(Force(minor=True))
+    assert not rig.gc.request(Force(major=True))
+    assert rig.gc.run_pass().compaction is not None
+    assert rig.gc.state().minor_count == 1
+    rig.gc.run_pass()  # one that nobody asked for: another can be asked for in the middle of it
+    assert during == [(True, False), (False, True)]
+    assert not rig.gc.request(Force())
+    rig.gc.run_pass()
+    assert rig.gc.request(Force())
 
 
 # --- configuration ------------------------------------------------------------------------------------------

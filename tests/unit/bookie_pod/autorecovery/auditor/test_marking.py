@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bookie_pod.autorecovery.auditor.marking import Marked, Marker
+from bookie_protocol.errors import MetadataUnavailable
 from tests.support.auditor_rig import AuditorRig, FastClock, ledger
 
 
@@ -94,3 +97,55 @@ async def test_who_is_back_is_not_marked(rig: AuditorRig, said: Said) -> None:
     said.available.add("b0:1")
     await marker.retry()
     assert (await rig.marked(), marker.deferred) == ({}, 0)
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["deleted", "damaged"])
+async def test_a_ledger_that_is_of_no_use_to_any_worker_holds_up_no_other(
+    rig: AuditorRig, said: Said, gone: bool
+) -> None:
+    await rig.store(ledger(2, (0, "012")))
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    for ledger_id in (1, 2):
+        lock = await rig.marks.lock(ledger_id)
+        await marker.mark_lost(ledger_id, ["b0:1"])
+        await rig.marks.release(lock)
+    await (rig.service.ledgers.delete(1) if gone else rig.damage(1))
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({2: ("b0:1",)}, 0)
+
+
+async def test_when_too_many_wait_a_ledger_is_marked_under_its_lock(
+    rig: AuditorRig, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_pod.autorecovery.auditor.marking.MAX_DEFERRED", 1)
+    await rig.store(ledger(2, (0, "012")))
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    for ledger_id in (1, 2):
+        await rig.marks.lock(ledger_id)
+    assert await marker.mark_lost(1, ["b0:1"]) is Marked.LOCKED
+    assert await marker.mark_lost(1, ["b1:1"]) is Marked.LOCKED  # it waits already
+    assert await marker.mark_lost(2, ["b0:1"]) is Marked.NEW
+    assert (await rig.marked(), marker.deferred) == ({2: ("b0:1",)}, 1)
+
+
+async def test_a_service_that_does_not_answer_ends_no_waiting(
+    rig: AuditorRig, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_pod.autorecovery.auditor.marking.RETRY_SECONDS", 0.0)
+    marker, tries, again = Marker(rig.service, FastClock(), store_time=False, known=said), 0, asyncio.Event()
+
+    async def retry() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise MetadataUnavailable("no answer")
+        again.set()
+
+    monkeypatch.setattr(marker, "retry", retry)
+    running = asyncio.create_task(marker.run())
+    async with asyncio.timeout(10):
+        await asyncio.wait([running, asyncio.create_task(again.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert again.is_set()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

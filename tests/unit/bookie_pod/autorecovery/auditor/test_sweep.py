@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor import sweep
-from bookie_pod.autorecovery.auditor.sweep import Cursor, Look, Suspect, Sweep
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_pod.autorecovery.auditor.ledgers_check import LedgersCheck
+from bookie_pod.autorecovery.auditor.placement_check import PlacementCheck, count_overdue
+from bookie_pod.autorecovery.auditor.replicas_check import ReplicasCheck
+from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Look, Suspect, Sweep
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from tests.support.auditor_rig import AuditorRig, ledger
 
 LEDGERS = 40
 
@@ -141,3 +149,53 @@ async def test_no_ledger_is_begun_while_auto_recovery_is_disabled() -> None:
     enabled.set()
     await running
     assert check.marked == {1}
+
+
+# --- what the checks say of ledgers that they cannot look at ------------------------------------------------
+
+NOBODY: Any = None
+"""Who is not asked."""
+UNPACED = ReplicationThrottle()
+
+
+@pytest.mark.parametrize(
+    ("made", "second_looks"),
+    [
+        (
+            lambda rig: LedgersCheck(rig.checker, NOBODY, NOBODY, NOBODY, UNPACED),
+            [{"deleted": 1}, {"could_not_tell": 1}],
+        ),
+        (
+            lambda rig: PlacementCheck(
+                rig.service.ledgers, rig.placement, NOBODY, UNPACED, NOBODY, NOBODY, Random(1), NOBODY
+            ),
+            [{}, {}],
+        ),
+        (
+            lambda rig: ReplicasCheck(
+                rig.service, rig.lists, NOBODY, NOBODY, metadata_pace=UNPACED, pace=UNPACED, marks=True
+            ),
+            [{"deleted": 1}, {"could_not_tell": 1}],
+        ),
+    ],
+    ids=["ledgers", "placement", "replicas"],
+)
+async def test_no_check_ends_at_a_ledger_that_is_gone_or_cannot_be_read(
+    rig: AuditorRig, made: Callable[[AuditorRig], LedgerCheck], second_looks: list[dict[str, int]]
+) -> None:
+    await rig.store(ledger(2, (0, "012")))
+    await rig.damage(2)
+    check = made(rig)
+    assert await check.look(1) == Look({"deleted": 1})
+    assert await check.look(2) == Look({"ledgers": 1, "could_not_tell": 1})
+    assert [(await check.look_again(each, frozenset({(0, "b0:1")}))).counts for each in (1, 2)] == second_looks
+
+
+async def test_marks_behind_one_that_cannot_be_read_are_not_counted() -> None:
+    async def marks() -> AsyncGenerator[UnderreplicatedLedger, None]:
+        yield UnderreplicatedLedger(1, (), ctime_ms=1)
+        raise MetadataDamaged("no mark")
+
+    assert await count_overdue(marks(), 60_002, 60) == 1
+    assert await count_overdue(marks(), 60_001, 60) == 0
+    assert await count_overdue(marks(), 60_002, 0) == 0

@@ -175,8 +175,10 @@ class TestCookiesWithoutADecommission:
         lock = await worker.under_replication.lock(1)
         with pytest.raises(Refused, match="1 ledgers are being re-replicated, such as 1"):
             await delete_unneeded_cookie(rig.service, GOING)
-        await worker.under_replication.release(lock)
         await rig.store(ledger(5, (0, "123"), last=None).in_recovery())
+        with pytest.raises(Refused, match="1 ledgers are being recovered, such as 5"):
+            await delete_unneeded_cookie(rig.service, GOING, {1})  # given up, so nobody cares where it is copied to
+        await worker.under_replication.release(lock)
         with pytest.raises(Refused, match="1 ledgers are being recovered, such as 5"):
             await delete_unneeded_cookie(rig.service, GOING)
         await delete_unneeded_cookie(rig.service, GOING, {5})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, LedgerDrain, Locked, Passing, drain_all
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker
+from bookie_protocol.errors import MetadataUnavailable
 from tests.support.clock import Clock
+from tests.support.decommission_rig import GOING, QUICK, FakeMover, Rig, ledger
 from tests.support.until import until
 
 
@@ -116,3 +120,36 @@ async def test_a_drain_that_is_to_stop_begins_no_further_ledger() -> None:
     await running
     assert dict(meter.blocked) == {1: "odd"}
     assert meter.progress().ledgers_left == 5
+
+
+@pytest.mark.parametrize("only_end", [False, True], ids=["drain", "end of a recovery"])
+async def test_why_a_ledger_has_to_wait_and_that_its_lock_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_end: bool
+) -> None:
+    async def silent(*_: object) -> NoReturn:
+        raise MetadataUnavailable("no answer")
+
+    async with Rig(tmp_path) as rig:
+        await rig.store(ledger(1, (0, "012"), last=None).in_recovery())
+        marks, mover = rig.service.under_replication, FakeMover(rig.service, {1: 41})
+        drain = LedgerDrain(rig.service, mover, [GOING], replace(QUICK, open_grace=0.0))
+
+        async def attempt() -> str | None:
+            return await (drain.end_recovery(1) if only_end else drain.drain(1, lambda nbytes: None))
+
+        worker, _ = await rig.connect()
+        lock = await worker.under_replication.lock(1)
+        assert isinstance(await attempt(), Locked)
+        with monkeypatch.context() as patch:
+            patch.setattr(marks, "locked_by", silent)
+            assert (await attempt() or "").startswith("a replication worker on another machine works on it")
+        await worker.under_replication.release(lock)
+        for silent_part, call in ((marks, "lock"), (mover, "recover")):
+            with monkeypatch.context() as patch:
+                patch.setattr(silent_part, call, silent)
+                said = await attempt()
+                assert (said, type(said)) == ("no answer", Passing)
+                assert await marks.locked_by(1) is None
+        assert await attempt() is None
+        assert mover.recovered == [1]
+        await drain.close()

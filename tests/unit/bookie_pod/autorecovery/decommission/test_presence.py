@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -151,6 +152,7 @@ async def test_a_url_wins(rig: Rig, api: Api) -> None:
         (401, Unauthorized, "demands a token"),
         (403, Unauthorized, "because of something"),
         (400, Refused, "refuses to change its mode: because of something"),
+        (404, Refused, "refuses to change its mode: because of something"),
         (503, BookieUnavailable, "because of something"),
     ],
 )
@@ -183,6 +185,15 @@ async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPa
     await rig.start(GOING)
     with pytest.raises(BookieUnavailable, match="cannot be reached"):
         await admin.set_read_only(GOING, True)
+
+
+async def test_one_whose_registration_does_not_show_it_is_waited_for_no_longer_than_that_takes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_pod.autorecovery.decommission.presence.ANNOUNCED_S", 0.0)
+    monkeypatch.setattr(rig, "set_registration", lambda group, bookie: asyncio.sleep(0))
+    with pytest.raises(BookieUnavailable, match="its registration does not show it"):
+        await make_read_only(rig.service, rig, GOING, Presence.WRITABLE)
 
 
 async def test_a_vigil_remembers(rig: Rig) -> None:
