@@ -325,8 +325,8 @@ class LedgerChecker:
 
     async def _read(self, reads: SourceReads, bookie: str, ids: list[int], average: int) -> dict[int, PodkeeperError]:
         """What went wrong, by entry, in order; empty if all of these are good."""
-        throttle = self.options.throttle
-        for attempt in range(BUSY_TRIES):
+        throttle, tries, pause = self.options.throttle, BUSY_TRIES, BUSY_SECONDS
+        while True:
             requests = reads.requests(ids, bookie)
             at_once = min(requests, self._most)
             await self._window.acquire(at_once)
@@ -339,11 +339,12 @@ class LedgerChecker:
             throttle.correct_read(outcome.nbytes - average * len(ids), outcome.requests - requests)
             errors = outcome.errors
             said = {entry_id: errors[entry_id][bookie] for entry_id in ids if entry_id in errors}
+            tries -= 1
             busy = any(isinstance(error, TooManyRequests) for error in said.values())
-            if not busy or any(verdict_of(error).is_bad for error in said.values()):
+            if not tries or not busy or any(verdict_of(error).is_bad for error in said.values()):
                 return said
-            await asyncio.sleep(BUSY_SECONDS * 2**attempt)
-        return said
+            await asyncio.sleep(pause)
+            pause *= 2
 
 
 def verdict_of(error: PodkeeperError) -> ReplicaVerdict:

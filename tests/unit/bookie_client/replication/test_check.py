@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_client.replication import check
 from bookie_client.replication.check import (
+    BUSY_TRIES,
     LISTS_TO_GIVE_UP,
     CheckOptions,
     LedgerChecker,
@@ -101,10 +103,40 @@ async def test_a_bookie_that_cannot_tell_is_never_bad(models):
     async with models.client() as client:
         ledger_id = await written(client, 5)
         models.model("a").fail_reads = errors.LedgerStateUnknown
-        models.model("b").fail_reads = errors.TooManyRequests
         report = await LedgerChecker(client).check(ledger_id)
-        assert verdicts(report) == {"a": "UNREACHABLE", "b": "UNREACHABLE", "c": "GOOD"}
+        assert verdicts(report) == {"a": "UNREACHABLE", "b": "GOOD", "c": "GOOD"}
         assert not report.bad_fragments
+
+
+@pytest.mark.parametrize(
+    ("refusals", "verdict", "pauses"), [(2, "GOOD", [1, 2]), (BUSY_TRIES, "UNREACHABLE", [1, 2, 4])]
+)
+async def test_a_busy_bookie_is_asked_again_a_few_times(models, monkeypatch, refusals, verdict, pauses):
+    sleep, slept, unit = asyncio.sleep, [], 0.0017
+
+    async def noted(seconds, *more):
+        slept.append(seconds)
+        return await sleep(seconds, *more)
+
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 1)
+        model, asked = models.model("b"), []
+
+        def busy(text):
+            asked.append(text)
+            if len(asked) == refusals:
+                model.fail_reads = None
+            return errors.TooManyRequests(text)
+
+        model.fail_reads = busy
+        monkeypatch.setattr(check, "BUSY_SECONDS", unit)
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        assert verdicts(await LedgerChecker(client).check(ledger_id)) == {"a": "GOOD", "b": verdict, "c": "GOOD"}
+        assert (len(asked), [s / unit for s in slept if s in (unit, 2 * unit, 4 * unit, 8 * unit)]) == (
+            refusals,
+            pauses,
+        )
 
 
 async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, version):
