@@ -306,6 +306,7 @@ class RetryingTree:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget
         pause, repeated = _FIRST_PAUSE, False
+        lost: ConnectionLost | None = None
         tries_left = LARGE_TRIES if nbytes > LARGE_BYTES else None
         while True:
             await self._turn(what, budget, deadline)
@@ -321,6 +322,11 @@ class RetryingTree:
                             f"could not {what}: the connection broke each time behind {nbytes} bytes, which may be more"
                             f" than the servers take (jute.maxbuffer): {error}"
                         ) from error
+                lost = error
+            except MetadataUnavailable as error:
+                if lost is None:
+                    raise
+                raise MetadataUnavailable(f"could not {what} within {budget:g} s: {lost}; then: {error}") from error
             repeated = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

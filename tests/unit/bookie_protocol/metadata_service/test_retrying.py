@@ -182,6 +182,25 @@ async def test_the_deadline_ends_the_retries(rig: Rig, monkeypatch: pytest.Monke
         await service.tree.delete("/x", timeout=0.2)
 
 
+async def test_why_a_call_was_lost_is_told_though_there_was_no_time_left_for_the_last_try(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, lossy = rig
+    said: list[Exception] = [
+        ConnectionLost("the store refuses this client"),
+        MetadataUnavailable("no answer within 0 s"),
+    ]
+
+    async def as_said(*_: Any, **__: Any) -> Any:
+        raise said.pop(0)
+
+    monkeypatch.setattr(lossy, "delete", as_said)
+    with pytest.raises(
+        MetadataUnavailable, match=r"within 30 s: the store refuses this client; then: no answer within 0 s$"
+    ):
+        await service.tree.delete("/x", timeout=30)
+
+
 async def test_31_bits_overflow_into_63_bits_and_a_full_directory_into_the_next(rig: Rig) -> None:
     service, lossy = rig
     lossy.number = 2**31 - 2
