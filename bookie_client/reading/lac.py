@@ -267,7 +267,7 @@ async def try_read_last_confirmed(
             # The vote ends once it is covered, and a later answer may be the one with news.
             best = max(best, _count(vote, position, answer, metadata.ledger_id, digest))
             if isinstance(answer, Unauthorized):
-                break
+                raise fresh(answer)  # whatever others said: without the password no news means nothing
             answered = answered or position not in vote.errors
             if best > known:
                 return best

@@ -5,6 +5,7 @@ Coverage and the LAC vote, for every subset of bookies that answer.
 
 from __future__ import annotations
 
+import asyncio
 from itertools import combinations, permutations, product
 from types import SimpleNamespace
 
@@ -66,10 +67,12 @@ DAMAGED_PACKET = spoilt(DIGEST.encode_lac(7, 9))
 
 
 def context(*answers):
-    """A client whose bookies A, B and C answer so."""
+    """A client whose bookies A, B and C answer so; None: never."""
 
     async def read_lac(bookie, ledger_id):
         answer = answers[ABC.index(bookie)]
+        if answer is None:
+            await asyncio.Event().wait()
         if isinstance(answer, PodkeeperError):
             raise answer
         return answer
@@ -87,11 +90,13 @@ def context(*answers):
         ((DAMAGED, last(5, 4), NOTHING), 4),
         ((LacAnswer(DAMAGED_PACKET, last(5, 4).last_entry), NOTHING, SILENT), 4),
         ((LacAnswer(DAMAGED_PACKET, None), last(5, 4), NOTHING), 4),
+        ((last(5, 4), None, NOTHING), 4),
     ],
 )
 async def test_the_highest_that_anybody_knows_counts_once_enough_have_told(answers, lac):
     """Of three, two must have told what they have; an explicit LAC alone is a hint on top."""
-    assert await read_last_confirmed(context(*answers), OPEN, DIGEST) == lac
+    async with asyncio.timeout(5):
+        assert await read_last_confirmed(context(*answers), OPEN, DIGEST) == lac
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,17 @@ async def test_trying_takes_a_hint_for_news():
     answers = context(NOTHING, explicit_only(6), SILENT)
     assert await try_read_last_confirmed(answers, OPEN, DIGEST, 5) == 6
     assert await try_read_last_confirmed(answers, OPEN, DIGEST, 6) == 6
+
+
+async def test_trying_ends_with_the_first_news_or_refusal():
+    refusal = Unauthorized("another password")
+    async with asyncio.timeout(5):
+        assert await try_read_last_confirmed(context(last(5, 4), None, refusal), OPEN, DIGEST, 3) == 4
+        for answers in ((NOTHING, refusal, None), (last(5, 4), NOTHING, refusal)):
+            with pytest.raises(Unauthorized):
+                await try_read_last_confirmed(context(*answers), OPEN, DIGEST, 4)
+        with pytest.raises(Unauthorized):
+            await read_last_confirmed(context(refusal, None, None), OPEN, DIGEST)
 
 
 async def test_one_bookie_alone():

@@ -317,7 +317,9 @@ def test_a_bookie_that_goes_on_answering_is_not_waited_for_beyond_the_longest_de
     assert seconds == pytest.approx(2.001)
 
 
-def test_parallel_ranges_take_the_fastest():
+def test_parallel_ranges_take_the_fastest_and_call_nobody_slow(monkeypatch):
+    slow = []
+    monkeypatch.setattr(EntrySources, "outrun", lambda _, bookies: slow.extend(bookies))
     rig = Rig(100, parallel_reads=True)
     rig.bookies["A"].delay = None
     rig.bookies["B"].delay = 5.0
@@ -325,6 +327,7 @@ def test_parallel_ranges_take_the_fastest():
     assert (right(rig, entries), len(entries)) == (True, 100)
     assert seconds == pytest.approx(0.001)
     assert (rig.batched(), rig.given_up) == ({"A": 1, "B": 1, "C": 1}, 2)
+    assert slow == []
 
 
 # --- sticky ------------------------------------------------------------------------------------------------------

@@ -70,6 +70,22 @@ async def test_an_open_ledger(served):
         await ledger.close()
 
 
+async def test_of_many_runs_the_first_are_told_and_all_entries_counted(models, monkeypatch):
+    await models.add(*"abc")
+    monkeypatch.setattr(replica_listing, "MAX_RUNS", 2)
+    async with models.client() as client:
+        ledger_id = await written(client, 7)
+
+        async def entries_of_ledger(bookie, ledger_id):
+            return decode_availability(encode_availability([0, 3, 6, 10, 12, 14, 16]))
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
+        for found in (await replicas_of(client, ledger_id)).bookies:
+            assert found.held == EntryRuns(7, ((0, 0), (3, 3)))
+            assert found.missing == EntryRuns(4, ((1, 2), (4, 5)))
+            assert found.surplus == EntryRuns(4, ((10, 10), (12, 12)))
+
+
 @pytest.mark.parametrize("most", [5, 4], ids=["what one can hold", "more than one can hold"])
 async def test_of_an_open_ledger_whose_end_nobody_knows_nothing_is_expected(models, monkeypatch, most):
     await models.add(*"abc")

@@ -170,7 +170,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_not_named(models, monk
         assert await client.stored_metadata(ledger_id) == before
 
 
-async def test_cancelled_copies_leave_nothing_under_way(models):
+async def test_cancelled_copies_leave_nothing_under_way(models, monkeypatch):
     await models.add(*"abcd")
     async with models.client() as client:
         ledger_id = await written(client, 200)
@@ -186,6 +186,19 @@ async def test_cancelled_copies_leave_nothing_under_way(models):
             await copying
         assert tasks_of_handles() == before
         models.bookies[spare].release()
+        waiting = asyncio.Event()
+
+        async def throttled(nbytes, operations=1):
+            waiting.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(replicator.options.throttle, "read", throttled)
+        copying = asyncio.create_task(replicator.replicate(fragment, {0: fragment.ensemble[0]}))
+        await waiting.wait()
+        copying.cancel()
+        await asyncio.wait([copying])
+        monkeypatch.undo()
+        assert (replicator._limits.window.entries, replicator._limits.window.nbytes) == (0, 0)
         # The same replicator has all its room again.
         await replicator.replicate(fragment, {0: fragment.ensemble[0]})
         await is_whole(client, ledger_id)

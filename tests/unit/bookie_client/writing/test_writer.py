@@ -111,13 +111,15 @@ async def test_a_bulk_append_fails_with_what_ended_the_handle(three):
         await ledger.close()
 
 
-async def test_a_bulk_append_that_is_refused_gives_its_room_in_the_window_back(three):
+async def test_an_append_that_is_refused_gives_its_room_in_the_window_back(three):
     async with three.client() as client:
         ledger = await client.create()
         await ledger.append_many([b"stored"] * 10)
         await ledger.close()
         with pytest.raises(LedgerClosed):
             await ledger.append_many([b"late"] * 10)
+        with pytest.raises(LedgerClosed):
+            await ledger.append(b"late")
         assert (ledger._pipeline._window.entries, ledger._pipeline._window.nbytes) == (0, 0)
         assert ledger.last_add_pushed == 9
 

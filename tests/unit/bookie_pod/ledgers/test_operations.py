@@ -99,6 +99,16 @@ async def test_concurrent_fences_wait_for_one_record(rig: ServerRig) -> None:
     assert first.result() is None
 
 
+async def test_a_fence_that_nobody_waits_for_any_more_is_journaled_all_the_same(rig: ServerRig) -> None:
+    told: list[bool] = []
+    rig.operations.on_acknowledged = lambda: told.append(True)
+    rig.operations.fence(2, KEY).cancel()
+    rig.journal.acknowledge()
+    assert (rig.journal.records, told) == ([(KEY_RECORD, 2), (FENCE, 2)], [True])
+    with pytest.raises(LedgerFenced):
+        add(rig, 2, 0)
+
+
 async def test_a_fence_that_was_loaded_is_journaled_before_it_is_called_durable(rig: ServerRig) -> None:
     """The copy of a fenced ledger may have been written a moment ago, and be in memory only."""
     rig.storage.set_ledger(2, LedgerRecord(KEY, fenced=True))

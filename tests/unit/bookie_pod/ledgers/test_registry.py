@@ -243,6 +243,13 @@ def test_states_in_use_are_never_evicted(kinds: list[str]) -> None:
         loop.close()
 
 
+def test_a_full_table_drops_its_oldest_tenth(storage: DbLedgerStorage) -> None:
+    ledgers = Ledgers(storage, 1, states_max=20)
+    for ledger_id in range(21):
+        ledgers.for_write(ledger_id, KEY)
+    assert list(ledgers.states) == list(range(3, 21))
+
+
 @given(st.binary(max_size=30))
 def test_unknown_keys(key: bytes) -> None:
     assert is_unknown_key(key) == (key.strip(b"\0") == b"")
