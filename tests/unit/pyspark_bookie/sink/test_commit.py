@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,35 @@ def test_a_batch_write_tells_what_to_do_when_the_service_is_back(monkeypatch, tx
         writer.commit([Written(0, 0, None, None, (PublishedLedger(7, 2, 3),), 2, 5)])
 
 
+SCHEMA = StructType().add("value", BinaryType())
+PER_PARTITION = {"metadataServiceUri": "zk://nowhere/ledgers", "writeMode": "ledgerPerPartition"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "overwrite", "why"),
+    [
+        (BatchWriter, PER_PARTITION, True, "mode(overwrite) and writeMode=ledgerPerPartition exclude each other"),
+        (StreamingWriter, PER_PARTITION, False, "a streaming query needs stream"),
+        (StreamingWriter, {**URI, "txnAppId": "etl", "txnVersion": "1"}, False, "txnAppId is for batch writes"),
+    ],
+)
+def test_what_would_not_be_written_once_is_refused_before_anything_is_asked(monkeypatch, kind, raw, overwrite, why):
+    monkeypatch.setattr(SinkOptions, "client", lambda _: pytest.fail("no client is needed"))
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_OPTION\] .*{re.escape(why)}"):
+        kind(raw, SCHEMA, overwrite)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_commit_replaces_what_the_stream_has_if_that_is_overwritten(monkeypatch, overwrite):
+    noted = []
+    monkeypatch.setattr(writers, "ensure_stream", lambda _: None)
+    monkeypatch.setattr(writers, "publish", lambda *_, replace: noted.append(replace))
+    message = Written(0, 0, "q", 3, (PublishedLedger(7, 2, 3),), 2, 5)
+    BatchWriter(URI, SCHEMA, overwrite).commit([message])
+    StreamingWriter(URI, SCHEMA, overwrite).commit([message], 3)
+    assert noted == [overwrite, overwrite]
+
+
 class AnsweringClient:
     """Answers calls of `run` with what it is given, and notes which ledgers are deleted."""
 
@@ -129,6 +159,13 @@ def test_copies_of_a_batch_that_is_refused_are_deleted(monkeypatch, answers, cod
     with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_{code}\]"):
         publish(OPTIONS, batch(10), "q", 3, replace=False)
     assert client.deleted == [], "of the tasks' own ledgers Spark tells abort"
+
+
+def test_a_checkpoint_that_was_set_back_is_told_with_the_ways_on(monkeypatch):
+    monkeypatch.setattr(SinkOptions, "client", lambda _: AnsweringClient(StreamTransactionConflict("comes after 9")))
+    told = "stream s: batch 3 of q, comes after 9. Was the checkpoint set back, or is it another query's?"
+    with pytest.raises(PodkeeperSparkError, match=re.escape(told)):
+        publish(OPTIONS, batch(10), "q", 3, replace=False)
 
 
 def test_nothing_reported_is_nothing_to_clean_up(monkeypatch):
@@ -194,6 +231,16 @@ def shelf(tmp_path, monkeypatch):
 
 TINY = parse({**URI, "coalescePartitions": "true"}, SinkOptions)
 GIVEN = Batch("q", tuple(PublishedLedger(each, 3, 18) for each in (1007, 1008)), 6, 5)
+
+
+def test_a_stream_is_made_as_it_is_asked_for_and_stays_as_it_is(shelf):
+    for name in ("s", "new"):
+        BatchWriter({**URI, "stream": name, "deletionLag": "90s", "ensembleSize": "5"}, SCHEMA, False)
+    found = [shelf.run(lambda client, name=name: Streams(client).settings(name)) for name in ("s", "new")]
+    assert [(each.ensemble, each.deletion_lag_seconds) for each in found] == [
+        (1, StreamSettings().deletion_lag_seconds),
+        (5, 90),
+    ]
 
 
 def test_a_batch_of_tiny_ledgers_becomes_one_with_all_their_rows(shelf):
@@ -268,6 +315,18 @@ def test_it_is_there_wholly_or_not_at_all(tmp_path):
     assert json.loads(path.read_text()) == DOCUMENT
     assert [each.name for each in tmp_path.iterdir()] == ["ids.json"]
     IdsFile.prepared(None, BATCH).settle(is_published=True)
+
+
+def test_it_tells_of_ledgers_that_stand_alone_which_are_published_nowhere(monkeypatch, tmp_path):
+    client = Client()
+    monkeypatch.setattr(SinkOptions, "client", lambda _: client)
+    path = tmp_path / "ids.json"
+    writer = BatchWriter({**PER_PARTITION, "idsFile": str(path)}, SCHEMA, False)
+    message = Written(0, 0, None, None, BATCH.ledgers, BATCH.rows, BATCH.checksum)
+    writer.commit([message, None])
+    assert json.loads(path.read_text()) == DOCUMENT
+    writer.abort([message, None])
+    assert (client.published, client.deleted) == (0, [7, 8])
 
 
 def test_of_a_batch_that_was_published_before_it_stays_as_it_is(monkeypatch, tmp_path):
