@@ -275,8 +275,10 @@ class LedgersProgress:
         self._target = {each.ledger_id: each.entries for each in self._tails.view(fresh=True).extents}
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
-        if not isinstance(end, LedgersOffset) or isinstance(start, StreamsOffset):
+        if not isinstance(end, LedgersOffset):
             raise other_selection(end, _SELECTED)
+        if isinstance(start, StreamsOffset):
+            raise other_selection(start, _SELECTED)
         found = ledger_ranges(start, end)
         snapshots = self._tails.snapshots([ledger_id for ledger_id, _, _ in found])
         return ranges_of(found, snapshots, self._options)

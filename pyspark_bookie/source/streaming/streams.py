@@ -218,8 +218,10 @@ class StreamsProgress:
         self._target = {name: view.place(view.end_ordinal) for name, view in views.items()}
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
-        if not isinstance(end, StreamsOffset) or not isinstance(start, (Start, StreamsOffset)):
+        if not isinstance(end, StreamsOffset):
             raise other_selection(end, "streams")
+        if not isinstance(start, (Start, StreamsOffset)):
+            raise other_selection(start, "streams")
         found: list[Segment] = []
         listed: dict[int, Listed] = {}
         for name, first, behind in stream_ranges(start, end):

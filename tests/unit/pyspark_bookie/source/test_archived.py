@@ -293,6 +293,8 @@ async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_arc
         for each in payloads(1):
             await ledger.append(each)
         tails = following(ledgers=str(ledger.ledger_id), openLedgers=open_ledgers)
+        bookies = following(ledgers=str(ledger.ledger_id), openLedgers="skip", tiers="bookies")
+        assert await view(bookies, client) == {ledger.ledger_id: (0, False)}
         ((entries, is_closed),) = (await view(tails, client)).values()
         assert (entries > 0, is_closed) == (open_ledgers == "lac", False)
         await ledger.append_many(payloads(1))
@@ -300,6 +302,7 @@ async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_arc
     for bookie in ("b1", "b2", "b3"):
         del three.bookie(bookie).ledgers[ledger.ledger_id]
     assert await view(tails, client, discover=False) == {ledger.ledger_id: (20, True)}
+    assert await view(bookies, client, discover=False) == {}
     assert await view(tails, client) == {ledger.ledger_id: (20, True)}
     anew = await following(ledgers=str(ledger.ledger_id), tiers="bookies")._view_now(client, True)
     with pytest.raises(PodkeeperSparkError, match=f"ledger {ledger.ledger_id} does not exist"):

@@ -139,6 +139,10 @@ def test_an_offset_of_streams_is_refused():
     followed, _ = progress(closed(1, 5))
     with pytest.raises(PodkeeperSparkError, match="is not of ledgers"):
         followed.latest(parse_offset({"v": 1, "s": {}}), ALL)
+    of_streams, end = parse_offset({"v": 1, "s": {}}), again(followed.latest(EARLIEST, ALL))
+    for given in ((of_streams, end), (EARLIEST, of_streams)):
+        with pytest.raises(PodkeeperSparkError, match=r"\"s\": ?\{\}.* is not of ledgers"):
+            followed.ranges(*given)
 
 
 def test_a_named_ledger_that_was_read_to_its_end_may_go():

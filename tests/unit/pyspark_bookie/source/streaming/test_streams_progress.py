@@ -217,3 +217,7 @@ def test_an_offset_of_ledgers_is_refused():
     followed, _ = progress(view([5]))
     with pytest.raises(PodkeeperSparkError, match="is not of streams"):
         followed.latest(parse_offset({"v": 1, "w": 0, "o": {}}), ALL)
+    of_ledgers, end = parse_offset({"v": 1, "w": 0, "o": {}}), again(followed.latest(EARLIEST, ALL))
+    for given in ((of_ledgers, end), (EARLIEST, of_ledgers)):
+        with pytest.raises(PodkeeperSparkError, match=r"\"o\": ?\{\}.* is not of streams"):
+            followed.ranges(*given)

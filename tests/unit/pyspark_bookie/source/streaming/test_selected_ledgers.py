@@ -1,0 +1,136 @@
+"""The ledgers that a streaming query selects, as they grow, age, are closed and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie_client.reading.handle import LedgerReader
+from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import StreamingOptions
+from pyspark_bookie.source.streaming.ledgers import SelectedLedgers
+from tests.unit.pyspark_bookie.source.reads import write
+
+THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
+BORN = 1_700_000_000
+"""Ledger 0, in seconds since 1970; each further one a second later."""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def following(clock=None, **raw):
+    wanted = parse({"metadataServiceUri": "memory://", "scope": "all", "settlingTime": "60s", **raw}, StreamingOptions)
+    return SelectedLedgers(wanted, wall_clock=clock or Clock())
+
+
+async def extents(tails, client, *, discover=False):
+    """Of each ledger entries and bytes, whether it is closed, and whether it is settled."""
+    found = (await tails._view_now(client, discover)).extents
+    return {each.ledger_id: (each.entries, each.nbytes, each.is_closed, each.is_settled) for each in found}
+
+
+@pytest.fixture
+def dated(three, monkeypatch):
+    """The metadata service tells when a ledger was created. The ids that it was asked for."""
+    read, asked = three.metadata.ledgers.read, []
+
+    async def reading(ledger_id, **more):
+        asked.append(ledger_id)
+        found = await read(ledger_id, **more)
+        return Versioned(replace(found.value, ctime=1000 * (BORN + ledger_id)), found.version)
+
+    monkeypatch.setattr(three.metadata.ledgers, "read", reading)
+    return asked
+
+
+@pytest.fixture
+def given_up(monkeypatch):
+    """Ledgers whose handles were closed."""
+    close, found = LedgerReader.close, []
+
+    async def closing(self):
+        found.append(self.metadata.ledger_id)
+        await close(self)
+
+    monkeypatch.setattr(LedgerReader, "close", closing)
+    return found
+
+
+@pytest.mark.parametrize("open_ledgers", ["lac", "skip"])
+async def test_they_are_settled_when_none_below_them_can_appear(client, dated, open_ledgers):
+    """Without another look for new ones; one that was deleted meanwhile is forgotten."""
+    gone, closed = await write(client, [b"a"]), await write(client, [b"b"])
+    clock = Clock()
+    tails = following(clock, openLedgers=open_ledgers)
+    async with client.create(**THREE) as ledger:
+        clock.now = BORN + gone + 59.999
+        young = {gone: (1, 1, True, False), closed: (1, 1, True, False), ledger.ledger_id: (0, 0, False, False)}
+        assert await extents(tails, client, discover=True) == young
+        await ledger.append(b"cc")
+        await ledger.append(b"d")
+        if open_ledgers == "lac":
+            young[ledger.ledger_id] = (1, 2, False, False)
+        await client.delete(gone)
+        del young[gone]
+        assert await extents(tails, client, discover=True) == young
+        clock.now = BORN + ledger.ledger_id + 60
+        settled = {each: (*what[:3], True) for each, what in young.items()}
+        assert await extents(tails, client) == settled
+    assert await extents(tails, client) == {**settled, ledger.ledger_id: (2, 3, True, True)}
+
+
+async def test_handles_of_open_ones_outlive_neither_them_nor_their_client(client, three, given_up):
+    tails = following()
+    async with client.create(**THREE) as ledger:
+        async with three.client() as other:
+            await extents(tails, other, discover=True)
+        given_up.clear()
+        await ledger.append(b"a")
+        await ledger.append(b"b")
+        for _ in range(2):
+            assert set((await extents(tails, client)).values()) == {(1, 1, False, True)}
+        assert given_up == []
+    assert set((await extents(tails, client)).values()) == {(2, 2, True, True)}
+    assert given_up == [ledger.ledger_id]
+
+
+@pytest.mark.parametrize("open_ledgers", ["lac", "skip"])
+async def test_an_open_one_that_is_deleted_is_left_out(client, three, open_ledgers):
+    """So that a query which had read of it tells the loss; where another client has to open it, at once."""
+    ledger_id = await write(client, [b"a"])
+    tails = following(openLedgers=open_ledgers)
+    ledger = await client.create(**THREE)
+    assert set(await extents(tails, client, discover=True)) == {ledger_id, ledger.ledger_id}
+    await client.delete(ledger.ledger_id)
+    async with three.client() as other:
+        assert set(await extents(tails, other)) == {ledger_id}
+
+
+async def test_others_are_asked_about_once_while_they_exist(client, dated):
+    """A ledger that takes the number of one that is gone may be selected."""
+    other = await write(client, [b"a"], metadata={"owner": b"them"})
+    tails = following(scope=None, ledgerPattern="owner=us")
+    dated.clear()
+    for _ in range(3):
+        assert await extents(tails, client, discover=True) == {}
+    assert dated == [other]
+    await client.delete(other)
+    assert await extents(tails, client, discover=True) == {}
+    await write(client, [b"a"], metadata={"owner": b"us"}, ledger_id=other)
+    assert set(await extents(tails, client, discover=True)) == {other}
+
+
+async def test_one_that_the_password_does_not_open_is_named(client, tmp_path):
+    ledger_id = await write(client, [b"a"])
+    other = tmp_path / "password"
+    other.write_text("another")
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id} has another password"):
+        await extents(following(passwordFile=str(other)), client, discover=True)
