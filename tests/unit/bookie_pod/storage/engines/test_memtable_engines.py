@@ -252,10 +252,11 @@ def test_a_checkpoint_beyond_the_rotated_logs_makes_the_rest_durable_too(engine:
     again.close()
 
 
-def test_one_log_per_ledger_is_drained_in_parallel_and_checkpointed_by_interval() -> None:
-    bookie = MemTableBookie("sorted", options=memtable_options(per_ledger=True))
+@pytest.mark.parametrize(("per_ledger", "drain"), [(True, "memtable-flush"), (False, "storage-0")])
+def test_one_log_per_ledger_is_drained_in_parallel_and_checkpointed_by_interval(per_ledger: bool, drain: str) -> None:
+    bookie = MemTableBookie("sorted", options=memtable_options(per_ledger=per_ledger))
     storage = bookie.open()
-    assert storage.checkpoints_by_interval
+    assert storage.checkpoints_by_interval is per_ledger
     threads: set[str] = set()
     append = storage.logs.append_run
 
@@ -266,9 +267,9 @@ def test_one_log_per_ledger_is_drained_in_parallel_and_checkpointed_by_interval(
     storage.logs.append_run = append_run  # type: ignore[method-assign, assignment]
     put(storage, *(entry(ledger_id, entry_id) for ledger_id in range(5) for entry_id in range(3)))
     storage.checkpoint([LogMark(1, 1)])
-    assert threads == {"memtable-flush"}
+    assert threads == {drain}
     logs = {ledger_id: split_location(storage.cache.get(ledger_id, 0))[0] for ledger_id in range(5)}
-    assert len(set(logs.values())) == 5
+    assert len(set(logs.values())) == (5 if per_ledger else 1)
     storage._background.close()
     bookie.faults.die_now()
     again = bookie.crash(random.Random(1)).open()

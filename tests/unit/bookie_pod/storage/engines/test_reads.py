@@ -56,6 +56,23 @@ def test_no_copy_that_was_replaced_is_read_ahead(ids: Sequence[int]) -> None:
     storage.close()
 
 
+def test_an_index_that_fails_for_what_lies_behind_an_entry_costs_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = _flushed(10)
+    storage = bookie.open()
+    reads = storage.directories[0]._log_reads
+    locate = reads._locate
+
+    def one(ledger_id: int, entry_ids: Sequence[int]) -> Sequence[int | None]:
+        if len(entry_ids) > 1:
+            raise StorageFault("the index cannot be read")
+        return locate(ledger_id, entry_ids)
+
+    monkeypatch.setattr(reads, "_locate", one)
+    assert [storage.read(1, n) for n in range(3)] == [entry(1, n) for n in range(3)]
+    assert storage.cached(1, 3) is None
+    storage.close()
+
+
 def test_a_random_reader_reads_nothing_ahead() -> None:
     bookie = _flushed(1000)
     storage = bookie.open()

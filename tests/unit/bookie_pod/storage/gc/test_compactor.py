@@ -487,8 +487,10 @@ def test_entries_that_are_dead_cost_nothing_of_a_rate_of_entries(transactional: 
     assert sum(paid) == 10
 
 
-def test_metrics_tell_what_came_back() -> None:
-    told = []
+def test_metrics_tell_what_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, bool]] = []
+    ended: list[Compaction] = []
+    monkeypatch.setattr(GcMetrics, "compacted", lambda self, compaction: ended.append(compaction))
 
     class Metrics(GcMetrics):
         def reclaimed(self, nbytes: int, *, compacted: bool) -> None:
@@ -498,7 +500,7 @@ def test_metrics_tell_what_came_back() -> None:
     size = rig.logs.size(source)
     rig.gc._reclaimer._metrics = Metrics(Registry(), None)
     assert rig.force().reclaimed_bytes == size - 10 * SIZE
-    assert told == [(size - 10 * SIZE, True)]
+    assert (told, ended) == ([(size - 10 * SIZE, True)], [Compaction.MAJOR])
     rig.delete(1)
     rig.gc.request(MINOR)
     rig.gc.run_pass()
