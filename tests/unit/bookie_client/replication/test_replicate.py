@@ -4,11 +4,18 @@ import time
 
 import pytest
 
+from bookie_client.access import replica_access
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
-from bookie_client.replication.source_reads import BUSY_SECONDS
+from bookie_client.replication.source_reads import BUSY_SECONDS, Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_protocol.errors import BadRequest, EntriesUnreadable, LedgerStateUnknown, TooManyRequests
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieUnavailable,
+    EntriesUnreadable,
+    LedgerStateUnknown,
+    TooManyRequests,
+)
 from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, payload, written
 from tests.unit.bookie_client.replication.restoring import FULL, fragment_of, is_whole, restored
 
@@ -191,6 +198,21 @@ async def test_an_entry_whose_replicas_are_unreachable_is_not_given_up_as_lost(m
             await restored(client, ledger_id, [0])
         assert len(failure.value.entries) == 20
         assert "does not have it" not in str(failure.value)
+
+
+async def test_a_bookie_that_cannot_be_reached_is_not_asked_for_the_rest(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 6)
+        fragment = await fragment_of(client, ledger_id)
+        access = replica_access(await client.metadata(ledger_id), None, PASSWORD)
+        await models.stop(fragment.ensemble[0])
+        outcome = Outcome()
+        reads = SourceReads(client.context, fragment, access, (), batch_reads=False)
+        await reads.read_from(fragment.ensemble[0], range(6), 1 << 20, outcome, at_once=2)
+        assert outcome.requests == 2
+        said = [outcome.errors[entry_id][fragment.ensemble[0]] for entry_id in range(6)]
+        assert all(isinstance(error, BookieUnavailable) for error in said)
 
 
 def test_options_make_sense():

@@ -7,6 +7,7 @@ import pytest
 from bookie_client import PlacementOptions
 from bookie_client.placement.policy import Adherence
 from bookie_client.replication.check import LedgerChecker
+from bookie_client.replication.copying import FragmentCopy
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.targets import Leaving
 from bookie_protocol.errors import (
@@ -230,6 +231,26 @@ async def test_bookies_are_filled_in_place_though_there_is_no_spare_for_another(
         assert (await LedgerChecker(client, FULL).check(ledger_id)).fragments[0].bad == {0: lost}
         with pytest.raises(BadRequest, match="in place"):
             await restored(client, ledger_id, [0], in_place=[1])
+
+
+async def test_a_bookie_that_is_filled_in_place_and_fails_is_told_at_once(models, monkeypatch):
+    """Nobody takes its place: another try would copy everything again."""
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        emptied = (await fragment_of(client, ledger_id)).ensemble[1]
+        models.model(emptied).ledgers.clear()
+        models.model(emptied).fail_adds = StorageFault
+        runs, run = [], FragmentCopy.run
+
+        async def counted(copy):
+            runs.append(copy)
+            await run(copy)
+
+        monkeypatch.setattr(FragmentCopy, "run", counted)
+        with pytest.raises(StorageFault):
+            await restored(client, ledger_id, [1], in_place=[1])
+        assert len(runs) == 1
 
 
 async def test_only_a_writable_bookie_is_filled_in_place(models):

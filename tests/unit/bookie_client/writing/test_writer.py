@@ -352,19 +352,28 @@ async def test_a_late_failure_is_acted_upon_by_the_next_append(three):
         await until(lambda: "b4" in ledger.metadata.last_ensemble)
 
 
-async def test_a_placement_policy_that_breaks_ends_the_handle_and_hangs_nobody(three):
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (ZeroDivisionError("a bug"), CouldNotTell, "the ensemble change failed: ZeroDivisionError"),
+        (MetadataUnavailable("no answer"), MetadataUnavailable, "no answer"),
+    ],
+    ids=["a defect", "an error"],
+)
+async def test_a_placement_policy_that_breaks_ends_the_handle_and_hangs_nobody(three, caplog, raised, kind, words):
     await three.add_bookie("b4")
 
     class Broken(RandomPlacement):
         def replacement(self, request):
-            raise ZeroDivisionError("a bug")
+            raise raised
 
     async with Client(three.metadata, placement=Broken()) as client:
         ledger = await client.create(write_quorum=3, ack_quorum=3)
         three.bookie(ledger.metadata.last_ensemble[0]).fail_adds = StorageFault
-        with pytest.raises(CouldNotTell, match="the ensemble change failed: ZeroDivisionError"):
+        with pytest.raises(kind, match=words):
             await ledger.append(b"x")
         await ledger.close()
+    assert "background work failed" not in caplog.text
 
 
 BEFORE, AFTER = 4, 2

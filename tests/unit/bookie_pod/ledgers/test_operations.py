@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bookie_pod.ledgers.state import LAC_UNKNOWN
 from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.errors import (
@@ -277,6 +278,18 @@ async def test_recovery_adds_do_not_settle_how_far_a_loaded_ledger_is_confirmed(
     assert not rig.ledgers.states[2].lac_known
     add(rig, 2, 9)
     assert rig.ledgers.states[2].lac_known
+
+
+@pytest.mark.parametrize(("lac", "known"), [(-2, False), (-1, True), (2, True), (3, False), (2**62, False)])
+async def test_a_lac_that_cannot_be_right_is_told_to_nobody_and_its_entry_stored(
+    rig: ServerRig, lac: int, known: bool
+) -> None:
+    add(rig, 2, 0)
+    rig.ledgers.states.clear()
+    rig.operations.add(rig.operations.lanes(), 2, 3, lac, KEY, entry(2, 3), recovery=False)
+    assert rig.storage.cached(2, 3) == entry(2, 3)
+    state = rig.ledgers.states[2]
+    assert (state.lac, state.lac_known) == ((lac, True) if known else (LAC_UNKNOWN, False))
 
 
 async def test_without_data_in_the_journal_adds_are_answered_at_once() -> None:
