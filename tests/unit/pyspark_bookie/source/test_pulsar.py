@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_bookie.common.errors import UndecodableEntry
-from pyspark_bookie.source.pulsar import MAX_MESSAGES, MAX_TIME, Message, PulsarDecoder, messages, topic_of
+from pyspark_bookie.source.pulsar import MAX_MESSAGES, MAX_TIME, Fields, Message, PulsarDecoder, messages, topic_of
 from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
 from tests.support.pulsar_metadata import message
 
@@ -55,6 +55,7 @@ def test_what_is_no_message_is_left_out():
         (b"", "it is not an entry of a Pulsar topic"),
         (entry(b"x", (8, 2), (9, 5)), "it is not an entry of a Pulsar topic"),
         (entry(batch([b"one"]), (11, 2)), "it is not an entry of a Pulsar topic"),
+        (entry(batch([b"one", b"two"])[:-1], (11, 2)), "message 1 of a batch ends behind it"),
         (entry(b"x", (8, 3), (9, 2**40)), "an uncompressed size of"),
         *[
             (entry(b"value" * 9, (9, size), compression=name), "it is not an entry of a Pulsar topic")
@@ -66,6 +67,15 @@ def test_what_is_no_message_is_left_out():
 def test_what_cannot_be_decoded_says_why(made, told):
     with pytest.raises(UndecodableEntry, match=re.escape(told)):
         messages(made)
+
+
+def test_fields_of_every_width_are_passed_over_and_groups_refused():
+    """Later releases may have fields that nobody here knows."""
+    wide = bytes([5 << 3 | 1]) + b"\x08" * 8 + bytes([6 << 3 | 5]) + b"\x08" * 4
+    assert Fields(wide + message((7, 9))).integer(7) == 9
+    for damaged, told in ((wide[:-1], "field 6 ends"), (message((2, b"ab"))[:-1], "field 2 ends"), (b"\x0b", "type 3")):
+        with pytest.raises(ValueError, match=told):
+            Fields(damaged)
 
 
 @given(st.binary(max_size=200))
