@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.metadata_service.options import MetadataTls
@@ -182,6 +183,20 @@ def test_columns_follow_from_the_options():
     assert full_schema(parsed(ledgers="1", readMode="replica")).names[-2:] == ["_metadata", "_corrupt"]
     options = parsed(ledgers="1")
     assert check_schema(full_schema(options), options) == full_schema(options)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nullable", "why"),
+    [
+        ("key", StringType(), True, "there is no column key: there are ledger_id, "),
+        ("entry_id", IntegerType(), True, "column entry_id is bigint, not int"),
+        ("entry_id", LongType(), False, "column entry_id cannot be declared NOT NULL"),
+    ],
+)
+def test_columns_that_a_read_cannot_give_are_refused(name, kind, nullable, why):
+    options = parsed(ledgers="1")
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_SCHEMA\] {why}"):
+        check_schema(StructType().add(name, kind, nullable), options)
 
 
 def test_logins_to_bookies(tmp_path):

@@ -9,8 +9,17 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.actions import BeginDrain, DeleteClaim, DeleteCookie, DeletePod, TriggerAudit, UndoDrain
-from bookie_operator.planner.decision import Act, Wait
+from bookie_operator.planner import draining, operations
+from bookie_operator.planner.actions import (
+    BeginDrain,
+    DeleteClaim,
+    DeleteCookie,
+    DeletePod,
+    SetReadOnly,
+    TriggerAudit,
+    UndoDrain,
+)
+from bookie_operator.planner.decision import Act, Finish, Wait
 from bookie_operator.planner.flows import repair
 from bookie_operator.world.facts import DrainPhase
 from tests.support.operator_sim import Simulation, killed_everywhere
@@ -149,6 +158,21 @@ def test_it_is_replaced_after_its_time_only(four: Simulation) -> None:
     lost_at = four.kubernetes.pods[LOST].created_at
     four.run(lambda sim, _: sim.status.operation is not None)
     assert four.now - lost_at >= 30
+
+
+def test_many_that_are_lost_are_asked_about_in_turns() -> None:
+    """Each answer takes a listing of all ledgers."""
+    sim = may_lose(replicas=6, repair={"autoReplaceAfterSeconds": 30})
+    names = [f"c-bookie-{number}" for number in range(6)]
+    for name in names:
+        sim.kubernetes.lose_volume(name)
+    sim.advance(60)
+    world, desired = sim.world(), sim.desired()
+    assert repair.lost_bookies(world, desired) == names
+    turns = [repair.needs_to_begin(replace(world, now=world.now + 60 * turn), desired) for turn in range(2)]
+    assert [len(one.outlooks) for one in turns] == [4, 4]
+    assert turns[0].outlooks | turns[1].outlooks == {desired.bookie_id(name) for name in names}
+    assert turns[0].safety == {frozenset({one}) for one in turns[0].outlooks}
 
 
 def test_one_that_serves_is_not_replaced(four: Simulation) -> None:
@@ -295,6 +319,42 @@ def test_a_way_back_that_is_refused_ends_some_time(four: Simulation) -> None:
     four.run_until_rest()
     assert bookie_id in four.bookkeeper.writable
     assert len(four.status.history) == 1
+
+
+def test_what_was_made_read_only_for_a_drain_takes_new_data_again(four: Simulation) -> None:
+    """Nobody wants it replaced any more, and its drain is done; one that was read-only before stays so."""
+    lose(four)
+    at_step(four, "Prove")
+    assert four.status.operation is not None
+    operation, desired = four.status.operation.model_copy(update={"step": "Undo"}), four.desired()
+    world = four.world(repair.needs(operation, desired))
+    assert world.facts is not None
+    world = replace(world, facts=replace(world.facts, read_only=frozenset({desired.bookie_id(LOST)})))
+    decision = repair.proceed(world, desired, operation)
+    assert isinstance(decision, Act)
+    assert decision.action == SetReadOnly(LOST, False)
+    assert decision.operation is not None
+    for after in (decision.operation, operations.forgotten(operation, draining.SINCE)):
+        ended = repair.proceed(world, desired, after)
+        assert isinstance(ended, Finish)
+        assert ended.outcome == "Cancelled"
+
+
+def test_a_new_bookie_that_is_read_only_is_helped(four: Simulation) -> None:
+    lose(four)
+    at_step(four, "Start")
+    bookie_id = four.desired().bookie_id(LOST)
+
+    def helped(sim: Simulation) -> list[SetReadOnly]:
+        return [one for one in acted(sim) if isinstance(one, SetReadOnly)]
+
+    def is_read_only(sim: Simulation) -> None:
+        if bookie_id in sim.bookkeeper.running and not helped(sim):
+            sim.bookkeeper.read_only.add(bookie_id)
+
+    four.run(lambda sim, _: bool(sim.status.history), each=is_read_only)
+    assert helped(four) == [SetReadOnly(LOST, False)]
+    assert four.status.history[0].outcome == "Done"
 
 
 def test_an_operator_that_was_away_for_long_helps_it_first(four: Simulation) -> None:

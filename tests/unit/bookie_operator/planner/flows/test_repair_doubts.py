@@ -134,6 +134,9 @@ def test_a_node_that_does_not_answer_waits_for_a_person_and_nothing_is_forced(fo
         four.advance(30)
     assert four.status.operation is None
     assert not any(isinstance(one, DeletePod | EvictPod | DeleteClaim) for one in acted(four))
+    asked = repair.replace(four.world(), four.desired(), LOST, "task")
+    assert isinstance(asked, Wait)
+    assert (asked.reason, asked.stalled) == ("NodeLost", True), "nor for a task"
 
 
 def test_a_node_that_is_gone_for_good_takes_its_volumes_along(four: Simulation) -> None:
