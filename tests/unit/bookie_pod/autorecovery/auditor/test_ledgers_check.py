@@ -21,6 +21,7 @@ from bookie_pod.autorecovery.auditor.runs import (
 from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import AuditorRig, FastClock, ledger
 
 LEDGERS = tuple(ledger(n, (0, "012")) for n in range(1, 8))
@@ -139,6 +140,16 @@ async def test_a_run_that_is_not_due_waits_and_a_request_is_served_at_once(rig: 
     assert recorded.runs.auditor == "a1"
     assert recorded.runs.last == last
     assert recorded.last_complete_ms == last.finished_ms
+
+
+async def test_a_time_of_the_last_run_that_cannot_be_read_counts_as_never(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    await rig.marks.set_check_time(AuditorCheck.ALL_LEDGERS, FastClock().now_ms())
+    node = f"{rig.service.root}/underreplication/{AuditorCheck.ALL_LEDGERS.value}"
+    await rig.service.tree.set(node, b"\xff", ANY_VERSION)
+    auditor = await rig.auditor(auditor_check_interval_s=DAY)
+    last = await complete(rig, auditor)
+    assert await rig.marks.check_time(AuditorCheck.ALL_LEDGERS) == last.finished_ms
 
 
 async def test_a_check_that_is_off_runs_when_it_is_asked_for(rig: AuditorRig) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.autorecovery.auditor import membership
+from bookie_pod.autorecovery.auditor import lost_bookies, membership
+from bookie_pod.autorecovery.auditor.bookie_audit import BookieAudit
 from bookie_pod.autorecovery.auditor.lost_bookies import Registrations
-from bookie_pod.autorecovery.auditor.runs import set_enabled, trigger_audit
-from bookie_protocol.errors import Refused
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, set_enabled, trigger_audit
+from bookie_protocol.errors import MetadataUnavailable, Refused
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
+from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
+from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import QUIET, AuditorRig, R, audits, ledger
 
@@ -42,6 +45,39 @@ async def test_without_a_delay_a_lost_bookie_is_marked_at_once(rig: AuditorRig) 
     assert mark.ctime_ms is not None
     assert rig.metric('auditor_NUM_UNDER_REPLICATED_LEDGERS_sum{success="true"}') == 3
     assert rig.metric('auditor_UNDER_REPLICATED_LEDGERS_TOTAL_SIZE_sum{success="true"}') == 3000
+
+
+@pytest.mark.parametrize(
+    ("asker", "question"),
+    [
+        (AuditRecords, "write_absences"),
+        (BookieAudit, "run"),
+        (BookieRegistry, "watch"),
+        (UnderReplication, "watch_lost_bookie_recovery_delay"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+async def test_an_auditor_that_gets_no_answer_asks_again(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch, asker: type, question: str
+) -> None:
+    for pause in ("FIRST_PAUSE", "SAVE_PAUSE", "FOLLOW_PAUSE", "SETTING_PAUSE"):
+        monkeypatch.setattr(lost_bookies, pause, 0.01)
+    ask, asked = getattr(asker, question), 0
+
+    def silent_once(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise MetadataUnavailable("no answer")
+        return ask(*args)
+
+    monkeypatch.setattr(asker, question, silent_once)
+    await rig.store(*LEDGERS)
+    auditor = await rig.auditor()
+    await rig.leave("b0:1")
+    await rig.until_marked(NAMING_B0)
+    await rig.until(lambda: asked > 1)
+    assert auditor.is_auditor
 
 
 async def test_the_time_of_a_mark_is_left_out_if_that_is_asked_for(rig: AuditorRig) -> None:

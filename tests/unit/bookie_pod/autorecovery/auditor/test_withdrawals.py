@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bookie_client.replication.check import ReplicaVerdict
-from bookie_protocol.errors import BookieUnavailable
+from bookie_pod.autorecovery.auditor import withdrawals
+from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
+from bookie_protocol.errors import BookieUnavailable, MetadataDamaged, MetadataError, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import AuditorRig, ledger
@@ -110,6 +114,31 @@ async def test_a_mark_that_is_renewed_meanwhile_stays(rig: AuditorRig) -> None:
     await rig.until(lambda: rig.checker.under_way == 0)
     await no_locks(rig)
     assert await rig.marked() == {1: ("b0:1", "b1:1")}
+
+
+@pytest.mark.parametrize("kind", [MetadataUnavailable, MetadataDamaged])
+async def test_marks_that_could_not_be_looked_at_are_looked_at_again(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch, kind: type[MetadataError]
+) -> None:
+    """After a pause if nobody answered; else when the next bookie is back."""
+    monkeypatch.setattr(withdrawals, "PAUSE_SECONDS", 0.01)
+    withdraw, failed = Withdrawals.withdraw, asyncio.Event()
+
+    async def fails_once(self: Withdrawals) -> int:
+        if failed.is_set():
+            return await withdraw(self)
+        failed.set()
+        raise kind("no answer")
+
+    monkeypatch.setattr(Withdrawals, "withdraw", fails_once)
+    await rig.store(ledger(1, (0, "012")), ledger(2, (0, "134")))
+    auditor = await rig.auditor()
+    for bookie in ("b0:1", "b3:1") if kind is MetadataDamaged else ("b0:1",):
+        await rig.leave(bookie)
+        await rig.until(lambda: [each.is_audited for each in auditor.status().absent] == [True])
+        await rig.come(bookie)
+        await rig.until(failed.is_set)
+    await rig.until_marked({})
 
 
 async def test_a_mark_that_cannot_be_read_keeps_no_other_from_being_taken_back(rig: AuditorRig) -> None:

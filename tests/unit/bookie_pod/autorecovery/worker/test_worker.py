@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -29,7 +30,7 @@ from bookie_pod.autorecovery.worker.worker import (
 )
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, MetadataVersionConflict
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.metadata_drivers import EmbeddedUnderTest
@@ -168,6 +169,25 @@ class TestTaking:
             await service.under_replication.enable()
             await none_marked(service)
             await until(lambda: worker.progress.is_enabled)
+
+    @pytest.mark.parametrize("question", ["acquire", "watch_enabled"])
+    async def test_a_question_without_an_answer_ends_nothing(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, question: str
+    ) -> None:
+        silences = 0
+
+        def silent() -> NoReturn:
+            nonlocal silences
+            silences += 1
+            monkeypatch.undo()
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setattr(service.under_replication, question, silent)
+        async with working(service, Repairs()):
+            await until(lambda: silences)
+            await mark(service, 1)
+            await none_marked(service)
+        assert silences == 1
 
     async def test_a_mark_that_is_renewed_meanwhile_stays(self, service: TreeMetadataService) -> None:
         repairs, again = Repairs(), iter([True])
@@ -416,6 +436,25 @@ class TestOpenLedgers:
         assert await marked(service) == [1]
         assert await service.under_replication.locks() == {}
 
+    async def test_nor_while_nobody_can_tell_whether_it_is(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        repairs = Repairs()
+
+        async def silent() -> bool:
+            raise MetadataUnavailable("no answer")
+
+        async def open_one(ledger_id: int) -> RoundResult:
+            monkeypatch.setattr(service.under_replication, "is_enabled", silent)
+            return RoundResult(Outcome.OPEN, "a bookie is gone")
+
+        repairs.how = open_one
+        await mark(service, 1)
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
+            assert worker.progress.notes[1].reason == "no answer"
+        assert repairs.recovered == []
+
     async def test_a_recovery_that_fails_backs_off(self, service: TreeMetadataService) -> None:
         repairs = Repairs()
 
@@ -469,6 +508,18 @@ class TestLocks:
         await keeper.close(1)
         assert tries == [lock] * 3
         assert keeper.not_released == 0
+
+    async def test_a_lock_that_is_somebody_elses_by_now_is_given_back_once(self) -> None:
+        tries: list[LedgerLock] = []
+
+        class Marks:
+            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
+                tries.append(lock)
+                raise MetadataVersionConflict("another one")
+
+        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
+        await keeper.give_back(LedgerLock(1, 0, 1))
+        assert (len(tries), keeper.not_released) == (1, 0)
 
     async def test_a_keeper_whose_end_is_cut_short_tries_no_more(self) -> None:
         """The worker is cancelled once for its session, and again for the end of its process."""

@@ -6,12 +6,14 @@ import errno
 import posixpath
 import struct
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
+from bookie_pod.storage.gc import reports
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import collected
@@ -167,6 +169,27 @@ def test_every_log_has_an_age_and_the_oldest_is_told_whatever_is_wrong_with_it(m
     assert rig.gc.oldest_age_s() == 300
     rig.logs.delete(logs[0])
     assert rig.gc.oldest_age_s() == 200
+
+    def went(path: str) -> NoReturn:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(rig.bookie.files, "modified_ms", went)  # between the list and this question
+    assert rig.gc.oldest_age_s() == 0
+    assert rig.gc.forecast().buckets[-1].oldest_age_s == 0
+
+
+def test_a_report_names_no_owners_of_a_log_that_cannot_be_looked_at_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GcRig()
+    log_id = rig.write([1], 3)
+    rig.restart()
+    rig.bookie.faults.fail("open", path=f"/{log_id:x}.log", errno=errno.EMFILE)
+    assert rig.gc.report(log_id).owners is None
+    rig.bookie.faults.clear()
+    rig.forget_map(log_id)
+    monkeypatch.setattr(reports, "LOOK_S", -1.0)  # a scan takes longer
+    assert rig.gc.report(log_id).owners is None
+    monkeypatch.undo()
+    assert rig.gc.report(log_id).owners == [(1, 3 * 104)]
 
 
 # --- disks that take nothing any more -----------------------------------------------------------------------
