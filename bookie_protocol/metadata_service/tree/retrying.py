@@ -2,7 +2,8 @@
 error.
 
 Invariants
-- A call ends by its deadline, with an answer or with `MetadataUnavailable`.
+- A call ends by its deadline, with an answer or with `MetadataUnavailable`; with `SessionEnded` or `MetadataRefused`
+  also where a connection was lost before.
 - A repeated write recognises the effect of its first try: a node that we created, a value that we set, a
   node that we deleted. A sequential node cannot be recognised: a lost answer may leave a second one behind
   until the session ends.
@@ -326,7 +327,8 @@ class RetryingTree:
             except MetadataUnavailable as error:
                 if lost is None:
                     raise
-                raise MetadataUnavailable(f"could not {what} within {budget:g} s: {lost}; then: {error}") from error
+                told = f"could not {what} within {budget:g} s: {lost}; then: {error}"
+                raise type(error)(told) from error
             repeated = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

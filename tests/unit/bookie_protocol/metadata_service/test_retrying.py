@@ -17,6 +17,7 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataExists,
     MetadataNotFound,
+    MetadataRefused,
     MetadataUnavailable,
     MetadataVersionConflict,
     SessionEnded,
@@ -198,6 +199,22 @@ async def test_why_a_call_was_lost_is_told_though_there_was_no_time_left_for_the
     with pytest.raises(
         MetadataUnavailable, match=r"within 30 s: the store refuses this client; then: no answer within 0 s$"
     ):
+        await service.tree.delete("/x", timeout=30)
+
+
+@pytest.mark.parametrize("kind", [SessionEnded, MetadataRefused])
+async def test_what_ends_a_call_behind_a_lost_connection_is_what_it_would_be_without(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, kind: type[MetadataUnavailable]
+) -> None:
+    """Whoever depends on a session acts on its end, and nobody waits for credentials that are refused."""
+    service, lossy = rig
+    said: list[Exception] = [ConnectionLost("reset"), kind("no more")]
+
+    async def as_said(*_: Any, **__: Any) -> Any:
+        raise said.pop(0)
+
+    monkeypatch.setattr(lossy, "delete", as_said)
+    with pytest.raises(kind, match=r": reset; then: no more$"):
         await service.tree.delete("/x", timeout=30)
 
 
