@@ -133,8 +133,10 @@ def pytest_runtest_setup() -> None:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Who takes SIGINT for itself gives it back: another test of the same process waits for it. And no test makes the
     process nicer, which would be slow for the rest of the run."""
-    yield
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     assert handler is signal.default_int_handler, f"SIGINT was left to {handler}"
     assert (niceness := os.getpriority(os.PRIO_PROCESS, 0)) == NICENESS, (
         f"the process was left with niceness {niceness}"

@@ -65,9 +65,11 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, Any, Any]:
     """After everything of the test, its event loop included."""
-    result = yield
-    if _heard:
+    try:
+        result = yield
+    finally:
         told = "\n".join(_heard)
         _heard.clear()
+    if told:
         pytest.fail(f"nobody was told of:\n{told}", pytrace=False)
     return result

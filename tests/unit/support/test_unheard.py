@@ -77,3 +77,23 @@ def test_what_nobody_hears_fails(pytester: pytest.Pytester, case: str) -> None:
 def test_what_somebody_hears_does_not(pytester: pytest.Pytester, case: str) -> None:
     passed, said = outcome(pytester, case)
     assert passed, said
+
+
+def test_of_a_test_whose_teardown_fails_nothing_is_told_to_the_next(pytester: pytest.Pytester) -> None:
+    case = """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            yield
+            raise OSError("no space")
+
+        async def test_it(broken):
+            asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+            await asyncio.sleep(0)
+
+        def test_next():
+            pass
+    """
+    _, said = outcome(pytester, case)
+    assert "2 passed, 1 error" in said, said
