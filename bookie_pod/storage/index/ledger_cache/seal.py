@@ -45,6 +45,7 @@ import threading
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import repeat
 from typing import Final, Literal
 
@@ -72,6 +73,8 @@ _COUNTED: Final = 1 << 31
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
 _NO_PAGES: Final = HeldPages()
+_LIKE_OTHERS: Final = 1 << 14
+"""So many ledgers with other pages than all before are remembered at the start: most have those of another one."""
 
 
 class IndexFilesSeal:
@@ -246,7 +249,7 @@ class IndexFilesSeal:
             if crc != _CRC.pack(google_crc32c.value(content)):
                 raise ValueError("its checksum is another")
             self._take(content)
-        except (ValueError, struct.error) as error:
+        except (ValueError, IndexError, struct.error) as error:
             _log.warning(
                 "the seal of the index files is damaged: nobody knows whether they are complete",
                 path=path,
@@ -254,7 +257,7 @@ class IndexFilesSeal:
             )
 
     def _take(self, content: bytes) -> None:
-        """What a seal says, if it is newer than what is known. `ValueError`, `struct.error`: it is none."""
+        """What a seal says, if newer than what is known. `ValueError`, `IndexError`, `struct.error`: it is none."""
         magic, number, count = _HEAD_02.unpack_from(content)
         if magic == _MAGIC:
             at, lists = _HEAD.size, 3
@@ -296,17 +299,22 @@ class IndexFilesSeal:
     ) -> dict[int, HeldPages]:
         width = _pattern_bytes(self._slots)
         total = _check_length(content, many, 12, count, width)
-        numbers, which = _unpacked("q", content[: 8 * total]), _unpacked("I", content[8 * total : 12 * total])
         ends = range(12 * total + width, len(content) + 1, width)
         patterns = [self._shared_pages(content[end - width : end].rstrip(b"\0")) for end in ends]
-        if any(count <= each < _COUNTED for each in which):
-            raise ValueError("a page has a pattern that is not there")
+
+        @lru_cache(_LIKE_OTHERS)
+        def pages_of(numbers: bytes, which: bytes) -> HeldPages:
+            slots = [patterns[each] if each < _COUNTED else each - _COUNTED for each in memoryview(which).cast("I")]
+            return self._shared(HeldPages(numbers, tuple(slots)))
+
+        numbers = _unpacked("q", content[: 8 * total]).tobytes()
+        which = _unpacked("I", content[8 * total : 12 * total]).tobytes()
         found: dict[int, HeldPages] = {}
         at = 0
         for ledger_id, pages in zip(ledger_ids, many, strict=True):
-            held = [patterns[each] if each < _COUNTED else each - _COUNTED for each in which[at : at + pages]]
-            found[ledger_id] = self._shared(HeldPages(numbers[at : at + pages].tobytes(), tuple(held)))
-            at += pages
+            end = at + pages
+            found[ledger_id] = pages_of(numbers[8 * at : 8 * end], which[4 * at : 4 * end])
+            at = end
         return found
 
 
