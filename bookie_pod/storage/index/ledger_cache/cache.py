@@ -382,9 +382,6 @@ class LedgerCache:
 
     def flush(self) -> None:
         """Make durable: deletions, headers taken before, and every page that is dirty now. `StorageFault`."""
-        for ledger_id in self._directories.deleted_ledgers():
-            if self.records.get(ledger_id) is not None:
-                self._seal.prepare(ledger_id, self._directories.in_use())
         self._flusher.remove_deleted()
         with self.pages.lock:
             due, self._headers_due = self._headers_due, set()

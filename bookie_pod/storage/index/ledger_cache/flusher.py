@@ -179,8 +179,11 @@ class IndexFlusher:
     # --- all ledgers ----------------------------------------------------------------------------------------
 
     def remove_deleted(self) -> None:
-        """Remove the files of deleted ledgers, durably. `StorageFault`."""
+        """Remove the files of deleted ledgers, durably. What a ledger that was made anew had goes when it gets a file,
+        behind the seal. `StorageFault`."""
         for ledger_id in self._directories.deleted_ledgers():
+            if self._records.get(ledger_id) is not None and ledger_id not in self._directories.cut_off:
+                continue
             try:
                 with self._lock:
                     self._directories.unlink_deleted(ledger_id)

@@ -219,18 +219,33 @@ def test_nor_if_its_file_is_made_between_two_checkpoints(bookie: MemTableBookie,
         storage.read(HURT, 4)
 
 
+def test_nor_does_it_keep_the_files_of_others_on_a_full_disk(bookie: MemTableBookie, storage: MemTableStorage) -> None:
+    """Their removal makes the room for the seal that it waits for."""
+    sound = path_of(bookie, SOUND)
+    for ledger_id in (HURT, SOUND):
+        storage.delete_ledger(ledger_id)
+    put(storage, entry(HURT, 3))
+    bookie.faults.fail("write", path=NAME, errno=errno.ENOSPC)
+    with pytest.raises(NoWritableDirectory):
+        storage.flush()
+    assert not bookie.files.exists(sound)
+    bookie.faults.clear()
+    storage.flush()
+    assert storage.read(HURT, 3) == entry(HURT, 3)
+
+
 @pytest.mark.parametrize("damage", [cut_to(HEADER_BYTES), lose])
 def test_what_was_lost_is_missed_until_the_limbo_is_durable(
     bookie: MemTableBookie, storage: MemTableStorage, damage: Callable[[MemoryFiles, str], None]
 ) -> None:
-    """Whatever becomes of another ledger meanwhile."""
+    """Whatever becomes of another ledger meanwhile, whose file comes first."""
     storage.close()
-    damage(bookie.files, path_of(bookie, HURT))
+    damage(bookie.files, path_of(bookie, SOUND))
     storage = bookie.open()
-    storage.delete_ledger(SOUND)
-    put(storage, entry(SOUND, 3))
+    storage.delete_ledger(HURT)
+    put(storage, entry(HURT, 3))
     before = bookie.faults.counts["rename"]
-    bookie.faults.fail("create", "pwrite", path=relative_path(HURT))
+    bookie.faults.fail("create", "pwrite", path=relative_path(SOUND))
     with pytest.raises(StorageFault):
         storage.flush()
     assert bookie.faults.counts["rename"] > before, "a seal was written"
@@ -239,7 +254,7 @@ def test_what_was_lost_is_missed_until_the_limbo_is_durable(
     bookie = bookie.on(bookie.files.restart())
     for _ in range(2):
         storage = bookie.open()
-        record = storage.ledger(HURT)
+        record = storage.ledger(SOUND)
         assert record is not None
         assert record.limbo
         storage.flush()
