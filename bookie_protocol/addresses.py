@@ -41,7 +41,8 @@ def resolving() -> Iterator[None]:
 def server_name(host: str) -> str:
     """What the certificate of a host has to name: without the dot at the end of a complete name, and of an IPv6 address
     without brackets and zone."""
-    return host.strip("[]").partition("%")[0].rstrip(".")
+    bare = host.strip("[]")
+    return bare.partition("%")[0] if ":" in bare else bare.rstrip(".")
 
 
 def is_address(host: str) -> bool:

@@ -15,6 +15,9 @@ from bookie_protocol.addresses import server_name
         ("10.0.0.7", "10.0.0.7"),
         ("[::1]", "::1"),
         ("fe80::1%eth0", "fe80::1"),
+        ("[fe80::1%eth0.]", "fe80::1"),
+        ("bookie-0%other.example", "bookie-0%other.example"),
+        ("10.0.0.7%eth0", "10.0.0.7%eth0"),
         ("bücher.example.", "bücher.example"),
     ],
 )
