@@ -9,6 +9,7 @@ can act on is exactly one line on standard error.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -107,7 +108,9 @@ audit_changes(cli)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are printed as they are
+        # Names of files are printed as they are, and no output ends because a terminal does not know a character.
+        is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
     sys.exit(run(arguments))
 
 

@@ -193,15 +193,26 @@ def test_whatever_a_command_line_has_ends_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_names_of_files_are_printed_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "encoding", "printed"),
+    [
+        (b"\xff", "utf-8", b"\xff"),
+        ("\N{EURO SIGN}".encode(), "utf-8", "\N{EURO SIGN}".encode()),
+        ("\N{EURO SIGN}".encode(), "latin-1", b"\\u20ac"),
+        (b"\xff", "latin-1", b"\\udcff"),
+    ],
+)
+def test_names_of_files_are_printed_as_they_are_or_escaped(
+    name: bytes, encoding: str, printed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in ("journal", "ledgers"):
         (tmp_path / folder / "current").mkdir(parents=True)
-    (tmp_path / "ledgers" / "current" / os.fsdecode(b"\xff.log")).touch()
-    printed = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "utf-8", "strict"))
+    (tmp_path / "ledgers" / "current" / os.fsdecode(name + b".log")).touch()
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding, "strict"))
     with pytest.raises(SystemExit) as ended:
         main(["disk", "files", f"--journal-dir={tmp_path}/journal", f"--ledger-dir={tmp_path}/ledgers"])
-    assert (ended.value.code, b"/current/\xff.log\n" in printed.getvalue()) == (0, True)
+    assert (ended.value.code, b"/current/" + printed + b".log\n" in output.getvalue()) == (0, True)
 
 
 def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
