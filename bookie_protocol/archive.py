@@ -38,11 +38,11 @@ UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError
 LONG_MAX: Final = 2**63 - 1
 
 
-def whole(value: Any) -> int:
+def whole(value: Any, least: int = 0) -> int:
     """A number that columns and ledgers take. Raises what is `UNREADABLE` for what is none."""
     number = int(value)
-    if not 0 <= number <= LONG_MAX:
-        raise ValueError(f"a number is not between 0 and {LONG_MAX}")
+    if not least <= number <= LONG_MAX:
+        raise ValueError(f"a number is not between {least} and {LONG_MAX}")
     return number
 
 

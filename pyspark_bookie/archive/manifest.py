@@ -148,7 +148,7 @@ class LedgerShape:
             whole(row["write_quorum_size"]),
             whole(row["ack_quorum_size"]),
             DigestType[row["digest_type"]],
-            None if created is None else whole(created),
+            None if created is None else whole(created, -LONG_MAX - 1),
             custom,
         )
 

@@ -35,6 +35,7 @@ import google_crc32c
 from bookie_protocol.archive import UNREADABLE, Counts, whole
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger, Refused
 from bookie_protocol.shown import one_line
+from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import ArchivedFileMissing, Files, is_of_this_process
 from pyspark_bookie.archive.manifest import NUMBER, LedgerShape, matched
@@ -158,6 +159,8 @@ _VERSION: Final = 1
 _START: Final = struct.Struct(">8sHII")
 _ENTRY: Final = struct.Struct(">qII")
 _END: Final = struct.Struct(">qqII")
+MAX_PAYLOAD: Final = LEAST_RECEIVED_FRAME_SIZE
+"""Of an entry: jobs receive no longer frames, so that none was ever exported."""
 _MAX_HEADER: Final = 16 * 1024 * 1024
 _END_ID: Final = -1
 _BATCH_BYTES: Final = 1024 * 1024
@@ -229,8 +232,10 @@ def read_payloads(stream: BinaryIO, header: DumpHeader, name: str) -> Iterator[l
         entry_id, length, crc = _ENTRY.unpack(_exactly(stream, _ENTRY.size, name))
         if (entry_id, length, crc) == (_END_ID, 0, 0):
             break
-        if entry_id != counter.entries + len(waiting) or length > header.nbytes:
+        if entry_id != counter.entries + len(waiting):
             raise EntryDamaged(f"{name}: entry {entry_id} in place of {counter.entries + len(waiting)}")
+        if length > min(header.nbytes, MAX_PAYLOAD):
+            raise EntryDamaged(f"{name}: entry {entry_id} claims {length} bytes, more than it can have")
         payload = _exactly(stream, length, name)
         if google_crc32c.value(payload) != crc:
             raise EntryDamaged(f"{name}: entry {entry_id} is damaged")

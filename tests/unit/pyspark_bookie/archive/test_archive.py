@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -106,6 +107,16 @@ def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> Non
     with pytest.raises(MetadataDamaged, match="of ledger 7"):
         read_manifest(files, 8, UUID)
     assert archived_ledgers(files) == {7: [UUID], 8: [None]}
+
+
+@pytest.mark.parametrize("created_ms", [-1, -(2**63), 0, 2**63 - 1])
+def test_when_a_ledger_was_created_may_be_any_number_of_its_metadata(created_ms: int) -> None:
+    """The ledger says so itself, and nothing is lost of it for that."""
+    shape = replace(SHAPE, created_ms=created_ms)
+    manifest = Manifest(7, UUID, None, Counter().counts(), (), shape)
+    assert Manifest.decode(manifest.encode(), "m") == manifest
+    with pytest.raises(MetadataDamaged):
+        Manifest.decode(manifest.encode().replace(b'"created_ms": ', b'"created_ms": 1' + b"0" * 19), "m")
 
 
 def test_a_manifest_of_an_older_version_is_that_of_its_attempt_alone(tmp_path: Path) -> None:
