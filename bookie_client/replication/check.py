@@ -51,7 +51,7 @@ from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
 from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
-from bookie_client.replication.source_reads import Outcome, SourceReads
+from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType
@@ -325,7 +325,7 @@ class LedgerChecker:
 
     async def _read(self, reads: SourceReads, bookie: str, ids: list[int], average: int) -> dict[int, PodkeeperError]:
         """What went wrong, by entry, in order; empty if all of these are good."""
-        throttle, tries, pause = self.options.throttle, BUSY_TRIES, BUSY_SECONDS
+        throttle, patience = self.options.throttle, Patience(BUSY_TRIES, BUSY_SECONDS)
         while True:
             requests = reads.requests(ids, bookie)
             at_once = min(requests, self._most)
@@ -339,12 +339,9 @@ class LedgerChecker:
             throttle.correct_read(outcome.nbytes - average * len(ids), outcome.requests - requests)
             errors = outcome.errors
             said = {entry_id: errors[entry_id][bookie] for entry_id in ids if entry_id in errors}
-            tries -= 1
             busy = any(isinstance(error, TooManyRequests) for error in said.values())
-            if not tries or not busy or any(verdict_of(error).is_bad for error in said.values()):
+            if any(verdict_of(error).is_bad for error in said.values()) or not (busy and await patience.again()):
                 return said
-            await asyncio.sleep(pause)
-            pause *= 2
 
 
 def verdict_of(error: PodkeeperError) -> ReplicaVerdict:

@@ -35,9 +35,26 @@ MAX_SINGLES: Final = 256
 """Single reads of one piece that are under way at once."""
 _TOLD: Final = 3
 """Entries of which a message says what each bookie answered."""
-BUSY_ROUNDS: Final = 8
+BUSY_TRIES: Final = 9
 BUSY_SECONDS: Final = 0.05
-"""The first pause after "too many requests"; doubles with each."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """With bookies that are too busy: so many tries, and pauses between them that double, the first of `pause`
+    seconds."""
+
+    tries: int
+    pause: float
+
+    async def again(self) -> bool:
+        """Pause before another try; False, at once, behind the last one."""
+        self.tries -= 1
+        if self.tries <= 0:
+            return False
+        await asyncio.sleep(self.pause)
+        self.pause *= 2
+        return True
 
 
 def _no_errors() -> dict[int, dict[str, PodkeeperError]]:
@@ -108,13 +125,12 @@ class SourceReads:
         outcome = Outcome()
         errors = outcome.errors
         missing = await self._ask_all(ids, ordinal, max_bytes, outcome)
-        pause = BUSY_SECONDS
-        for _ in range(BUSY_ROUNDS):
-            busy = [entry for entry in missing if any(isinstance(e, TooManyRequests) for e in errors[entry].values())]
-            if not busy:
-                break
-            await asyncio.sleep(pause)
-            pause *= 2
+        patience = Patience(BUSY_TRIES, BUSY_SECONDS)
+
+        def of_busy() -> list[int]:
+            return [entry for entry in missing if any(isinstance(e, TooManyRequests) for e in errors[entry].values())]
+
+        while (busy := of_busy()) and await patience.again():
             missing = sorted({*missing} - {*busy} | {*await self._ask_all(busy, ordinal, max_bytes, outcome)})
         outcome.errors = {entry: errors[entry] for entry in missing}
         return outcome

@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from bookie_client.access import replica_access
 from bookie_client.client import Client
 from bookie_client.replication.check import ReplicaVerdict, verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.source_reads import Outcome, SourceReads
+from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError, TooManyRequests
 from pyspark_bookie.jobs.replicas.coverage import runs_of_entries
@@ -147,7 +146,8 @@ async def _contents(
     contents: dict[int, tuple[int, bytes]] = {}
     unread: dict[int, PodkeeperError] = {}
     left = ids
-    for attempt in range(BUSY_TRIES):
+    patience = Patience(BUSY_TRIES, BUSY_SECONDS)
+    while True:
         outcome, requests = Outcome(), reads.requests(left, bookie)
         await throttle.read(0, requests)
         await reads.read_from(bookie, left, BATCH_BYTES, outcome)
@@ -159,7 +159,5 @@ async def _contents(
             if error is not None and verdict_of(error) is ReplicaVerdict.UNREACHABLE:
                 unread[entry_id] = error
         left = [entry_id for entry_id, error in unread.items() if isinstance(error, TooManyRequests)]
-        if not left:
-            break
-        await asyncio.sleep(BUSY_SECONDS * 2**attempt)
-    return contents, unread
+        if not (left and await patience.again()):
+            return contents, unread

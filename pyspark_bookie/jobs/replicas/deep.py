@@ -32,7 +32,7 @@ import numpy as np
 from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.source_reads import Outcome, SourceReads
+from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType
@@ -265,7 +265,7 @@ class ReplicaScanner:
         self, bookie: str, ids: range, result: ReplicaScan, prints: dict[tuple[int, int], dict[int, bytes]]
     ) -> int:
         """How many of the ids are settled; less than all when single reads may do better."""
-        context, done, busy = self._client.context, 0, 0
+        context, done, patience = self._client.context, 0, Patience(BUSY_TRIES, BUSY_SECONDS)
         while done < len(ids) and result.stopped is None:
             first, left = ids[done], len(ids) - done
             result.requests += 1
@@ -275,12 +275,10 @@ class ReplicaScanner:
                 )
                 entries = packed.split()[:left]
             except TooManyRequests as error:
-                busy += 1
-                if busy > BUSY_TRIES:
-                    self._stop(result, first, error)
-                    break
-                await asyncio.sleep(BUSY_SECONDS * 2**busy)
-                continue
+                if await patience.again():
+                    continue
+                self._stop(result, first, error)
+                break
             except BookieUnavailable as error:
                 self._stop(result, first, error)
                 break
@@ -299,7 +297,8 @@ class ReplicaScanner:
         self, bookie: str, ids: Sequence[int], result: ReplicaScan, prints: dict[tuple[int, int], dict[int, bytes]]
     ) -> None:
         left = list(ids)
-        for attempt in range(BUSY_TRIES):
+        patience = Patience(BUSY_TRIES, BUSY_SECONDS)
+        while True:
             outcome = Outcome()
             await self._reads.read_from(bookie, left, self._limits.batch_bytes, outcome)
             result.requests += outcome.requests
@@ -317,8 +316,9 @@ class ReplicaScanner:
                     self._fault(result, entry_id, error)
             if not left:
                 return
-            await asyncio.sleep(BUSY_SECONDS * 2**attempt)
-        self._stop(result, left[0], TooManyRequests(f"bookie {bookie} is too busy"))
+            if not await patience.again():
+                self._stop(result, left[0], TooManyRequests(f"bookie {bookie} is too busy"))
+                return
 
     # --- what was read ----------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,21 @@ from tests.support.until import until
 
 FAST = {"add_timeout": 1.0, "read_timeout": 1.0, "reconnect_delay": 0.01, "degraded_retry_interval": 0.02}
 PASSWORD = b"pw"
+
+
+def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
+    """Pauses for a busy bookie by this module, which are short now, as multiples of the first."""
+    sleep, unit, noted = asyncio.sleep, 0.00017, list[int]()
+    pauses = {unit * 2**each: 2**each for each in range(20)}
+
+    async def noting(seconds: float, result: Any = None) -> Any:
+        if seconds in pauses:
+            noted.append(pauses[seconds])
+        return await sleep(seconds, result)
+
+    monkeypatch.setattr(module, "BUSY_SECONDS", unit)
+    monkeypatch.setattr(asyncio, "sleep", noting)
+    return noted
 
 
 class ReplicationCluster:

@@ -15,7 +15,7 @@ from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.inspection import BlockSum, InspectionOptions, Inspector
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, payload, written
 
 OPTIONS = InspectionOptions(digests=True, checksums=True)
 
@@ -98,7 +98,7 @@ async def test_a_replica_that_is_busy_for_a_while_is_compared_all_the_same(model
 
 @pytest.mark.parametrize("error", [TooManyRequests, LedgerStateUnknown])
 async def test_a_doubt_about_a_replica_that_cannot_be_read_again_stays(models, monkeypatch, error):
-    monkeypatch.setattr(comparing, "BUSY_SECONDS", 0.0)
+    slept = noted_pauses(monkeypatch, comparing)
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 60)
@@ -108,6 +108,7 @@ async def test_a_doubt_about_a_replica_that_cannot_be_read_again_stays(models, m
         (found,) = await compared(client, doubts)
         assert (found.bookie, found.verdict) == ("b", Verdict.UNREACHABLE)
         assert (found.first_entry, found.last_entry, found.entries) == (0, 59, 60)
+    assert slept == ([2**each for each in range(comparing.BUSY_TRIES - 1)] if error is TooManyRequests else [])
 
 
 async def test_striped_copies_are_compared_place_by_place(models):

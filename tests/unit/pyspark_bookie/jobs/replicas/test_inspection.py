@@ -8,10 +8,11 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BookieTimeout, TooManyRequests
 from bookie_protocol.keys import master_key
+from pyspark_bookie.jobs.replicas import deep
 from pyspark_bookie.jobs.replicas.deep import BLOCK, ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector, inspect_again, is_chosen
-from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, stored, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, noted_pauses, stored, written
 
 DEEP = InspectionOptions(digests=True)
 
@@ -181,6 +182,18 @@ async def test_a_busy_bookie_is_asked_again(models):
         inspection = await inspector(client).inspect(ledger_id)
         assert refused > 3
         assert (inspection.findings, inspection.entries) == ([], 120)
+
+
+@pytest.mark.parametrize("write_quorum", [2, 3], ids=["one by one", "by batch"])
+async def test_nobody_waits_for_a_busy_bookie_behind_its_last_answer(models, monkeypatch, write_quorum):
+    slept = noted_pauses(monkeypatch, deep)
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 40, ensemble=3, write_quorum=write_quorum)
+        models.model("a").fail_reads = TooManyRequests
+        inspection = await inspector(client).inspect(ledger_id)
+        assert {(each.bookie, each.verdict) for each in inspection.findings} == {("a", Verdict.UNREACHABLE)}
+    assert slept == [2**each for each in range(deep.BUSY_TRIES - 1)]
 
 
 def _raise(error):
