@@ -208,7 +208,8 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
         return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error.message, _MAX_WORDS)}")
     if isinstance(error, aiohttp.ClientPayloadError):
         return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error, _MAX_WORDS)}")
-    if isinstance(error, ValueError) and not isinstance(error, OSError):  # aiohttp's InvalidURL, too
+    # The first is told with the URL, a login in it included; the others are of no URL at all.
+    if isinstance(error, aiohttp.NonHttpUrlClientError | ValueError) and not isinstance(error, OSError):
         return ProtocolViolation(f"{at.shown} has no URL that can be asked")
     errno = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(errno) if errno is not None and errno > 0 else str(error) or type(error).__name__

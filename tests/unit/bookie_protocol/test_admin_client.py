@@ -119,7 +119,18 @@ async def test_whatever_is_no_answer_is_one_short_line_without_the_token(
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://user:s3cret@h:1", "nonsense", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://h:99999",
+        "http://user:s3cret@h:1",
+        "ftp://user:s3cret@h:1",
+        "ftp://h?s3cret",
+        "nonsense",
+        "http://",
+    ],
+)
 async def test_what_is_no_url_is_told_in_one_line(url: str) -> None:
     """Bookies publish what they like."""
     async with aiohttp.ClientSession() as session:
