@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final
 
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import MetadataDamaged, Refused
 
 FORMAT: Final = 1
@@ -282,7 +283,7 @@ def decode_record(data: bytes, name: str) -> DecommissionRecord:
         if record.bookie_id != name or not _well_typed(record):
             raise ValueError(f"it is of bookie {record.bookie_id}")
         return record
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MetadataDamaged(f"the decommission record of {name} cannot be read: {error}") from error
 
 

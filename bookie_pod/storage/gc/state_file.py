@@ -24,6 +24,7 @@ import structlog
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.schedule import GcTimes
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ class GcStateFile:
             )
         except FileNotFoundError:
             return fresh
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *UNREADABLE) as error:
             _log.warning(
                 "state of garbage collection unknown, its timers begin now", path=self._path, reason=repr(error)
             )

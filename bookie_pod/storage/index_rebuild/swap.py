@@ -34,6 +34,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import StorageFault
 
 VERSION: Final = 1
@@ -151,7 +152,7 @@ def _written_down(files: Files, index_folder: str) -> tuple[str, list[Move]] | N
         return str(content["purpose"]), [(str(source), str(target)) for source, target in content["moves"]]
     except OSError as error:
         raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StorageFault(
             f"{path} cannot be understood ({error}): look at it, and at the folders beside it"
         ) from error

@@ -39,6 +39,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
+from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import StorageFault
 
 STATE_FILE: Final = "scrub-state.json"
@@ -96,7 +97,7 @@ class ScrubStateFile:
             return _decode(json.loads(self._files.read_bytes(self.path)))
         except FileNotFoundError:
             return ScrubMemory()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *UNREADABLE) as error:
             _log.warning("state of the scrubber unknown, it begins anew", path=self.path, reason=repr(error))
             return ScrubMemory()
 

@@ -162,8 +162,11 @@ def test_bytes() -> None:
         encode_record(NEW).replace(b'"b0:1"', b'"b1:1"'),
         encode_record(NEW).replace(b'"started_ms": 1', b'"started_ms": "1"'),
         encode_record(NEW).replace(b'"delete_cookie"', b'"keep_cookie"'),
+        encode_record(NEW).replace(b'"accepted_losses": []', b'"accepted_losses": [1e999]'),
+        b"[" * 100_000,
     ],
 )
 def test_damaged_bytes_are_told(data: bytes) -> None:
+    assert data != encode_record(NEW)
     with pytest.raises(MetadataDamaged, match="b0:1"):
         decode_record(data, "b0:1")

@@ -35,7 +35,17 @@ def test_round_trip(files: MemoryFiles) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"{}", b'{"lastMinorMs": "x"}', b"\xff\xfe", b'{"lastMinorMs": 1, "quarantined": []}', b"null"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"lastMinorMs": "x"}',
+        b"\xff\xfe",
+        b'{"lastMinorMs": 1, "quarantined": []}',
+        b"null",
+        b"[" * 100_000,
+    ],
 )
 def test_what_cannot_be_understood_is_an_empty_one(files: MemoryFiles, content: bytes) -> None:
     files.write_bytes(f"{FOLDER}/{NAME}", content)

@@ -378,7 +378,7 @@ def test_a_swap_whose_parts_are_gone_changes_nothing_more(tmp_path: Path) -> Non
     assert finish(FILES, DiskStores(FILES), str(tmp_path)) is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "moves": [], "purpose": ""}', "[1]"])
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "moves": [], "purpose": ""}', "[1]", "[" * 100_000])
 def test_a_swap_that_cannot_be_understood_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "index-swap.json").write_text(content)
     with pytest.raises(StorageFault, match="cannot be understood"):

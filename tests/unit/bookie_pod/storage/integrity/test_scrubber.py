@@ -85,7 +85,9 @@ class TestStateFile:
         ScrubStateFile(files, "/d").write(memory)
         assert ScrubStateFile(files, "/d").read() == memory
 
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "pass": "x"}'])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "pass": "x"}', b"[" * 100_000]
+    )
     def test_nonsense_is_an_empty_state(self, content: bytes) -> None:
         files = MemoryFiles()
         files.makedirs("/d")
