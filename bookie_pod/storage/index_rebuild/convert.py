@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -28,13 +28,14 @@ from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
     MAX_ENTRY_ID,
     SLOT_BYTES,
+    decode_header,
     encode_header,
     relative_folder,
     relative_path,
     slot_offset,
 )
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
-from bookie_pod.storage.index.ledger_cache.seal import drop_seals
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal, drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.locations import KEY, LocationRun
@@ -195,9 +196,18 @@ class Conversion(ABC):
 
 
 class ToDatabases(Conversion):
-    """The conversion from index files to the databases of DbLedgerStorage."""
+    """The conversion from index files to the databases of DbLedgerStorage. What the files have lost would be denied for
+    good, so it ends with a `StorageFault` if the seal tells of any: the bookie is to be started first."""
 
     _target: DatabaseIndex | None = None
+
+    def __init__(self, files: Files, stores: ToolStores, folder: str, source: FileIndex) -> None:
+        """`StorageFault`: the seal cannot be read."""
+        super().__init__(files, stores, folder, source)
+        self._index_files = source
+        self._seal = IndexFilesSeal(files, [folder])
+        self._lengths: dict[int, int] = {}
+        self._headless: set[int] = set()
 
     def _building(self, kind: StoreKind) -> str:
         return f"{self._folder}/converted{BUILDING_SUFFIX}/{kind.value}"
@@ -228,6 +238,7 @@ class ToDatabases(Conversion):
         record = self._source.record(ledger_id)
         if record is None:
             raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
+        yield from self._check(ledger_id, record)
         for run in _runs(ledger_id, self._source.rows(ledger_id)):
             self._target.locations.write([run])
             self.report.entries += len(run.entry_ids)
@@ -236,7 +247,30 @@ class ToDatabases(Conversion):
         batch.put(KEY.pack(ledger_id, 0)[:8], encode(record))
         batch.commit(sync=False)
 
+    def _check(self, ledger_id: int, record: LedgerRecord) -> Iterator[bool]:
+        path = self._index_files.path(ledger_id)
+        assert path is not None
+        file = self._files.open(path)
+        try:
+            self._lengths[ledger_id] = file.size()
+            if decode_header(file.pread(HEADER_BYTES, 0)) is None:
+                self._headless.add(ledger_id)
+            for page in () if record.limbo else self._seal.pages(ledger_id):
+                if self._seal.has_lost(ledger_id, page, file):
+                    raise self._lost([ledger_id])
+                yield True
+        finally:
+            file.close()
+
+    def _lost(self, ledgers: Sequence[int]) -> StorageFault:
+        return StorageFault(
+            f"index files in {self._folder} have lost what databases would deny (ledgers: {len(ledgers)}, the first: "
+            f"{min(ledgers)}): start the bookie, and convert once they are healed; or rebuild-index-files"
+        )
+
     def _reopen(self) -> StoredIndex:
+        if lost := self._seal.check(self._lengths, self._headless):
+            raise self._lost(lost)
         assert self._target is not None
         self._target.ledgers.store.sync()
         return self._target
@@ -325,6 +359,7 @@ def conversion(
         )
     folder = layout.index_folders[0]
     if target is IndexKind.DATABASES:
+        assert isinstance(source, FileIndex)
         return ToDatabases(files, stores, folder, source)
     assert isinstance(source, DatabaseIndex)
     return ToIndexFiles(files, stores, folder, source, layout.ledgers[0])

@@ -52,9 +52,9 @@ from typing import Final, Literal
 import google_crc32c
 import structlog
 
-from bookie_pod.storage.files import Files, storage_fault
-from bookie_pod.storage.index.index_file import SLOT_BYTES
-from bookie_pod.storage.index.ledger_cache.held import Held, HeldPages, learnt
+from bookie_pod.storage.files import File, Files, storage_fault
+from bookie_pod.storage.index.index_file import SLOT_BYTES, slot_offset
+from bookie_pod.storage.index.ledger_cache.held import Held, HeldPages, learnt, slots_in
 from bookie_pod.storage.index.ledger_data import Shared
 from bookie_protocol.errors import NoWritableDirectory
 
@@ -80,11 +80,10 @@ _LIKE_OTHERS: Final = 1 << 14
 class IndexFilesSeal:
     """The lengths of all index files, what their pages have held, and the file that this is written to."""
 
-    def __init__(self, files: Files, folders: Iterable[str], page_bytes: int) -> None:
-        """`StorageFault`: a seal cannot be read."""
+    def __init__(self, files: Files, folders: Iterable[str], page_bytes: int = 0) -> None:
+        """`page_bytes` 0: those of the seal, of a single folder. `StorageFault`: a seal cannot be read."""
         self._files = files
         self._page_bytes = page_bytes
-        self._slots = page_bytes // SLOT_BYTES
         self._number = 0
         self._sealed: Mapping[int, int] = {}
         self._lengths: dict[int, int] = {}
@@ -159,6 +158,15 @@ class IndexFilesSeal:
     def pages(self, ledger_id: int) -> Sequence[int]:
         """The pages of a ledger that have held locations durably, ascending."""
         return self._held.get(ledger_id, _NO_PAGES).pages()
+
+    def has_lost(self, ledger_id: int, page: int, file: File) -> bool:
+        """Whether a page of the ledger's file has held locations that are not there now. `OSError`."""
+        found = slots_in(file.pread(self._page_bytes, slot_offset(page * self._slots)))
+        return learnt(self.held(ledger_id, page), found, self._slots) != found
+
+    @property
+    def _slots(self) -> int:
+        return self._page_bytes // SLOT_BYTES
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was deleted."""
@@ -274,7 +282,8 @@ class IndexFilesSeal:
             raise ValueError(f"{count} ledgers do not fit in, or {number} is no number")
         numbers = _unpacked("q", content[at:rows])
         ledger_ids, lengths, many = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
-        if page_bytes != self._page_bytes:
+        self._page_bytes = self._page_bytes or page_bytes
+        if not page_bytes or page_bytes != self._page_bytes:
             held = {}
         elif magic == _WITH_COUNTS:
             held = self._counts(ledger_ids, many, content[rows:])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.index_file import HEADER_BYTES, slot_offset
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.convert import ConversionReport, conversion
@@ -133,6 +136,33 @@ def test_databases_that_have_lost_their_end_are_refused(kind: StoreKind, tmp_pat
     older.rename(database)
     with pytest.raises(StorageFault, match=f"rebuild-{kind.value}"):
         _convert(layout, IndexKind.FILES)
+
+
+def _zero(first: int, count: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        data = path.read_bytes()
+        path.write_bytes(data[:first] + bytes(count) + data[first + count :])
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_zero(slot_offset(2), 8), _zero(0, HEADER_BYTES), lambda path: os.truncate(path, HEADER_BYTES), Path.unlink],
+    ids=["slot", "header", "cut", "gone"],
+)
+def test_index_files_that_have_lost_something_are_refused(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 5, 2: 5})
+    damage(Path(layout.ledgers[0]) / "0/2/2.idx")
+    with pytest.raises(StorageFault, match="ledgers: 1, the first: 2"):
+        _convert(layout, IndexKind.DATABASES)
+    storage = open_engine_on(layout, "sorted")
+    put(storage, *(entry(2, each) for each in range(5)))  # it is healed, or in limbo
+    storage.flush()
+    storage.close()
+    before = contents(layout, "sorted")
+    _convert(layout, IndexKind.DATABASES)
+    assert contents(layout, "db") == before
 
 
 def test_several_directories_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
