@@ -333,7 +333,7 @@ def _entry_columns(chunk: Chunk, entry_id: int, origin: RowOrigin) -> dict[str, 
             "bookie": origin.bookie,
             "fragment": ledger.fragment_of(entry_id),
             "replica_index": origin.replica_index,
-            "digest_type": ledger.digest_type.name,
+            "digest_type": _digest_type(chunk),
             "read_latency_us": origin.latency_us,
         },
     }

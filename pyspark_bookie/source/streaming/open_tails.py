@@ -33,32 +33,32 @@ class OpenTails:
     def __init__(self, options: StreamingOptions) -> None:
         self._options = options
         self._client: Client | None = None
-        self._readers: dict[int, LedgerReader] = {}
-        self._tails: dict[int, OpenTail] = {}
+        self._known: dict[int, tuple[LedgerReader, OpenTail]] = {}
 
     async def tail(self, client: Client, ledger_id: int) -> OpenTail:
         """Raises what `Client.open` does."""
         if self._client is not client:  # the one before was closed, and its handles with it
-            self._client, self._readers, self._tails = client, {}, {}
-        reader = self._readers.get(ledger_id)
-        if reader is None:
+            self._client, self._known = client, {}
+        if ledger_id in self._known:
+            reader, known = self._known[ledger_id]
+            await reader.read_last_add_confirmed()
+        else:
             password = self._options.password.read()
             reader = await client.open(ledger_id, password=password, digest=self._options.digest_type)
-            self._readers[ledger_id] = reader
-        elif not reader.is_closed:
-            await reader.read_last_add_confirmed()
-        known = self._tails.get(ledger_id, OpenTail())
+            known = OpenTail()
+        self._known[ledger_id] = reader, known
         entries = reader.last_add_confirmed + 1
         if entries > known.entries or reader.is_closed != known.is_closed:
             is_closed = reader.is_closed
-            known = self._tails[ledger_id] = OpenTail(entries, await _length(reader, entries - 1), is_closed)
+            known = OpenTail(entries, await _length(reader, entries - 1), is_closed)
+            self._known[ledger_id] = reader, known
         return known
 
     async def keep(self, ledger_ids: Collection[int]) -> None:
         """Give up the handles of all others."""
-        for ledger_id in set(self._readers) - set(ledger_ids):
-            self._tails.pop(ledger_id, None)
-            await self._readers.pop(ledger_id).close()
+        for ledger_id in self._known.keys() - set(ledger_ids):
+            reader, _ = self._known.pop(ledger_id)
+            await reader.close()
 
 
 async def _length(reader: LedgerReader, last: int) -> int:

@@ -70,6 +70,7 @@ async def test_selections_of_ledgers_find_what_is_gone(client, target, monkeypat
     ids = [await write(client, payloads(n), metadata={"owner": b"us" if n % 2 else b"them"}) for n in range(6)]
     for place in (1, 2, 3):
         await move(client, ids[place], target)
+    await archive(client, ids[5], target)
     await client.delete(ids[4])
     there = [of(ids[n], payloads(n)) for n in (0, 1, 2, 3, 5)]
     assert await rows(client, ledgers=f"{ids[0]}-{ids[5]}") == [row for each in there for row in each]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.source.batch import limits_of
 from pyspark_bookie.source.planning import (
@@ -19,6 +20,7 @@ from pyspark_bookie.source.planning import (
     Range,
     plan,
     plan_in_order,
+    without_bookies,
 )
 from tests.unit.pyspark_bookie.source.reads import options
 
@@ -196,6 +198,21 @@ def test_partitions_are_the_ranges_in_order(sizes, max_bytes, min_partitions, ma
     for partition in partitions:
         assert 1 <= len(partition.ranges) <= max_ranges
         assert len(partition.ranges) == 1 or partition.cost <= max_bytes
+
+
+def test_what_has_no_bookies_has_an_end_all_the_same():
+    there = ArchivedLedger(7, "file:///a", "u", (), Counts(3, 30, 0, 0))
+    found = without_bookies(7, DigestType.MAC, "orders", there)
+    assert (found.entries, found.length, found.average, found.is_closed) == (3, 30, 10, True)
+    assert (found.digest_type, found.stream, found.archive, found.fragment_of(1)) == (
+        DigestType.MAC,
+        "orders",
+        there,
+        None,
+    )
+    nothing = without_bookies(7, DigestType.MAC, None)
+    assert (nothing.entries, nothing.length, nothing.average, nothing.is_closed) == (0, 0, 0, True)
+    assert Range(nothing, 0, -1).cost == RANGE_COST
 
 
 def test_tasks_share_the_rate():

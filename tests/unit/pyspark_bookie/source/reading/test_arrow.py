@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.reading.entry import LedgerEntry
+from bookie_protocol.archive import ArchivedLedger, Counts
+from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.dlog import DlogDecoder
 from pyspark_bookie.source.options import SourceOptions
+from pyspark_bookie.source.planning import without_bookies
 from pyspark_bookie.source.pulsar import PulsarDecoder
 from pyspark_bookie.source.reading import arrow
 from pyspark_bookie.source.reading.arrow import LARGE, batches, columns_of, decoded_batches
@@ -149,6 +152,20 @@ def test_log_records_are_rows():
         "[BOOKIE_DECODE] entry 2 of ledger 1: it is not an entry of a DistributedLog log: its envelope has version 110"
     )
     assert [each["_corrupt"] for each in rows] == [None, None, None, told, "lost"]
+
+
+@pytest.mark.parametrize("decode", ["raw", "pulsar"])
+def test_what_is_archived_was_verified_by_no_digest_and_lay_in_no_fragment(decode):
+    there = ArchivedLedger(1, "file:///a", "u", (), Counts(1, 1, 0, 0))
+    chunk = Chunk(without_bookies(1, DigestType.MAC, None, there), [LedgerEntry(1, 0, 0, entry(b"x"))])
+    wanted = schema(decode=decode, includeMetadata="true")
+    made = (
+        batches([chunk], wanted, 10)
+        if decode == "raw"
+        else decoded_batches([chunk], PulsarDecoder(), wanted, 10, strict=True)
+    )
+    ((row,),) = [each.to_pylist() for each in made]
+    assert set(row["_metadata"].values()) == {None}
 
 
 def test_what_is_no_log_record_ends_a_strict_read():

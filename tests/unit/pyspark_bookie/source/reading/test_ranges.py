@@ -9,7 +9,7 @@ import pytest
 
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataUnavailable, StorageFault, Unauthorized
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault, Unauthorized
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
 from pyspark_bookie.source.reading.ranges import _groups, range_chunks
@@ -162,6 +162,26 @@ async def test_a_metadata_service_that_is_away_is_no_loss(client, three, monkeyp
     monkeypatch.setattr(client, "metadata", away)
     with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_METADATA_UNAVAILABLE\]"):
         await chunks(client, ranges, wanted)
+
+
+async def test_a_ledger_whose_metadata_are_damaged_has_lost_its_entry_all_the_same(client, three, monkeypatch):
+    """What bookies said of it counts."""
+    ledger_id = await write(client, [b"x"] * 3)
+    wanted = options(ledgers=ledger_id, failOnDataLoss="false")
+    ranges = (await looked(client, wanted)).ranges
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ledger_id].entries[1]
+
+    async def damaged(*_, **__):
+        raise MetadataDamaged("it is damaged")
+
+    monkeypatch.setattr(client, "metadata", damaged)
+    found = rows_of(await chunks(client, ranges, wanted))
+    assert [(entry, text and text.partition(" ")[0]) for _, entry, _, text in found] == [
+        (0, None),
+        (1, "[BOOKIE_NO_SUCH_ENTRY]"),
+        (2, None),
+    ]
 
 
 def test_only_live_ranges_are_grouped_by_what_is_wanted_of_them():

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from pyspark_bookie.source.streaming.admission import Limit, Segment, admit, fair_shares, taken
 
-DEMANDS = st.lists(st.integers(0, 1_000), max_size=8)
+DEMANDS = st.lists(st.integers(0, 1_000), max_size=8) | st.lists(st.integers(0, 6), max_size=5)
+BUDGETS = st.integers(0, 3_000) | st.integers(0, 20)
 
 
 @st.composite
@@ -21,7 +22,7 @@ def lanes(draw):
     return made
 
 
-@given(DEMANDS, st.integers(0, 3_000), st.integers(0, 99))
+@given(DEMANDS, BUDGETS, st.integers(0, 99))
 def test_shares_are_what_is_wanted_or_as_much_as_everybody_else_gets(demands, budget, turn):
     shares = fair_shares(demands, budget, turn)
     assert sum(shares) == min(budget, sum(demands))
@@ -35,6 +36,7 @@ def test_what_cannot_be_shared_evenly_goes_by_turns():
     assert fair_shares([5, 5, 5], 4, turn=1) == [1, 2, 1]
     assert fair_shares([5, 5, 5], 1, turn=2) == [0, 0, 1]
     assert fair_shares([1, 100, 100], 21) == [1, 10, 10]
+    assert fair_shares([2, 5], 5) == [2, 3], "not to whoever has what it wants"
 
 
 @given(lanes(), st.none() | st.integers(1, 300), st.none() | st.integers(1, 20_000), st.integers(0, 9))

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
+from pyspark_bookie.source.planning import Range
 from pyspark_bookie.source.positions import positions
 from pyspark_bookie.source.schema import schema_for
 from pyspark_bookie.source.streaming import reader
 from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.offsets import Start
 from pyspark_bookie.source.streaming.progress import TriggerLimit
+from tests.unit.pyspark_bookie.source.test_planning import ledger
 
 URI = {"metadataServiceUri": "zk://nowhere/ledgers"}
 
@@ -61,8 +67,8 @@ def test_all_limits_of_a_batch_count_whichever_spark_is_told(monkeypatch, given,
     asked = []
 
     class Followed:
-        def passed(self, _):
-            pass
+        def passed(self, offset):
+            asked.append(offset)
 
         def latest(self, _, limit):
             asked.append(limit)
@@ -73,7 +79,47 @@ def test_all_limits_of_a_batch_count_whichever_spark_is_told(monkeypatch, given,
     assert (type(found), vars(found)) == (type(limit), vars(limit))
     start = made.initialOffset()
     assert made.latestOffset(start, found) == start, "nothing is new"
-    assert asked == [read]
+    assert asked == [Start("latest"), read], "what lies before it has been committed"
+
+
+@pytest.mark.parametrize(("selection", "order"), [({"stream": "s"}, [3, 2, 1]), ({"ledgers": "1-9"}, [3, 1, 2])])
+def test_what_spark_calls_goes_to_whatever_is_followed(monkeypatch, selection, order):
+    asked, start = [], {"v": 1, "start": "earliest"}
+
+    class Followed:
+        def stop_here(self):
+            asked.append("stop")
+
+        def passed(self, offset):
+            asked.append(offset)
+
+        def latest(self, *_):
+            return None
+
+        def tail(self, offset):
+            return {"tail": offset}
+
+        def ranges(self, *given):
+            asked.append(given)
+            return [
+                Range(ledger(number, 10, ensemble=bookies), 0, 9)
+                for number, bookies in ((3, "ab"), (2, "ab"), (1, "ba"))
+            ]
+
+    monkeypatch.setattr(reader, "_progress", lambda _: Followed())
+    raw = {**URI, **selection, "maxLedgersPerPartition": "1"}
+    made = reader.StreamingReader(raw, schema_for(raw))
+    assert made.reportLatestOffset() == {"tail": None}
+    made.latestOffset(start, made.getDefaultReadLimit())
+    assert made.reportLatestOffset() == {"tail": Start("earliest")}
+    asked.clear()
+    made.prepareForTriggerAvailableNow()
+    made.commit(start)
+    parts = made.partitions(start, start)
+    assert asked == ["stop", Start("earliest"), (Start("earliest"), Start("earliest"))]
+    assert [part.ranges[0].ledger_id for part in parts] == order
+    assert vars(pickle.loads(pickle.dumps(made))) == {**vars(made), "_progress": None, "_start": None}
+    assert list(made.read(InputPartition(0))) == [], "of an empty plan"
 
 
 def test_a_stream_begins_at_its_end_by_default():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from bookie_client.reading.handle import LedgerReader
+from bookie_protocol.errors import StorageFault
 from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.ledgers import SelectedLedgers
 from tests.unit.pyspark_bookie.source.reads import write
+from tests.unit.pyspark_bookie.source.streaming.test_idle import BlockingHere
 
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
 BORN = 1_700_000_000
@@ -128,9 +132,25 @@ async def test_others_are_asked_about_once_while_they_exist(client, dated):
     assert set(await extents(tails, client, discover=True)) == {other}
 
 
-async def test_one_that_the_password_does_not_open_is_named(client, tmp_path):
+async def test_one_whose_end_cannot_be_told_is_named(client, three):
+    tails = following()
+    async with client.create(**THREE) as ledger:
+        await extents(tails, client, discover=True)
+        for name in three.servers:
+            three.bookie(name).fail_reads = StorageFault
+        with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_STORAGE_FAULT\] ledger {ledger.ledger_id}: "):
+            await extents(tails, client)
+
+
+async def test_one_that_the_password_does_not_open_is_named(client, tmp_path, monkeypatch):
     ledger_id = await write(client, [b"a"])
     other = tmp_path / "password"
     other.write_text("another")
-    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id} has another password"):
-        await extents(following(passwordFile=str(other)), client, discover=True)
+    tails = following(passwordFile=str(other))
+    told = rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id} has another password"
+    with pytest.raises(PodkeeperSparkError, match=told):
+        await extents(tails, client, discover=True)
+    here = BlockingHere(client)
+    monkeypatch.setattr(AccessOptions, "client", lambda self, **_: here)
+    with pytest.raises(PodkeeperSparkError, match=told):
+        await asyncio.to_thread(tails.snapshots, [ledger_id])

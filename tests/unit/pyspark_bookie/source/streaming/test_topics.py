@@ -57,6 +57,13 @@ def test_a_batch_is_the_same_when_it_is_made_again_without_the_ledgers_before_it
         followed.ranges(start, end)
 
 
+def test_a_ledger_of_the_number_0_is_a_ledger():
+    _, offset = read(progress(replace(view([4, 5], first_id=1), is_counted=False))[0], EARLIEST)
+    assert progress(replace(view([5], first_id=0), is_counted=False))[0].latest(offset, ALL) is None
+    with pytest.raises(PodkeeperSparkError, match="ledger 0 is no longer listed"):
+        progress(replace(view([4], first_id=7), is_counted=False))[0].latest(offset, ALL)
+
+
 def test_what_left_the_list_unread_is_a_loss():
     _, offset = read(progress(topic([5, 5, 5]))[0], EARLIEST, TriggerLimit(Limit(entries=3)))
     shorter = topic([5, 5, 5], removed=1, left=StreamPosition(100, 5))
