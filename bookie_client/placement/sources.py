@@ -41,6 +41,7 @@ from bookie_client.logs import get_logger
 from bookie_client.placement.topology import Location, parse_location
 from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.shown import one_line
 from bookie_protocol.together import bounded
 
 Locations = dict[str, Location | None]
@@ -70,7 +71,7 @@ def _yaml(name: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadRequest(f"network topology {name} cannot be read: {' '.join(str(error).split())}") from error
+        raise BadRequest(f"network topology {name} cannot be read: {one_line(error)}") from error
 
 
 def _table(name: str, text: str) -> Locations:

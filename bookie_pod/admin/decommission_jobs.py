@@ -31,6 +31,7 @@ from bookie_protocol.admin_api.decommission import (
     Safety,
 )
 from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from bookie_client.replication.replica_listing import BookieReplicas, EntryRuns, LedgerReplicas
@@ -131,7 +132,7 @@ class Decommissions:
         try:
             await work  # type: ignore[misc]
         except PodkeeperError as error:
-            problem = " ".join(str(error).split())
+            problem = one_line(error)
         except Exception as error:
             problem = repr(error)
             _log.exception("decommission failed", bookie=bookie_id)
@@ -182,7 +183,7 @@ class Decommissions:
         try:
             await recover.run()
         except PodkeeperError as error:
-            self._recover_problem = " ".join(str(error).split())
+            self._recover_problem = one_line(error)
         except Exception as error:
             self._recover_problem = repr(error)
             _log.exception("recovery of bookies failed")

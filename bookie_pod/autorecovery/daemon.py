@@ -33,6 +33,7 @@ import structlog
 
 from bookie_pod.autorecovery.worker.progress import WorkerProgress, WorkerStatus
 from bookie_protocol.metadata_service.interface import Session, SessionState
+from bookie_protocol.shown import one_line
 
 WATCH_INTERVAL_S: Final = 1.0
 REOPEN_AFTER: Final = 6.0
@@ -172,7 +173,7 @@ class SupervisedPart:
             self._last_error = ""
             _log.warning("metadata session expired: the part begins again in the next one", part=self.name)
             return True
-        self._last_error = "it ended by itself" if error is None else " ".join(f"{error!r}".split())
+        self._last_error = "it ended by itself" if error is None else one_line(repr(error))
         _log.error("part of auto-recovery ended, it begins again", part=self.name, exc_info=error)
         return False
 
@@ -274,4 +275,4 @@ def _why(task: asyncio.Task[None]) -> str:
     if task.cancelled():
         return "it was cancelled"
     error = task.exception()
-    return "it ended" if error is None else " ".join(f"{error!r}".split())
+    return "it ended" if error is None else one_line(repr(error))

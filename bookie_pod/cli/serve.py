@@ -20,6 +20,7 @@ from bookie_pod.cli.options import (
     shorthands,
 )
 from bookie_protocol.quiet import quiet_grpc
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from bookie_pod.config.model import BookieConfig
@@ -44,7 +45,7 @@ def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any
         except PodkeeperError as error:
             from bookie_pod.node.processes.until_signal import tell_kubernetes
 
-            tell_kubernetes(" ".join(str(error).split()))
+            tell_kubernetes(one_line(error))
             raise
 
     return telling

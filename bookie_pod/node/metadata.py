@@ -19,6 +19,7 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, Metada
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataDriver, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.uri import open_metadata_service, parse_metadata_service_uri
+from bookie_protocol.shown import one_line
 
 START_TIMEOUTS: Final = 12
 """For so many times `zkTimeout` a start waits for an answer. Then the process ends all the same: it may be that the
@@ -48,7 +49,7 @@ async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]],
             left = until - loop.time()
             if left <= 0 or isinstance(error, MetadataRefused):
                 raise
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
         _log.warning("the metadata service does not answer yet", reason=reason, patience_s=round(left))
         told(reason)
         await asyncio.sleep(min(PAUSE_S, left))

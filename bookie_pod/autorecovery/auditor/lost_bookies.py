@@ -46,6 +46,7 @@ from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, F
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.auditor.term import TermMetrics
@@ -219,7 +220,7 @@ class LostBookies:
             self._unsaved.set()
 
     def _fail(self, error: MetadataError) -> None:
-        failure = Failure(self._clock.now_ms(), " ".join(str(error).split())[:500])
+        failure = Failure(self._clock.now_ms(), one_line(error, 500))
         self.runs = Runs(self._auditor_id, None, self.runs.last, failure)
 
     async def _save_when_changed(self) -> None:

@@ -28,6 +28,7 @@ from bookie_pod.autorecovery.auditor.schedule import Clock, Due
 from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Sweep
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.auditor.term import TermMetrics
@@ -208,7 +209,7 @@ class PeriodicCheck:
         await self._parts.records.write(self.kind, self.runs)
 
     async def _record_failure(self, error: PodkeeperError) -> None:
-        failure = Failure(self._parts.clock.now_ms(), " ".join(str(error).split())[:500])
+        failure = Failure(self._parts.clock.now_ms(), one_line(error, 500))
         self.runs = Runs(self._parts.auditor_id, self.runs.running, self.runs.last, failure)
         with suppress(MetadataError):
             await self._parts.records.write(self.kind, self.runs)

@@ -62,6 +62,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
+from bookie_protocol.shown import one_line
 
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +109,7 @@ class _Trouble:
     lost_entries: list[int] = field(default_factory=list)
 
     def add(self, found: FragmentReport, error: PodkeeperError) -> None:
-        self.reasons.append(f"segment at entry {found.fragment.first_entry}: {' '.join(str(error).split())}")
+        self.reasons.append(f"segment at entry {found.fragment.first_entry}: {one_line(error)}")
         if isinstance(error, EntriesUnreadable):
             lost = (entry for entry in error.entries if not may_be_read_later(found, entry))
             self.lost_entries += islice(lost, SHOWN_ENTRIES)

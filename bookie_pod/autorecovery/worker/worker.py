@@ -43,6 +43,7 @@ from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from bookie_protocol.pace import doubled
+from bookie_protocol.shown import one_line
 
 REMEMBERED: Final = 100_000
 EXPLAINED: Final = 2_000
@@ -294,7 +295,7 @@ class ReplicationWorker:
                 await self._keeper.finish(lock)
         except PodkeeperError as error:
             self._metrics.failed_with(error)
-            result = RoundResult(Outcome.FAILED, " ".join(str(error).split()))
+            result = RoundResult(Outcome.FAILED, one_line(error))
         except Exception as error:
             _log.error("defect while a ledger was repaired", ledger=lock.ledger_id, exc_info=error)
             self._metrics.failed_with(error)

@@ -25,6 +25,7 @@ import uvloop
 
 from bookie_pod.node.processes.watch import PartEnded, Watch
 from bookie_protocol.errors import ExitCode, PodkeeperError, StartupError
+from bookie_protocol.shown import one_line
 
 _log = structlog.get_logger(__name__)
 
@@ -100,7 +101,7 @@ async def _give_up(working: asyncio.Task[None], watching: asyncio.Task[None]) ->
 
 def leave(error: PodkeeperError) -> NoReturn:
     """Say what made the process fail, and end it without waiting for its threads: one of them may be what it is."""
-    line = " ".join(str(error).split())
+    line = one_line(error)
     with suppress(OSError, ValueError):
         print(f"bookie: {line}", file=sys.stderr, flush=True)
         sys.stdout.flush()

@@ -46,6 +46,7 @@ from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.shown import one_line
 
 START_SECONDS: Final = 60.0
 SESSION_SECONDS: Final = 4.0
@@ -316,7 +317,7 @@ async def _keep_one(cluster: StandaloneCluster, bookie_id: str, tell: Callable[[
         try:
             await cluster.start_bookie(bookie_id)
         except (PodkeeperError, OSError) as error:
-            tell(" ".join(str(error).split()))
+            tell(one_line(error))
         else:
             tell(f"{bookie_id} is back")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from bookie_operator.plugin.faults import UsageFault, explained
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -90,7 +91,7 @@ class Connection:
                 config_file=path, context=chosen["name"], client_configuration=configuration
             )
         except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
-            words = " ".join(str(error).split()) or type(error).__name__
+            words = one_line(error) or type(error).__name__
             raise UsageFault(
                 f"kubeconfig {path} cannot be used: {words}; set KUBECONFIG or give --kubeconfig"
             ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from bookie_operator.api.errors import Absent, Conflict, Forbidden, Invalid, KubernetesError, TooManyRequests
+from bookie_protocol.shown import one_line
 
 
 class ExitCode(IntEnum):
@@ -44,12 +45,12 @@ class NotThereFault(Fault):
 
 def explained(error: KubernetesError, server: str) -> Fault:
     """What an error of the API server means to a person."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     match error:
         case Forbidden():
             return RefusedFault(f"no access: {text}; log in again, or ask for a role that allows it")
         case Invalid(message=message):
-            return RefusedFault(" ".join(message.split()))
+            return RefusedFault(one_line(message))
         case Absent():
             return NotThereFault(text)
         case Conflict():

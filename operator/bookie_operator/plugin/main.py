@@ -18,6 +18,7 @@ from bookie_operator.plugin.plan import plan
 from bookie_operator.plugin.status import status
 from bookie_operator.plugin.support_bundle import support_bundle
 from bookie_operator.plugin.tasks import accept_loss, audit, decommission, pause, replace, restart, resume
+from bookie_protocol.shown import one_line
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="kubectl bookie", standalone_mode=False)
     except Fault as fault:
-        click.echo("kubectl-bookie: " + " ".join(str(fault).split()), err=True)
+        click.echo(f"kubectl-bookie: {one_line(fault)}", err=True)
         return fault.code
     except OSError as error:
         click.echo(f"kubectl-bookie: {error.filename or 'input or output'}: {error.strerror or error}", err=True)

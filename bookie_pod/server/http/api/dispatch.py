@@ -44,6 +44,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from bookie_protocol.shown import one_line
 
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -202,7 +203,7 @@ class Dispatcher:
             return _failure(resource, 504, f"no result within {operation.timeout_s:g} s")
         except PodkeeperError as error:
             status = next(status for kind, status in _STATUS if isinstance(error, kind))
-            return _failure(resource, status, " ".join(str(error).split()), error)
+            return _failure(resource, status, one_line(error), error)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:
