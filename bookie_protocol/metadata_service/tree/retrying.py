@@ -307,7 +307,7 @@ class RetryingTree:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget
         pause, repeated = _FIRST_PAUSE, False
-        lost: ConnectionLost | None = None
+        lost = ""
         tries_left = LARGE_TRIES if nbytes > LARGE_BYTES else None
         while True:
             await self._turn(what, budget, deadline)
@@ -323,9 +323,9 @@ class RetryingTree:
                             f"could not {what}: the connection broke each time behind {nbytes} bytes, which may be more"
                             f" than the servers take (jute.maxbuffer): {error}"
                         ) from error
-                lost = error
+                lost = str(error)
             except MetadataUnavailable as error:
-                if lost is None:
+                if not repeated:
                     raise
                 told = f"could not {what} within {budget:g} s: {lost}; then: {error}"
                 raise type(error)(told) from error

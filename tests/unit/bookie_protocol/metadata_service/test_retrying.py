@@ -31,6 +31,7 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from tests.support.garbage import left_in_cycles
 from tests.support.until import until
 
 ROOT = "/ledgers"
@@ -216,6 +217,15 @@ async def test_what_ends_a_call_behind_a_lost_connection_is_what_it_would_be_wit
     monkeypatch.setattr(lossy, "delete", as_said)
     with pytest.raises(kind, match=r": reset; then: no more$"):
         await service.tree.delete("/x", timeout=30)
+
+
+async def test_a_call_that_was_repeated_leaves_no_error_behind(rig: Rig) -> None:
+    service, lossy = rig
+    with left_in_cycles() as left:
+        lossy.lose = "before"
+        await service.tree.create("/repeated")
+    assert lossy.lose is None
+    assert "ConnectionLost" not in left
 
 
 async def test_31_bits_overflow_into_63_bits_and_a_full_directory_into_the_next(rig: Rig) -> None:
