@@ -24,6 +24,7 @@ Pure; any thread.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -101,6 +102,7 @@ class ArchivedLedger:
 KIND: Final = "offload"
 """The kind of the records."""
 MAX_ABANDONED: Final = 32
+_UUID: Final = re.compile(r"[0-9a-f]{32}")
 _VERSION: Final = 1
 
 
@@ -272,12 +274,21 @@ class OffloadRecord:
             ledger_id=int(row["ledger_id"]),
             state=OffloadState(row["state"]),
             target=str(row["target"]),
-            uuid=str(row["uuid"]),
+            uuid=_uuid(row["uuid"]),
             folder=str(row["folder"]),
             ledger=LedgerIdentity(int(last), int(length), created, int(row.get("token", 0))),
             files=tuple(ArchivedFile.from_json(file) for file in row["files"]),
             counts=None if counts is None else Counts.from_json(counts),
             completed_ms=row["completed_ms"],
             deleted_ms=row["deleted_ms"],
-            abandoned=tuple(Abandoned(*map(str, each)) for each in row["abandoned"]),
+            abandoned=tuple(
+                Abandoned(str(target), _uuid(uuid), str(folder)) for target, uuid, folder in row["abandoned"]
+            ),
         )
+
+
+def _uuid(value: Any) -> str:
+    """Of an attempt: folders that are deleted have its name."""
+    if _UUID.fullmatch(value) is None:
+        raise ValueError("what ought to be a uuid is none")
+    return str(value)

@@ -111,7 +111,7 @@ def remove_orphans(files: Files, orphans: Orphans) -> None:
         files.delete(listed.path)
     left = {listed.path.split("/")[1] for listed in files.list(TEMPORARY)}
     for uuid in {listed.path.split("/")[1] for listed in orphans.files if listed.path.startswith(f"{TEMPORARY}/")}:
-        if uuid not in left:
+        if uuid and uuid not in left:
             files.delete_folder(temporary_folder(uuid))
 
 

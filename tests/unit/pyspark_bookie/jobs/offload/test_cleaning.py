@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from bookie_protocol.archive import OffloadState
-from pyspark_bookie.archive.files import Files
-from pyspark_bookie.jobs.offload.cleaning import OffloadStore, find_orphans, remove_orphans
+import pytest
+
+from bookie_protocol.archive import Abandoned, LedgerIdentity, OffloadRecord, OffloadState
+from bookie_protocol.errors import MetadataDamaged
+from pyspark_bookie.archive.files import Files, Listed
+from pyspark_bookie.jobs.offload.cleaning import OffloadStore, Orphans, find_orphans, remove_orphans
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import check_complete, folder_of, offloader, stop_after
 
@@ -67,3 +72,31 @@ def test_files_that_a_manifest_names_stay_though_the_record_is_lost(shelf: Ledge
 
 def test_an_archive_that_does_not_exist_has_no_orphans(shelf: LedgerShelf, target: str) -> None:
     assert find_orphans(Files(target, "--target"), LATER, current_uuid(shelf)).files == ()
+
+
+def test_a_name_that_a_store_allows_and_no_folder_has_takes_no_other_attempt_with_it(tmp_path: Path) -> None:
+    live = tmp_path / "_tmp" / "live" / "file"
+    live.parent.mkdir(parents=True)
+    live.touch()
+    remove_orphans(Files(str(tmp_path), "--target"), Orphans((Listed("_tmp//file", 1, None),)))
+    assert live.exists()
+
+
+@pytest.mark.parametrize("uuid", ["", "..", "../data", "A" * 32, "a" * 31])
+def test_the_uuid_of_an_attempt_is_no_path(uuid: str) -> None:
+    """Its folder is deleted with all that is in it."""
+    attempt = Abandoned("file:///archive", "a" * 32, "data")
+    identity = LedgerIdentity(3, 10, None)
+    record = OffloadRecord(
+        ledger_id=7,
+        state=OffloadState.PREPARED,
+        target=attempt.target,
+        uuid=attempt.uuid,
+        folder=attempt.folder,
+        ledger=identity,
+        abandoned=(attempt,),
+    )
+    assert OffloadRecord.decode(record.encode()) == record
+    for bad in (replace(record, uuid=uuid), replace(record, abandoned=(replace(attempt, uuid=uuid),))):
+        with pytest.raises(MetadataDamaged, match="a record of kind offload cannot be read"):
+            OffloadRecord.decode(bad.encode())
