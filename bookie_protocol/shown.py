@@ -13,6 +13,7 @@ LONGEST: Final = 4000
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
 _QUERY: Final = re.compile(r"[?#]")
 _MARK: Final = re.compile(r"[@?#]")
+_ENCODED_AT: Final = re.compile(r"^([^/?#]*)%40")
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:
@@ -27,7 +28,7 @@ def shown_uri(uri: str) -> str:
     the last @, a query anything behind the first ?. A path is shown as it is, if it cannot be a URI with a mistake."""
     found = _SCHEME.match(uri)
     scheme = "" if found is None else found[0]
-    rest = uri[len(scheme) :]
+    rest = _ENCODED_AT.sub(r"\1@", uri[len(scheme) :], count=1)
     before_marks = "".join(_MARK.split(rest)[:-1])
     if ":" not in before_marks and (scheme.lower() == "file://" or (not scheme and rest.startswith(("/", ".")))):
         return one_line(uri)

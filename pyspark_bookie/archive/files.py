@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a file that is read whole."""
 _HADOOPS_S3: Final = re.compile(r"^s3[an]://")
+_NOT_IN_BUCKETS: Final = re.compile(r"[@:]")
+"""What a login has that was written as if it belonged to the name."""
 
 
 def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
@@ -53,6 +55,8 @@ def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
             found, path = pafs.LocalFileSystem(), abspath(uri)
         else:
             found, path = pafs.FileSystem.from_uri(_HADOOPS_S3.sub("s3://", uri))
+            if found.type_name != "local" and _NOT_IN_BUCKETS.search(path.partition("/")[0]):
+                raise ValueError("its bucket has a name that none can have")
     except (pa.ArrowException, OSError, ValueError) as error:
         shown, why = shown_uri(uri), one_line(error)
         if shown != one_line(uri):  # and pieces of it may be in what pyarrow says

@@ -22,6 +22,8 @@ def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
         ("s3a://KEY:S3/CR@ET@bucket/path", "s3a://...@bucket/path"),
         ("s3://S3CRET@bucket", "s3://...@bucket"),
         ("s3://bucket/path?access_key=KEY&secret_key=S3CRET", "s3://bucket/path?..."),
+        ("s3://KEY%3AS3CRET%40bucket/path%40x", "s3://...@bucket/path%40x"),
+        ("KEY%3AS3CRET%40bucket", "...@bucket"),
         ("s3://bucket/path#S3CRET", "s3://bucket/path?..."),
         ("s3://KEY:S3CRET@bucket?secret=S3CRET", "s3://...@bucket?..."),
         ("s3://KEY:S3?CRET@bucket", "s3://..."),

@@ -181,6 +181,13 @@ def test_uris() -> None:
         Files("nosuch://x", "--target")
 
 
+def test_a_login_that_is_part_of_a_buckets_name_is_told_before_a_store_says_it() -> None:
+    told = r"--target s3://\.\.\.@bucket/p\?\.\.\.: it cannot be used"
+    with pytest.raises(PodkeeperSparkError, match=told) as caught:
+        Files("s3://KEY%3AS3CRET%40bucket/p?region=x", "--target")
+    assert "S3CRET" not in str(caught.value)
+
+
 def test_a_folder_on_a_file_system(tmp_path: Path) -> None:
     files = Files(f"file://{tmp_path}", "--target")
     assert files.size("a") is None
