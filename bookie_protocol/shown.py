@@ -5,8 +5,10 @@ Pure; any thread.
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
-from typing import Final
+from typing import Final, TextIO
 
 LONGEST: Final = 4000
 """Characters of a line for people."""
@@ -21,6 +23,26 @@ def one_line(text: object, longest: int = LONGEST) -> str:
     words = " ".join(str(text)[: 2 * longest].split())
     line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def take_any_text(stream: TextIO) -> None:
+    """What is printed to the stream from now on ends no command: names of files are printed as they are, and what else
+    its encoding does not know is escaped."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=_ANY_TEXT)
+
+
+def _as_it_is_or_escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    first = ord(error.object[error.start])
+    if error.encoding == "utf-8" and 0xDC80 <= first <= 0xDCFF:  # a byte of a name that is no text
+        return bytes((first - 0xDC00,)), error.start + 1
+    return error.object[error.start].encode("ascii", "backslashreplace"), error.start + 1
+
+
+_ANY_TEXT: Final = "podkeeper-any-text"
+codecs.register_error(_ANY_TEXT, _as_it_is_or_escaped)
 
 
 def shown_uri(uri: str) -> str:

@@ -9,8 +9,6 @@ can act on is exactly one line on standard error.
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream
 from bookie_pod.cli.trial import trial
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, PodkeeperError
-from bookie_protocol.shown import one_line, shown_uri
+from bookie_protocol.shown import one_line, shown_uri, take_any_text
 
 _JOBS: Final = "pyspark_bookie.jobs"
 _JOBS_NEED: Final = {"pyspark_bookie": "podkeeper", "pyspark": "pyspark", "pyarrow": "pyarrow"}
@@ -107,10 +105,7 @@ audit_changes(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files are printed as they are, and no output ends because a terminal does not know a character.
-        is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
-        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
+    take_any_text(sys.stdout)
     sys.exit(run(arguments))
 
 

@@ -18,7 +18,7 @@ from bookie_operator.plugin.plan import plan
 from bookie_operator.plugin.status import status
 from bookie_operator.plugin.support_bundle import support_bundle
 from bookie_operator.plugin.tasks import accept_loss, audit, decommission, pause, replace, restart, resume
-from bookie_protocol.shown import one_line
+from bookie_protocol.shown import one_line, take_any_text
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -56,6 +56,7 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    take_any_text(sys.stdout)
     sys.exit(run(arguments))
 
 

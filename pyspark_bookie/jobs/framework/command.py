@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.cpu_priority import yield_processors
 from bookie_protocol.errors import PodkeeperError
-from bookie_protocol.shown import one_line
+from bookie_protocol.shown import one_line, take_any_text
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.errors import PodkeeperSparkError, told
 from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
@@ -44,7 +44,10 @@ class _Terminated(BaseException):
 
 
 def main(arguments: Sequence[str], *, own_process: bool = False) -> int:
-    """Run a job and return the exit code. `own_process`: it is all that this process is for, so `--niceness` counts."""
+    """Run a job and return the exit code. `own_process`: it is all that this process is for, so `--niceness` counts,
+    and standard output takes any text."""
+    if own_process:
+        take_any_text(sys.stdout)
     if not arguments or arguments[0] in ("-h", "--help"):
         _print_jobs()
         return JobExit.OK if arguments else JobExit.ERROR

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from bookie_protocol.shown import LONGEST, one_line, shown_uri
+from bookie_protocol.shown import LONGEST, one_line, shown_uri, take_any_text
 
 
 def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
@@ -12,6 +14,23 @@ def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
     assert (told.isprintable(), told.startswith("no "), len(told), told[-1]) == (True, True, LONGEST, "…")
     assert one_line(ValueError("two\n\twords")) == "two words"
     assert one_line("as long as may be", 17) == "as long as may be"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [
+        ("utf-8", b"\xff\\ud800\xfe\xe2\x82\xac\n"),
+        ("latin-1", b"\\udcff\\ud800\\udcfe\\u20ac\n"),
+        ("ascii", b"\\udcff\\ud800\\udcfe\\u20ac\n"),
+    ],
+)
+def test_any_text_can_be_printed(encoding: str, printed: bytes) -> None:
+    """A name of a file that is no text in UTF-8, what JSON may have, and what only UTF-8 has."""
+    output = io.BytesIO()
+    stream = io.TextIOWrapper(output, encoding, "strict")
+    take_any_text(stream)
+    print("\udcff\ud800\udcfe\N{EURO SIGN}", file=stream, flush=True)
+    assert output.getvalue() == printed
 
 
 @pytest.mark.parametrize(

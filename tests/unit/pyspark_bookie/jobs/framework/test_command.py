@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,15 @@ def test_the_list_of_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  offload " in capsys.readouterr().out
     assert main([]) == 1
     capsys.readouterr()
+
+
+def test_no_job_ends_because_a_terminal_does_not_know_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1", "strict"))
+    monkeypatch.setattr(command, "summary", lambda _: "cut\N{HORIZONTAL ELLIPSIS}")
+    assert main(["--help"], own_process=True) == 0
+    sys.stdout.flush()
+    assert b"cut\\u2026\n" in output.getvalue()
 
 
 def test_a_row_fits_into_a_containers_last_words() -> None:
