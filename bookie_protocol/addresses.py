@@ -42,7 +42,8 @@ def server_name(host: str) -> str:
     """What the certificate of a host has to name: without the dot at the end of a complete name, and of an IPv6 address
     without brackets and zone."""
     bare = host.strip("[]")
-    return bare.partition("%")[0] if ":" in bare else bare.rstrip(".")
+    address = bare.partition("%")[0]
+    return address if ":" in address and is_address(address) else bare.rstrip(".")
 
 
 def is_address(host: str) -> bool:

@@ -17,6 +17,7 @@ from bookie_protocol.addresses import server_name
         ("fe80::1%eth0", "fe80::1"),
         ("[fe80::1%eth0.]", "fe80::1"),
         ("bookie-0%other.example", "bookie-0%other.example"),
+        ("bookie-0%other:1.example.", "bookie-0%other:1.example"),
         ("10.0.0.7%eth0", "10.0.0.7%eth0"),
         ("bücher.example.", "bücher.example"),
     ],
