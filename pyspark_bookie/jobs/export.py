@@ -186,7 +186,8 @@ def export_bundle(bundle: ExportBundle, environment: TaskEnvironment) -> tuple[E
     """Export one ledger after the other."""
     throttle = environment.throttle()
     source = OpenCluster(environment.client(), environment.access.password.read(), throttle)
-    dumps = Dumps(Files(bundle.target, "--target"), throttle)
+    longest = environment.access.client_options().received_frame_size
+    dumps = Dumps(Files(bundle.target, "--target"), throttle, longest)
     exporter = Exporter(source, dumps, bundle.compression, replace=bundle.replace)
     return tuple(
         _export(exporter, ledger_id, entries, nbytes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bookie_protocol.archive import Counts
 from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.throttle import Throttle
@@ -58,18 +59,27 @@ class ImportJob:
         )
         missing = not_at_source(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
         return run_transfer(
-            context, TransferPlan(DumpSource(source), rows, missing, settings, context.access, unreadable)
+            context,
+            TransferPlan(
+                DumpSource(source, context.access.client_options().received_frame_size),
+                rows,
+                missing,
+                settings,
+                context.access,
+                unreadable,
+            ),
         )
 
 
 @dataclass(frozen=True)
 class DumpSource:
-    """What `export` has written."""
+    """What `export` has written. `longest`: see `Dumps`."""
 
     uri: str
+    longest: int = LEAST_RECEIVED_FRAME_SIZE
 
     def open(self, throttle: Throttle) -> OpenSource:
-        return _OpenDumps(Dumps(Files(self.uri, "--source"), throttle))
+        return _OpenDumps(Dumps(Files(self.uri, "--source"), throttle, self.longest))
 
 
 class _OpenDumps:

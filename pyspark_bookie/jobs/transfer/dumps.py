@@ -48,14 +48,18 @@ _NAME: Final = re.compile(rf"ledger-{NUMBER}\.dump(\.zst|\.gz)?")
 
 
 class Dumps:
-    """The dumps in a folder. What is read of their entries passes the throttle.
+    """The dumps in a folder. What is read of their entries passes the throttle. `longest`: bytes of a payload that is
+    read; what the job's client receives, which may be more than others do.
 
     Errors of all methods: `ArchiveUnavailable`; of those that read a dump also `EntryDamaged` and `NoSuchLedger`, where
     there is no such file; of `find` and `only` also `Refused`, where there are two."""
 
-    def __init__(self, files: Files, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, files: Files, throttle: Throttle | None = None, longest: int = LEAST_RECEIVED_FRAME_SIZE
+    ) -> None:
         self._files = files
         self._throttle = throttle or Throttle(None)
+        self._longest = longest
 
     def names(self) -> dict[int, list[str]]:
         """The dumps there are, by ledger."""
@@ -93,7 +97,7 @@ class Dumps:
     def payloads(self, name: str) -> Iterator[list[bytes]]:
         """The payloads, in order. The dump is known to be whole when the iterator has ended."""
         with self._opened(name) as stream:
-            for payloads in read_payloads(stream, read_header(stream, name), name):
+            for payloads in read_payloads(stream, read_header(stream, name), name, self._longest):
                 self._throttle.take(sum(map(len, payloads)))
                 yield payloads
 
@@ -159,8 +163,6 @@ _VERSION: Final = 1
 _START: Final = struct.Struct(">8sHII")
 _ENTRY: Final = struct.Struct(">qII")
 _END: Final = struct.Struct(">qqII")
-MAX_PAYLOAD: Final = LEAST_RECEIVED_FRAME_SIZE
-"""Of an entry: jobs receive no longer frames, so that none was ever exported."""
 _MAX_HEADER: Final = 16 * 1024 * 1024
 _END_ID: Final = -1
 _BATCH_BYTES: Final = 1024 * 1024
@@ -222,9 +224,11 @@ def read_header(stream: BinaryIO, name: str) -> DumpHeader:
         raise EntryDamaged(f"{name}: its header cannot be read: {one_line(repr(error))}") from None
 
 
-def read_payloads(stream: BinaryIO, header: DumpHeader, name: str) -> Iterator[list[bytes]]:
-    """The payloads behind the header, in order. Raises `EntryDamaged` for whatever is not as it was written; the dump
-    is known to be whole when the iterator has ended."""
+def read_payloads(
+    stream: BinaryIO, header: DumpHeader, name: str, longest: int = LEAST_RECEIVED_FRAME_SIZE
+) -> Iterator[list[bytes]]:
+    """The payloads behind the header, in order. Raises `EntryDamaged` for whatever is not as it was written, and for a
+    payload of more than `longest` bytes; the dump is known to be whole when the iterator has ended."""
     counter = Counter()
     waiting: list[bytes] = []
     nbytes = 0
@@ -234,8 +238,13 @@ def read_payloads(stream: BinaryIO, header: DumpHeader, name: str) -> Iterator[l
             break
         if entry_id != counter.entries + len(waiting):
             raise EntryDamaged(f"{name}: entry {entry_id} in place of {counter.entries + len(waiting)}")
-        if length > min(header.nbytes, MAX_PAYLOAD):
-            raise EntryDamaged(f"{name}: entry {entry_id} claims {length} bytes, more than it can have")
+        if length > header.nbytes:
+            raise EntryDamaged(f"{name}: entry {entry_id} claims {length} bytes of {header.nbytes}")
+        if length > longest:
+            raise EntryDamaged(
+                f"{name}: entry {entry_id} claims {length} bytes, of which {longest} are taken: it is damaged, or was"
+                " exported with a larger client.maxFrameSize"
+            )
         payload = _exactly(stream, length, name)
         if google_crc32c.value(payload) != crc:
             raise EntryDamaged(f"{name}: entry {entry_id} is damaged")

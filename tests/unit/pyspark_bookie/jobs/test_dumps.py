@@ -16,17 +16,10 @@ from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger, Refused
+from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.files import ArchiveUnavailable, Files
 from pyspark_bookie.archive.manifest import LedgerShape
-from pyspark_bookie.jobs.transfer.dumps import (
-    MAX_PAYLOAD,
-    SUFFIXES,
-    DumpHeader,
-    Dumps,
-    read_header,
-    read_payloads,
-    write_dump,
-)
+from pyspark_bookie.jobs.transfer.dumps import SUFFIXES, DumpHeader, Dumps, read_header, read_payloads, write_dump
 from tests.support.unsteady_store import RESET, UnsteadyStore, goes
 
 SHAPE = LedgerShape(3, 2, 2, DigestType.MAC, 1_700_000_000_000, {"application": b"\0\xff", "x": b""})
@@ -77,16 +70,16 @@ def test_an_entry_is_no_longer_than_any_is() -> None:
             return super().read(size)
 
     for claimed, said in (
-        (MAX_PAYLOAD, "ends in the middle"),
-        (MAX_PAYLOAD + 1, "entry 0 claims"),
-        (2**32 - 1, "claims"),
+        (LEAST_RECEIVED_FRAME_SIZE, "ends in the middle"),
+        (LEAST_RECEIVED_FRAME_SIZE + 1, "entry 0 claims"),
+        (2**32 - 1, r"or was exported with a larger client\.maxFrameSize"),
     ):
         text = json.dumps({"ledger_id": 7, "entries": 1, "bytes": 2**40, "ledger": SHAPE.as_json()}).encode()
         start = struct.pack(">8sHII", b"PKLEDGER", 1, len(text), google_crc32c.value(text)) + text
         stream = Noting(start + struct.pack(">qII", 0, claimed, 0))
         with pytest.raises(EntryDamaged, match=f"x.* {said}"):
             list(read_payloads(stream, read_header(stream, "x"), "x"))
-    assert max(asked) == MAX_PAYLOAD
+    assert max(asked) == LEAST_RECEIVED_FRAME_SIZE
 
 
 def test_a_source_that_gives_less_or_more_is_told() -> None:

@@ -10,10 +10,14 @@ import pytest
 
 from bookie_protocol.errors import EntryDamaged, LedgerNotClosed
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.files import ArchiveUnavailable, Files
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.export import Exporter, ExportFate
+from pyspark_bookie.jobs import import_
+from pyspark_bookie.jobs.export import ExportBundle, Exporter, ExportFate, export_bundle
+from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.transfer.dumps import Dumps
+from pyspark_bookie.jobs.transfer.running import TransferPlan
 from pyspark_bookie.jobs.transfer.sources import OpenCluster
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.unsteady_store import UnsteadyStore
@@ -130,3 +134,26 @@ def test_an_empty_ledger_is_dumped_and_an_open_one_refused(shelf: LedgerShelf, d
     with pytest.raises(LedgerNotClosed, match="ledger 8 is OPEN"):
         exporter(shelf, dumps).export(8, 0, 0)
     assert dumps.names() == {7: ["ledger-7.dump.zst"]}
+
+
+def test_entries_as_long_as_the_jobs_client_receives_are_exported_and_imported(
+    shelf: LedgerShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever others receive: the dump may be the only copy."""
+    payload = bytes(LEAST_RECEIVED_FRAME_SIZE + 1)
+    shelf.put(7, [payload])
+    target, option = f"file://{tmp_path}/dumps", ("--option", f"client.maxFrameSize={2 * len(payload)}")
+    with DriverContext(shelf, "export", "--ledgers", "7", "--target", target, *option) as context:
+        environment = context.environment()
+    monkeypatch.setattr(TaskEnvironment, "client", lambda _: shelf)
+    (outcome,) = export_bundle(ExportBundle((7,), ((1, len(payload)),), target, "zstd", False), environment)
+    assert (outcome.error, outcome.fate) == (None, ExportFate.EXPORTED)
+    plans: list[TransferPlan] = []
+    monkeypatch.setattr(import_, "run_transfer", lambda _, plan: plans.append(plan))
+    for words in ((), option):
+        with DriverContext(shelf, "import", "--source", target, *words) as context:
+            drive(context)
+    refusing, taking = (plan.source.open(Throttle(None)).ledger(7) for plan in plans)
+    assert list(taking.payloads()) == [[payload]]
+    with pytest.raises(EntryDamaged, match=r"larger client\.maxFrameSize"):
+        list(refusing.payloads())
