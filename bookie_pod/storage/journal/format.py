@@ -333,9 +333,7 @@ def parse_group_check(padding: bytes, checks: Checks, journal_id: int, position:
     else:
         magic, layout, covered = OLD_CHECKS_MAGIC, _OLD_CHECK_FIELDS, place
     fields = inside[: layout.size]
-    if inside[:4] != magic or len(inside) < layout.size + _CRC.size:
-        return None
-    if _CRC.pack(crc32c(covered + fields)) != inside[layout.size : layout.size + _CRC.size]:
+    if inside[:4] != magic or _CRC.pack(crc32c(covered + fields)) != inside[layout.size : layout.size + _CRC.size]:
         return None
     _, start, synced, *before, crc = layout.unpack(fields)
     return GroupCheck(start, synced, before[0] if before else None, crc)

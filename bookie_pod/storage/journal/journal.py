@@ -273,17 +273,14 @@ class Journal:
     # --- journal thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        finished = False
         try:
             while not self._broken and (self._queue or not self._stopping):
                 self._run_once()
             self._check_sync_thread()
             self._finish()
-            finished = True
         except BaseException as error:  # whatever ends this thread, adds wait for it
             self._fail(error)
         finally:
-            self._broken = self._broken or not finished
             self._sync.close()
 
     def _run_once(self) -> None:
@@ -382,14 +379,11 @@ class Journal:
     # --- sync thread ----------------------------------------------------------------------------------------
 
     def _run_sync(self) -> None:
-        finished = False
         try:
             self._sync.run(lambda: self._broken)
-            finished = True
         except BaseException as error:
             self._fail(error)
         finally:
-            self._broken = self._broken or not finished
             self._queue.wake()
             awaited = self._awaited
             if awaited is not None:

@@ -228,12 +228,10 @@ class JournalFile:
             return check.padding(self.journal_id, position, self._options.alignment)
         return padding(position, self._options.alignment) if self._aligned else b""
 
-    def close_group(self) -> bool:
-        """Append an empty group that vouches for everything synced. False if this file has no checks to do so."""
-        if not self._checked or self.position == header_length(self._options.version):
-            return False
-        self.write_group([], 0)
-        return True
+    def close_group(self) -> None:
+        """Append an empty group that vouches for everything synced, if this file holds records and has checks."""
+        if self._checked and self.position > header_length(self._options.version):
+            self.write_group([], 0)
 
     def _preallocate(self, size: int) -> None:
         needed = self._file.position + size

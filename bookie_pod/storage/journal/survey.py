@@ -47,7 +47,7 @@ def survey_journal(file: File, journal_id: int, start: int = 0) -> JournalSurvey
     if header.version == 1 and _is_unwritten(surveyed, first):
         return surveyed.result(header, 0, 0, blank=True)
     start = max(start, header.length)
-    if start >= window.size or surveyed.only_zeros_from(start):
+    if surveyed.only_zeros_from(start):
         return surveyed.result(header, start, start, blank=start == header.length)
     if header.checks is Checks.NONE:
         return UncheckedSurvey(surveyed, header).survey(start)

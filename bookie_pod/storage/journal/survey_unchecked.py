@@ -123,8 +123,6 @@ class UncheckedSurvey:
             return end
         last = end
         for step in self._walk(start):
-            if step.end > end:
-                break
             last = end if step.is_padding else step.offset
         return last
 

@@ -97,10 +97,7 @@ class SurveyedFile:
         return self.only_zeros_between(offset, self.window.size)
 
     def only_zeros_between(self, begin: int, end: int) -> bool:
-        return all(
-            chunk.count(0) == len(chunk) if len(chunk) < CHUNK else chunk == _ZEROS
-            for chunk in self.window.chunks(begin, end)
-        )
+        return all(chunk == _ZEROS[: len(chunk)] for chunk in self.window.chunks(begin, end))
 
     def result(
         self,

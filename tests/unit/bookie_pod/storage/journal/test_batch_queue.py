@@ -170,6 +170,14 @@ def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest
     assert seen == [pytest.approx(3.2)]
 
 
+def test_an_empty_queue_is_left_as_soon_as_something_is_to_be_synced() -> None:
+    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    for seconds in (0.0, -1.0):
+        limits = iter([seconds])
+        assert queue.wait_for_group(lambda: False, lambda: next(limits)) is None  # noqa: B023 -- asked at once
+    assert queue.wait_for_group(lambda: True, lambda: next(iter(()))) is None
+
+
 DEFAULT = JournalOptions()
 
 

@@ -48,6 +48,22 @@ def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: s
     assert not any(thread.name.startswith("journal-0") for thread in threading.enumerate())
 
 
+def test_what_waits_for_its_sync_when_a_write_fails_is_not_acknowledged() -> None:
+    files = MemoryFiles()
+    gate = files.faults.hold("datasync")
+    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
+        rig.journal.append(an_add(7, 0))
+        gate.reached()
+        rig.journal.append(an_add(7, 1))
+        while rig.journal.force_write_queue_size < 1:
+            time.sleep(0.0005)
+        files.faults.fail("writev")
+        rig.journal.append(an_add(7, 2))
+        rig.acknowledged.wait_for_failure()
+        gate.open()
+    assert len(rig.acknowledged.batches) == 1, "its sync had begun"
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_without_room_for_a_whole_step_takes_what_still_fits(error: int) -> None:
     files = MemoryFiles()

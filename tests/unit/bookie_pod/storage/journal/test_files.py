@@ -15,6 +15,7 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal import JournalBatch, LogMark
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.journal_file import BLOCK, BUFFER_BYTES, DirectFile, create_journal_file
+from bookie_pod.storage.journal.survey import survey_journal
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, an_entry, records_of, replayed, small_options
 from tests.support.memory_files import MemoryFiles
 
@@ -69,6 +70,35 @@ def test_a_full_file_is_followed_by_the_next() -> None:
     assert files.open_files == 0
 
 
+def test_each_file_names_the_one_before_it_and_where_that_ends() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
+        for i in range(44):
+            rig.add(an_add(7, i, bytes(400)))
+    surveys = []
+    for name in rig.journals():
+        file = files.open(f"{DIRECTORY}/{name}")
+        surveys.append(survey_journal(file, int(name.split(".")[0], 16)))
+        file.close()
+    assert len(surveys) >= 5
+    assert (surveys[0].header.previous, surveys[0].continues) == (fmt.NO_FILE, 0)
+    for before, after in itertools.pairwise(surveys):
+        assert (after.header.previous, after.continues) == (before.journal_id, before.end)
+
+
+def test_no_file_is_overwritten_that_somebody_else_made() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
+        first = rig.journal.last_mark().journal_id
+        others = [f"{DIRECTORY}/{first + after:x}.txn" for after in (1, 2)]
+        for path in others:
+            files.write_bytes(path, b"theirs")
+        while rig.journal.last_mark().journal_id == first:
+            rig.add(an_add(7, 0, bytes(400)))
+        assert rig.journal.last_mark().journal_id == first + 3
+    assert [files.read_bytes(path) for path in others] == [b"theirs"] * 2
+
+
 def test_the_next_file_is_ready_before_it_is_needed() -> None:
     files = MemoryFiles()
     with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
@@ -106,6 +136,14 @@ def test_a_file_is_synced_before_anything_is_written_to_the_next() -> None:
         last_write = max(i for i, op in enumerate(log) if op.path == earlier and op.name == "writev")
         if writes:
             assert any(last_write < sync < writes[0] for sync in syncs)
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_file_that_was_never_used_stays_blank(checks: bool) -> None:
+    with JournalRig(options=small_options(group_checks=checks)) as rig:
+        pass
+    (name,) = rig.journals()
+    assert not any(rig.files.read_bytes(f"{DIRECTORY}/{name}")[24:])
 
 
 def test_an_unused_next_file_does_not_stay() -> None:
@@ -261,3 +299,25 @@ def test_a_full_disk_is_no_refusal() -> None:
     files.faults.fail("create_direct", errno=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         create_journal_file(files, PATH, direct=True)
+
+
+def test_a_direct_file_is_only_appended_to_and_else_as_the_one_below() -> None:
+    files = memory_files()
+    log = files.faults.record()
+    file = create_journal_file(files, PATH, direct=True)
+    assert isinstance(file, DirectFile)
+    with pytest.raises(OSError, match="only appended to"):
+        file.pwrite(b"x", 0)
+    with pytest.raises(OSError, match="not read while it is written"):
+        file.pread(1, 0)
+    file.allocate(0, 2 * BLOCK)
+    assert (file.size(), file.data_from(0)) == (2 * BLOCK, None)
+    file.write(b"x")
+    file.sync()
+    assert file.data_from(0) == (0, BLOCK)
+    file.truncate(BLOCK)
+    assert files.size(PATH) == file.size() == BLOCK
+    assert [operation.name for operation in log][-4:] == ["allocate", "pwrite", "sync", "truncate"]
+    file.close()
+    assert file._buffer.closed, "not only when nobody refers to it any more"
+    assert files.open_files == 0

@@ -35,6 +35,9 @@ def test_bytes_of_the_example() -> None:
     assert parse_mark("lastMark", mark.to_bytes()) == mark, "as the reference writes it"
     assert parse_mark("lastMark", mark.to_bytes()[:15]) is None
     assert parse_mark("lastMark.0", mark_bytes("lastMark.1", mark)) is None
+    assert parse_mark("lastMark", LogMark(0, 0).to_bytes()) == LogMark()
+    assert parse_mark("lastMark", LogMark(-1, 1).to_bytes()) is None
+    assert parse_mark("lastMark", LogMark(1, -1).to_bytes()) is None
 
 
 def test_a_copy_with_a_changed_bit_does_not_count(files: MemoryFiles) -> None:

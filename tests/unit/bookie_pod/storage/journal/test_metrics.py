@@ -51,11 +51,39 @@ def test_metrics() -> None:
     assert 0 < alone < together
     assert counting["write_bytes"].total == 2 * 512
     assert metrics.groups[FlushReason.MAX_WAIT].value == 2
+    assert len(counting["sync"].values) >= 2
     assert all(ok for _, _, ok in counting["sync"].values)
     assert [value for value, _, _ in counting["force_write_batch_bytes"].values] == [35, 5 * 35]
     assert [value for value, _, _ in counting["force_write_batch_entries"].values] == [1, 6]
     assert len(counting["creation_latency"].values) == 1
     assert counting["force_write_thread_time"].total >= counting["callback_time"].total > 0
+
+
+def test_a_failed_sync_is_counted_as_failed() -> None:
+    files, metrics = MemoryFiles(), JournalMetrics(Registry(), 0)
+    counting = metrics.sync = Counting()  # type: ignore[assignment]
+    with JournalRig(files, metrics=metrics) as rig:
+        rig.add(an_add(7, 0))
+        files.faults.fail("datasync")
+        rig.journal.append(an_add(7, 1))
+        rig.acknowledged.wait_for_failure()
+    assert [ok for _, _, ok in counting.values] == [True, False]
+
+
+def test_a_journal_whose_adds_wait_is_at_some_step() -> None:
+    files = MemoryFiles()
+    gate = files.faults.hold("datasync")
+    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
+        assert rig.journal.step() is None, "nobody waits"
+        rig.journal.append(an_add(7, 0, sync=False))
+        rig.journal.append(an_add(7, 1))
+        rig.journal.append(an_add(7, 2))
+        gate.reached()
+        rig.acknowledged.wait_for(1)
+        assert rig.journal.step() == 1
+        gate.open()
+        rig.acknowledged.wait_for(3)
+        assert rig.journal.step() is None
 
 
 def test_slow_syncs_are_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

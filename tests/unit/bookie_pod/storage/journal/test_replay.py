@@ -14,61 +14,19 @@ from bookie_pod.storage.journal.replay import replay_journal
 from bookie_protocol.errors import JournalDamaged, JournalMissing, StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_add, an_entry, replayed, small_options
 from tests.support.memory_files import MemoryFiles
-
-SIZE = 16_384
-
-
-def path_of(journal_id: int) -> str:
-    return f"{DIRECTORY}/{journal_id:x}.txn"
-
-
-def files_with(*contents: tuple[int, bytes], size: int = SIZE) -> MemoryFiles:
-    files = MemoryFiles()
-    files.makedirs(DIRECTORY)
-    for journal_id, data in contents:
-        files.write_bytes_synced(path_of(journal_id), data.ljust(size, b"\0"))
-    return files
-
-
-def record(ledger_id: int, entry_id: int, payload: bytes = b"p" * 30) -> bytes:
-    return b"".join(fmt.entry_record(an_entry(ledger_id, entry_id, payload)))
-
-
-def plain_file(*groups: bytes, version: int = 6) -> bytes:
-    """A file as the reference writes it."""
-    data = fmt.header_bytes(version) if version >= 4 else old_header(version)
-    for group in groups:
-        data += group
-        if version >= 5:
-            data += fmt.padding(len(data), 512)
-    return data
-
-
-def old_header(version: int) -> bytes:
-    return b"" if version == 1 else b"BKLG" + version.to_bytes(4, "big")
-
-
-def checked_file(
-    journal_id: int, *groups: bytes, synced: int | None = None, previous: int = fmt.NO_FILE, continues: int = 0
-) -> bytes:
-    """A file with group checks in which every group was synced before the next one (or only up to `synced`)."""
-    data = fmt.checked_header_bytes(6, journal_id, previous)
-    before = continues
-    for group in groups:
-        start = len(data)
-        data += group
-        check = fmt.GroupCheck(start, start if synced is None else min(start, synced), before, fmt.crc32c(group))
-        data += check.padding(journal_id, len(data), 512)
-        before = start
-    return data
+from tests.unit.bookie_pod.storage.journal.contents import (
+    SIZE,
+    checked_file,
+    files_with,
+    path_of,
+    plain_file,
+    record,
+    zeroed,
+)
 
 
 def entries(files: MemoryFiles, mark: LogMark | None = None, *, skip: bool = False) -> list[tuple[int, int]]:
     return replayed(files, mark, skip=skip)[0].entries()
-
-
-def zeroed(data: bytes, offset: int, length: int) -> bytes:
-    return data[:offset] + bytes(length) + data[offset + length :]
 
 
 # --- what is handed out ------------------------------------------------------------------------------------------
@@ -83,6 +41,7 @@ def test_every_kind_of_record_reaches_the_sink_in_order() -> None:
                 fmt.fence_record(7),
                 fmt.explicit_lac_record(7, b"packet"),
                 [fmt.LENGTH.pack(16), fmt.IDS.pack(7, -3)],
+                fmt.deletion_record(7),
                 [fmt.LENGTH.pack(16), fmt.IDS.pack(7, fmt.FORCE_ENTRY_ID)],
                 fmt.entry_record(an_entry(7, 1)),
             )
@@ -92,6 +51,7 @@ def test_every_kind_of_record_reaches_the_sink_in_order() -> None:
         ("entry", 7, 0, an_entry(7, 0)),
         ("fence", 7, 0, b""),
         ("lac", 7, 0, b"packet"),
+        ("deletion", 7, 0, b""),
         ("entry", 7, 1, an_entry(7, 1)),
     ]
 
@@ -107,6 +67,7 @@ def test_replay_starts_at_the_mark_and_ends_in_the_next_one() -> None:
     end = replayed(rig.files)[1]
     assert end >= marks[-1]
     assert replayed(rig.files, end) == (Replayed(), end)
+    replay_journal(DIRECTORY, [end], rig.files, Replayed(), progress=lambda done, total: pytest.fail("nothing to do"))
 
 
 def test_files_below_the_mark_are_not_read() -> None:
