@@ -91,9 +91,7 @@ class ArchivedEntries(Sequence[LedgerEntry]):
     def __getitem__(self, place: int | slice) -> LedgerEntry | Sequence[LedgerEntry]:
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
-            return (
-                self._part(start, stop) if step == 1 and start < stop else [self[at] for at in range(len(self))[place]]
-            )
+            return self._part(start, max(start, stop)) if step == 1 else [self[at] for at in range(start, stop, step)]
         at = range(len(self))[place]
         payload = self._data[self._bounds[at] : self._bounds[at + 1]].tobytes()
         lac = UNKNOWN_LAC if self._lacs is None else int(self._lacs[at])

@@ -44,7 +44,7 @@ class Limit:
     nbytes: int | None = None
 
 
-def admit(lanes: Sequence[Lane], limit: Limit, turn: int = 0) -> list[int]:
+def admit(lanes: Sequence[Lane], limit: Limit, turn: int) -> list[int]:
     """How many entries of each lane the next batch takes, from the front of the lane."""
     admitted = [sum(segment.entries for segment in lane) for lane in lanes]
     if limit.entries is not None:
@@ -60,7 +60,7 @@ def admit(lanes: Sequence[Lane], limit: Limit, turn: int = 0) -> list[int]:
     return fitting
 
 
-def fair_shares(demands: Sequence[int], budget: int, turn: int = 0) -> list[int]:
+def fair_shares(demands: Sequence[int], budget: int, turn: int) -> list[int]:
     """Share a budget: nobody gets more than it demands, and who gets less gets no less than any other."""
     shares = [0] * len(demands)
     wanting = sorted((number for number, demand in enumerate(demands) if demand > 0), key=lambda n: demands[n])

@@ -213,6 +213,7 @@ def test_what_has_no_bookies_has_an_end_all_the_same():
     nothing = without_bookies(7, DigestType.MAC, None)
     assert (nothing.entries, nothing.length, nothing.average, nothing.is_closed) == (0, 0, 0, True)
     assert Range(nothing, 0, -1).cost == RANGE_COST
+    assert [each.bookie for each in plan([Range(found, 0, 2)], PlanLimits(max_bytes=MIB))] == ["file:///a"]
 
 
 def test_tasks_share_the_rate():

@@ -12,6 +12,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault, Unauthorized
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
+from pyspark_bookie.source.reading import ranges as reading
 from pyspark_bookie.source.reading.ranges import _groups, range_chunks
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
 
@@ -94,13 +95,29 @@ async def test_a_ledger_that_was_deleted_and_collected_is_one_row(client, three)
     assert text.startswith(f"[BOOKIE_NO_SUCH_LEDGER] entries 0 to 49 of ledger {ledger_id}: lost: ledger {ledger_id}")
 
 
+@pytest.mark.parametrize(("rows", "nbytes"), [(3, 1 << 20), (1000, 3)])
+@pytest.mark.parametrize("away", [False, True])
+async def test_copies_come_a_few_at_a_time(client, three, monkeypatch, rows, nbytes, away):
+    monkeypatch.setattr(reading, "ROWS", rows)
+    monkeypatch.setattr(reading, "BYTES", nbytes)
+    ledger_id = await write(client, [b"x"] * 8)
+    if away:
+        await three.servers["b1"].stop()
+    wanted = options(ledgers=ledger_id, readMode="bookie:b1", failOnDataLoss="false")
+    made = await chunks(client, (await looked(client, wanted)).ranges, wanted)
+    sizes = [8] if away and rows > 8 else [3, 3, 2]
+    assert [len(chunk.entries) for chunk in made] == sizes
+    assert [entry for _, entry, _, _ in rows_of(made)] == list(range(8))
+
+
 async def test_what_nobody_can_tell_is_an_error_whatever_the_options_say(client, three):
     ledger_id = await write(client, [b"x"] * 5)
     for name in ("b1", "b2", "b3"):
         three.servers[name].silent = True
-    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_BOOKIE_TIMEOUT\] .*ledger {ledger_id}"):
-        await rows(client, ledgers=ledger_id, failOnDataLoss="false")
-    found = await rows(client, ledgers=ledger_id, readMode="replica")
+    async with three.client(read_timeout=0.01) as hasty:
+        with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_BOOKIE_TIMEOUT\] .*ledger {ledger_id}"):
+            await rows(hasty, ledgers=ledger_id, failOnDataLoss="false")
+        found = await rows(hasty, ledgers=ledger_id, readMode="replica")
     assert [text.partition(":")[0] for _, _, _, text in found] == ["UNREACHABLE"] * 15
 
 

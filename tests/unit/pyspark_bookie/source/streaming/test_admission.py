@@ -35,8 +35,8 @@ def test_what_cannot_be_shared_evenly_goes_by_turns():
     assert fair_shares([5, 5, 5], 4, turn=0) == [2, 1, 1]
     assert fair_shares([5, 5, 5], 4, turn=1) == [1, 2, 1]
     assert fair_shares([5, 5, 5], 1, turn=2) == [0, 0, 1]
-    assert fair_shares([1, 100, 100], 21) == [1, 10, 10]
-    assert fair_shares([2, 5], 5) == [2, 3], "not to whoever has what it wants"
+    assert fair_shares([1, 100, 100], 21, turn=0) == [1, 10, 10]
+    assert fair_shares([2, 5], 5, turn=0) == [2, 3], "not to whoever has what it wants"
 
 
 @given(lanes(), st.none() | st.integers(1, 300), st.none() | st.integers(1, 20_000), st.integers(0, 9))

@@ -83,6 +83,8 @@ def test_batches_follow_each_other_and_are_the_same_when_made_again():
         (each, entry) for each, count in ((1, 5), (2, 9), (3, 2), (4, 3)) for entry in range(count)
     ]
     assert len(set(entries)) == len(entries)
+    assert followed.tail(None) is None
+    assert followed.tail(EARLIEST)["w"] == followed.tail(offset)["w"] == 5
 
 
 def test_a_query_from_latest_pins_its_start_with_an_empty_batch():

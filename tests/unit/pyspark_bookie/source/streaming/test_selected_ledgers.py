@@ -14,6 +14,7 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
+from pyspark_bookie.source.streaming import open_tails
 from pyspark_bookie.source.streaming.ledgers import SelectedLedgers
 from tests.unit.pyspark_bookie.source.reads import write
 from tests.unit.pyspark_bookie.source.streaming.test_idle import BlockingHere
@@ -104,6 +105,29 @@ async def test_handles_of_open_ones_outlive_neither_them_nor_their_client(client
         assert given_up == []
     assert set((await extents(tails, client)).values()) == {(2, 2, True, True)}
     assert given_up == [ledger.ledger_id]
+
+
+async def test_an_open_one_is_opened_once_and_its_bytes_are_asked_for_when_it_grew(client, monkeypatch):
+    tails, length, open_it, lengths, opened = following(), open_tails._length, client.open, [], []
+
+    async def opening(ledger_id, **more):
+        opened.append(ledger_id)
+        return await open_it(ledger_id, **more)
+
+    async def noting(reader, last):
+        lengths.append(last)
+        return await length(reader, last)
+
+    monkeypatch.setattr(client, "open", opening)
+    monkeypatch.setattr(open_tails, "_length", noting)
+    async with client.create(**THREE) as ledger:
+        await extents(tails, client, discover=True)
+        await extents(tails, client)
+        await ledger.append(b"a")
+        await ledger.append(b"b")
+        for _ in range(2):
+            await extents(tails, client)
+        assert (opened, lengths) == ([ledger.ledger_id], [0])
 
 
 @pytest.mark.parametrize("open_ledgers", ["lac", "skip"])

@@ -76,6 +76,7 @@ def test_batches_follow_each_other_and_are_the_same_when_made_again():
         assert entries_of(followed.ranges(offset, end)) == batch
         offset, read = end, read + batch
     assert len(read) == len(set(read)) == 19
+    assert (followed.tail(None), followed.tail(offset)) == (None, offset.document())
     assert read == sorted(read, key=lambda each: (-each[0], each[1]))
 
 
@@ -147,15 +148,20 @@ def test_a_batch_that_was_truncated_before_it_was_made_again_is_a_loss():
     tails.seen = view([5], base=5, first_id=99)
     with pytest.raises(PodkeeperSparkError, match="5 of the entries number 0 to 9 are gone"):
         followed.ranges(EARLIEST, end)
+    left, _ = progress(tails.seen, failOnDataLoss="false")
+    assert entries_of(left.ranges(EARLIEST, end)) == [(99, entry) for entry in range(5)]
+    left, _ = progress(replace(view([5, 5]), unreadable=frozenset({100})), failOnDataLoss="false")
+    assert entries_of(left.ranges(EARLIEST, end)) == [(99, entry) for entry in range(5)]
 
 
-def test_the_cursor_is_told_once_and_only_with_a_name():
+def test_the_cursor_is_told_once_and_only_with_a_name(caplog):
     followed, tails = progress(view([5]), cursor="etl")
     end = again(followed.latest(EARLIEST, ALL))
     assert tails.cursor == [("orders", 0)], "so that retention waits from the beginning"
     for _ in range(3):
         followed.passed(end)
     assert tails.cursor == [("orders", 0), ("orders", 5)]
+    assert caplog.text == ""
     nameless, tails = progress(view([5]))
     nameless.passed(end)
     assert tails.cursor == []
