@@ -60,7 +60,7 @@ def parse_locations(name: str, text: str) -> Locations:
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"network topology {name} cannot be read: {error}") from error
 
 

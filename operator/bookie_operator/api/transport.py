@@ -135,7 +135,7 @@ def judged(request: Request, answer: urllib3.BaseHTTPResponse) -> Any:
     """
     try:
         decoded = json.loads(answer.data)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         if answer.status < 400:
             raise Unreachable(f"{request}: the answer is no JSON: {answer.data[:80]!r}") from exc
         decoded = None

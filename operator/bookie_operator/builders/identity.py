@@ -48,7 +48,7 @@ def recorded_bookies(kept: Mapping[str, str] | None) -> frozenset[str]:
     """Pods that such a content names; empty where nobody can read it."""
     try:
         bookies = json.loads((kept or {}).get("bookies", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return frozenset()
     return frozenset(bookies) if isinstance(bookies, dict) else frozenset()
 
@@ -57,7 +57,7 @@ def recorded_spec(kept: Mapping[str, str] | None) -> dict[str, Any] | None:
     """The spec in such a content; None: there is none that anybody could read."""
     try:
         spec = json.loads((kept or {}).get("spec", ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return spec if isinstance(spec, dict) else None
 

@@ -259,5 +259,5 @@ def secrets_named(thing: Any, key: str = "") -> frozenset[str]:
 def _pretty(text: str) -> str:
     try:
         return json.dumps(json.loads(text), indent=1) + "\n"
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

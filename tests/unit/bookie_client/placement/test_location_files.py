@@ -94,6 +94,12 @@ def test_a_malformed_document_is_refused_in_one_line(text, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "1" * 5000])
+def test_json_that_nobody_can_read_is_refused(text):
+    with pytest.raises(BadRequest, match=r"t\.json cannot be read"):
+        parse_locations("t.json", text)
+
+
 @given(name=st.sampled_from(["t", "t.json", "t.yaml"]), text=st.text())
 def test_any_text_is_read_or_refused(name, text):
     with suppress(BadRequest):

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import urllib3
 from kubernetes import client
 
 from bookie_operator.api import errors
@@ -20,7 +21,7 @@ from bookie_operator.api.kinds import (
     resource_of,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.transport import Transport
+from bookie_operator.api.transport import Request, Transport, judged
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.serving import kubernetes_alone
 
@@ -40,6 +41,15 @@ def stateful_set(replicas: int) -> dict[str, Any]:
     spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": {"spec": {}}}
     metadata = {"name": "s", "namespace": NAMESPACE}
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("content", [b" ", b"<html>", b"\xff", b"[" * 100_000])
+def test_an_answer_that_is_no_json_is_none(content: bytes) -> None:
+    request = Request("GET", "/api/v1/pods", {})
+    with pytest.raises(errors.Unreachable, match="is no JSON"):
+        judged(request, urllib3.HTTPResponse(content, status=200))
+    with pytest.raises(errors.Forbidden):
+        judged(request, urllib3.HTTPResponse(content, status=403))
 
 
 @pytest.mark.parametrize(

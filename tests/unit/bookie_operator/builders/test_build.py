@@ -16,7 +16,7 @@ from bookie_operator.builders.build import build
 from bookie_operator.builders.common import content_hash, object_hash, stamped
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES, BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
-from bookie_operator.builders.identity import recorded_bookies
+from bookie_operator.builders.identity import recorded_bookies, recorded_spec
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Evictions
 from tests.support.chart_files import CLUSTER
@@ -319,6 +319,13 @@ def test_a_secret_takes_the_identity_of_the_largest_cluster(volumes: int, length
     bookies = json.loads(content["bookies"])
     assert (len(bookies), set(bookies[f"{name}-bookie-999"])) == (1000, kept)
     assert recorded_bookies({"bookies": content["bookies"].decode()}) == set(bookies)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1" * 5000, "[" * 100_000])
+def test_an_identity_that_nobody_can_read_tells_nothing(text: str) -> None:
+    """Whoever may write Secrets of the namespace stops no pass."""
+    assert recorded_bookies({"bookies": text}) == frozenset()
+    assert recorded_spec({"spec": text}) is None
 
 
 def test_claims_say_whose_data_they_hold_once_that_is_known() -> None:
