@@ -71,8 +71,8 @@ class ClientOptions:
     max_adaptive_timeout: float = 30.0
     """Upper bound of adaptive time-outs, in seconds: what a dead bookie that was slow before can cost an add."""
     reconnect_delay: float = 0.1
-    """Seconds after a failed connection during which requests to that bookie fail at once; doubles at each
-    failure."""
+    """Seconds after a failed attempt to connect during which requests to that bookie fail at once; doubles at each
+    failure. After a connection was lost the next request connects, unless another one was lost so shortly before."""
     max_reconnect_delay: float = 5.0
     """Upper limit of that delay, in seconds."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE

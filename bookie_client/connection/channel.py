@@ -21,6 +21,7 @@ sections 5 and 6.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -256,6 +257,7 @@ class Channel:
         self._attempt: asyncio.Task[None] | None = None
         self._waiting: list[_Waiting] = []
         self._retry_at = 0.0
+        self._lost_at = -math.inf
         self._delay = 0.0
         self._error: PodkeeperError | None = None
         self.connection_number = 0
@@ -428,7 +430,13 @@ class Channel:
         self._record.connections.discard(connection)
         if self._connection is connection:
             self._connection = None
-            self._back_off(BookieUnavailable(f"bookie {self.bookie_id}: connection lost"))
+            lost, now = BookieUnavailable(f"bookie {self.bookie_id}: connection lost"), self._loop.time()
+            if now < self._lost_at + self._pool.options.reconnect_delay:
+                self._back_off(lost)
+            else:  # whatever cuts connections to all replicas would fail every read meanwhile
+                self._error, self._retry_at = lost, now
+                self._record.connection_failed(self._pool.options.max_reconnect_delay)
+            self._lost_at = now
             for told in list(self.on_lost):
                 told()
 

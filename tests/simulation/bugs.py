@@ -288,7 +288,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
         bookies_fail_as_recovery_begins,
-        first=510,
+        first=730,
     ),
     Bug(
         "force in spite of a restart",

@@ -340,7 +340,7 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
-        first=137,
+        first=205,
     ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),

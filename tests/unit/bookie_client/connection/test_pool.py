@@ -1,6 +1,7 @@
 """Connections and the pool over real sockets: pipelining, time-outs, back-off, close."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,19 @@ async def test_a_lost_connection_fails_what_is_under_way_and_the_next_request_co
     await asyncio.sleep(FAST["reconnect_delay"])
     assert await rig.add(0).ended == b""
     assert all(probe.times == 1 for probe in probes)
+
+
+async def test_a_connection_that_is_cut_fails_no_later_request_but_those_after_a_second_cut(rig, monkeypatch):
+    """A proxy may cut the connections to all replicas at once: who reads from them then finds one that answers."""
+    monkeypatch.setattr(rig.pool, "options", replace(rig.pool.options, reconnect_delay=60.0))
+    for number in range(2):
+        assert await rig.add(number).ended == b""
+        (connection,) = rig.server.connections
+        connection.abort()
+        await until(lambda: rig.pool.channel("b")._connection is None)
+        assert rig.pool.down() == {"b"}
+    assert "connection lost" in str(await rig.add(2).ended)
+    assert rig.server.accepted == 2
 
 
 async def test_a_dead_bookie_is_tried_once_per_delay(rig):
