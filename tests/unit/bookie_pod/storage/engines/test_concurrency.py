@@ -13,9 +13,9 @@ from tests.support.storage_engine import CountingMetrics, entry, open_engine, pu
 
 
 async def _write(storage: DbLedgerStorage, acknowledged: dict[int, int]) -> None:
-    """Put 1000 entries into each of 4 ledgers, wait where a cache is full, delete every twentieth of 1000 small
+    """Put 500 entries into each of 4 ledgers, wait where a cache is full, delete every twentieth of 500 small
     ledgers."""
-    for entry_id in range(1000):
+    for entry_id in range(500):
         for ledger_id in range(4):
             put(storage, entry(ledger_id, entry_id, 150))
             acknowledged[ledger_id] = entry_id
@@ -52,6 +52,6 @@ async def test_every_entry_is_readable_at_every_moment(tmp_path: Path) -> None:
     assert failures == []
     assert len(metrics.sizes) > 10
     for ledger_id in range(4):
-        assert list(storage.entry_ids(ledger_id)) == list(range(1000))
-    assert len(storage.ledger_ids()) == 4 + 1000 - 50
+        assert list(storage.entry_ids(ledger_id)) == list(range(500))
+    assert len(storage.ledger_ids()) == 4 + 500 - 25
     await asyncio.to_thread(storage.close)
