@@ -78,9 +78,10 @@ class LongPolls:
         """After a restart the last stored entry may carry a newer LAC than the poll's: look before waiting."""
 
         def learned(lac: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                reply.error(error)
+                return
             try:
-                if error is not None:
-                    raise error
                 if asker.closed:
                     raise BookieUnavailable("the connection that asked is closed")
                 # Looked up again: the state may have been evicted, or the ledger deleted, meanwhile.

@@ -12,6 +12,7 @@ from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v3
 from tests.support import frames
 from tests.support.frames import KEY, entry, v3_add, v3_answer, v3_fence, v3_poll, v3_read, v3_write_lac
 from tests.support.server_rig import PaperTransport, ServerRig
@@ -282,3 +283,39 @@ async def test_a_ledger_deleted_while_its_lac_is_looked_up(rig: ServerRig) -> No
     assert polled(transport)[0].status == pb.ENOLEDGER
     await asyncio.sleep(0)
     assert rig.polls.waiting == 0
+
+
+async def test_a_fault_of_ours_while_its_lac_is_looked_up_is_answered(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(rig.storage, entry(LEDGER, 0))
+
+    def broken(ledger_id: int) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.storage, "last_entry_id", broken)
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    await rig.settle(lambda: polled(transport))
+    assert polled(transport)[0].status == pb.EIO
+    assert (rig.polls.waiting, rig.context.requests.count, rig.context.reads_in_progress.count) == (0, 0, 0)
+
+
+async def test_a_poll_whose_client_goes_while_its_lac_is_looked_up_does_not_wait(rig: ServerRig) -> None:
+    put(rig.storage, entry(LEDGER, 0))
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    conn.connection_lost(None)
+    await rig.settle()
+    assert (rig.polls.waiting, rig.context.requests.count, rig.context.reads_in_progress.count) == (0, 0, 0)
+    assert transport.frames == []
+
+
+async def test_a_piggy_back_poll_asks_for_the_last_entry(rig: ServerRig) -> None:
+    await written(rig, 3)
+    conn, transport = rig.connect()
+    request = v3.parse_request(v3_poll(LEDGER, 0)[4:])
+    assert request is not None
+    request.readRequest.entryId = 2
+    conn.data_received(v3.encode_frame(request))
+    assert [read.status for read in polled(transport)] == [pb.EBADREQ]

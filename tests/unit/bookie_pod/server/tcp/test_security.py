@@ -1,0 +1,280 @@
+"""Logins and TLS handshakes of one connection: who is served afterwards, what is answered, and what ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.audit import Audit
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.tcp.authentication import CertificateRoles
+from bookie_pod.server.tcp.connection import Connection
+from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.auth import AUTH_DISABLED, AuthMessage, Peer, Subject, to_protobuf
+from tests.support.auth import TwoTokens
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v3_add, v3_answer, v3_start_tls, v3_status
+from tests.support.server_rig import PaperTransport, ServerRig, answers
+
+
+def auth_v3(message: AuthMessage | None) -> bytes:
+    request = v3.new_request(pb.AUTH, 1)
+    if message is not None:
+        request.authRequest.CopyFrom(to_protobuf(message))
+    return v3.encode_frame(request)
+
+
+def trail_of(rig: ServerRig, folder: Path) -> Callable[[], list[dict[str, str]]]:
+    """What the audit trail says from now on."""
+    path = folder / "audit.log"
+    rig.context.audit = Audit("bookie", Registry(), str(path))
+    return lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Encrypted(PaperTransport):
+    """TLS over a transport, by a client that showed a certificate with this subject; None: it showed none."""
+
+    def __init__(self, plain: PaperTransport, subject: Subject | None) -> None:
+        super().__init__()
+        self.plain = plain
+        self.subject = subject
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "ssl_object" else super().get_extra_info(name)
+
+    def getpeercert(self, *, binary_form: bool = False) -> object:
+        if self.subject is None:
+            return None
+        return b"DER" if binary_form else {"subject": self.subject}
+
+
+def with_tls(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, outcome: Callable[[PaperTransport], object]
+) -> list[tuple[Connection, object, bool]]:
+    """Handshakes have this outcome, which may raise; whose they were, with which context, and as a server."""
+    begun: list[tuple[Connection, object, bool]] = []
+
+    async def handshake(plain: PaperTransport, conn: Connection, context: object, *, server_side: bool) -> object:
+        begun.append((conn, context, server_side))
+        return outcome(plain)
+
+    monkeypatch.setattr(rig.context.loop, "start_tls", handshake)
+    rig.context.tls = SimpleNamespace(context=lambda: "a context")  # type: ignore[assignment]
+    return begun
+
+
+def unit(name: str) -> Subject:
+    return ((("organizationalUnitName", name),),)
+
+
+@pytest.mark.parametrize(
+    ("subject", "reason"),
+    [
+        (unit("0:broker"), ""),
+        (unit("0:stranger"), "the role 'stranger' of 192.0.2.1:40000 is not one of authorizedRoles"),
+        (unit("sales"), "192.0.2.1:40000 has no role in its certificate: its subject needs an OU such as 0:ROLE"),
+        (None, "192.0.2.1:40000 has no role in its certificate: its subject needs an OU such as 0:ROLE"),
+    ],
+    ids=["one of the roles", "another role", "no role", "no certificate"],
+)
+async def test_a_role_in_the_certificate_decides_who_is_served(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, subject: Subject | None, reason: str
+) -> None:
+    """Whoever is refused hears so, now and with every request, and has no other way in."""
+    rig.context.auth = CertificateRoles(("broker",))
+    trail = trail_of(rig, tmp_path)
+    made: list[Encrypted] = []
+    begun = with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, subject)) or made[0])
+    conn, plain = rig.connect()
+    conn.data_received(v3_start_tls())
+    await rig.settle(lambda: made and not conn.stalled)
+    (secured,) = made
+    assert begun == [(conn, "a context", True)]
+    assert (secured.plain, [v3_status(frame) for frame in plain.frames]) == (plain, [V3Status.EOK])
+    assert v3_answer(plain.frames[0]).HasField("startTLSResponse")
+    if not reason:
+        assert len(rig.context.strangers) == 0
+        conn.data_received(v3_add(entry(1, 0)) + v3_start_tls())
+        codes = [v3_status(frame) for frame in await answers(rig, secured, 2)]
+        assert sorted(codes) == [V3Status.EOK, V3Status.EBADREQ]  # there is one layer of TLS
+        assert trail() == []
+        return
+    assert len(rig.context.strangers) == 1
+    login = AuthMessage(rig.context.auth.plugin_name, b"")
+    with capture_logs() as logs:
+        conn.data_received(v3_add(entry(1, 0)) + auth_v3(login) + v2_add(entry(1, 0)))
+    statuses = [v3_status(frame) for frame in secured.frames[:3]]
+    assert statuses == [V3Status.EIO, V3Status.EUA, V3Status.EUA]
+    assert v2_code(secured.frames[3]) == V2Code.EUA
+    assert [(line["event"], line["needs"]) for line in logs] == [("requests are refused", "another certificate")]
+    assert [(line["what"], line["reason"]) for line in trail()] == [
+        ("a certificate", reason),
+        ("a request", "it needs another certificate"),
+    ]
+    conn.data_received(v2.encode_auth(login))
+    assert secured.closing
+
+
+async def test_a_login_says_nothing_where_the_certificate_decides() -> None:
+    provider = CertificateRoles(("broker",))
+    assert await provider.new_exchange(Peer("somebody")).process(b"broker") == (None, False)
+
+
+@pytest.mark.parametrize(
+    "error", [ssl.SSLError(1, "no shared cipher"), ConnectionResetError("gone"), None], ids=["wrong", "gone", "over"]
+)
+async def test_a_handshake_that_fails_leaves_no_connection(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError | None
+) -> None:
+    """What the client said that was wrong is in the audit trail, a client that went away is not."""
+    trail = trail_of(rig, tmp_path)
+
+    def fails(plain: PaperTransport) -> None:
+        if error is not None:
+            raise error
+
+    with_tls(rig, monkeypatch, fails)
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(v3_start_tls())
+        await rig.settle(lambda: conn.closed)
+    assert rig.context.connections == set()
+    assert (len(rig.context.encrypted), rig.context.encrypted.nbytes) == (0, 0)
+    assert transport.closing == (error is not None)
+    assert [line["reason"] for line in logs] == ([f"TLS handshake failed: {error}"] if error is not None else [])
+    assert [line["what"] for line in trail()] == (["a TLS handshake"] if isinstance(error, ssl.SSLError) else [])
+
+
+async def test_what_comes_behind_a_handshakes_request_ends_the_connection(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = with_tls(rig, monkeypatch, lambda plain: plain)
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(v3_start_tls() + v3_add(entry(1, 0)))
+        await rig.settle(lambda: transport.closing)
+    assert [line["reason"] for line in logs] == ["bytes after START_TLS that are not part of the handshake"]
+    assert (begun, rig.storage.cached(1, 0)) == ([], None)
+
+
+async def test_no_handshake_begins_with_a_client_that_is_going(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = with_tls(rig, monkeypatch, lambda plain: plain)
+    conn, transport = rig.connect()
+    conn.data_received(v3_start_tls())
+    transport.closing = True
+    await rig.settle(lambda: not conn.stalled)
+    assert (begun, len(rig.context.encrypted)) == ([], 0)
+
+
+async def test_a_certificates_plug_in_that_breaks_ends_the_connection(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(CertificateRoles):
+        async def tls_established(self, peer: Peer) -> bool:
+            raise ZeroDivisionError
+
+    rig.context.auth = Broken(())
+    with_tls(rig, monkeypatch, lambda plain: plain)
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(v3_start_tls())
+        await rig.settle(lambda: transport.closing)
+    assert [line["log_level"] for line in logs] == ["error", "warning"]
+    assert {line["event"] for line in logs[:1]} | {line["reason"] for line in logs[1:]} == {
+        "authentication step failed"
+    }
+    assert not conn.authenticated
+
+
+async def test_without_tls_no_handshake_begins(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v3_start_tls())
+    assert [v3_status(frame) for frame in transport.frames] == [V3Status.EBADREQ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, AuthMessage("Another", b"hello"), AuthMessage("TestAuth", b"guess")],
+    ids=["no message", "another plug-in", "wrong"],
+)
+async def test_a_login_of_version_3_that_is_refused_is_answered(rig: ServerRig, message: AuthMessage | None) -> None:
+    """What is no login, or is none for this bookie, may be followed by a better one; a wrong one ends it."""
+    rig.context.auth = TwoTokens()
+    conn, transport = rig.connect()
+    conn.data_received(auth_v3(message))
+    await rig.settle(lambda: not conn.stalled)
+    assert [v3_status(frame) for frame in transport.frames] == [V3Status.EUA]
+    assert transport.closing == (message is not None and message.payload == b"guess")
+    if transport.closing:
+        return
+    for payload in (b"hello", b"secret"):
+        conn.data_received(auth_v3(AuthMessage("TestAuth", payload)))
+        await rig.settle(lambda: not conn.stalled)
+    told = [v3_answer(frame) for frame in transport.frames[1:]]
+    assert [(answer.status, answer.authResponse.payload) for answer in told] == [(0, b"welcome?"), (0, b"ok")]
+    assert conn.authenticated
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_where_nobody_has_to_log_in_every_login_is_answered_so(rig: ServerRig, version: int) -> None:
+    conn, transport = rig.connect()
+    message = AuthMessage("Whatever", b"hello")
+    conn.data_received(auth_v3(message) if version == 3 else v2.encode_auth(message, 1))
+    await rig.settle(lambda: transport.frames)
+    (frame,) = transport.frames
+    if version == 3:
+        assert v3_answer(frame).authResponse.authPluginName == AUTH_DISABLED
+    else:
+        answer = v2.decode_response(frame[4:])
+        assert isinstance(answer, v2.AuthFrame)
+        assert (answer.version, answer.message.plugin_name) == (v2.CURRENT_VERSION, AUTH_DISABLED)
+
+
+async def test_a_login_of_version_2_is_answered_in_the_version_it_came_in(rig: ServerRig) -> None:
+    rig.context.auth = TwoTokens()
+    conn, transport = rig.connect()
+    conn.data_received(v2.encode_auth(AuthMessage("TestAuth", b"hello"), 1))
+    await rig.settle(lambda: transport.frames)
+    answer = v2.decode_response(transport.frames[0][4:])
+    assert (answer.version, conn.authenticated) == (1, False)
+
+
+async def test_a_batch_read_before_a_login_ends_the_connection(rig: ServerRig) -> None:
+    rig.context.auth = TwoTokens()
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(v2_batch(1, 0))
+    assert transport.closing
+    assert [line["reason"] for line in logs] == ["batch read before authentication"]
+    assert rig.context.refusals == 0
+
+
+async def test_who_goes_in_the_middle_of_a_step_ends_it(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    class Slow(TwoTokens):
+        async def process(self, token: bytes) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+
+        def new_exchange(self, peer: Peer) -> Any:
+            return self
+
+    rig.context.auth = Slow()
+    conn, _ = rig.connect()
+    conn.data_received(auth_v3(AuthMessage("TestAuth", b"hello")))
+    await rig.settle(lambda: conn.stalled)
+    conn.connection_lost(None)
+    await rig.settle(lambda: ended)
+    assert len(rig.context.strangers) == 0
