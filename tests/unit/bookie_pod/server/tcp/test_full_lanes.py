@@ -9,14 +9,17 @@ import pytest
 
 from bookie_protocol.errors import V2Code, V3Status
 from tests.support.frames import (
+    LAST,
     entry,
     v2_add,
     v2_batch,
     v2_code,
     v2_fence,
+    v2_read,
     v3_fence,
     v3_list,
     v3_poll,
+    v3_read_lac,
     v3_status,
 )
 from tests.support.server_rig import ServerRig, answers
@@ -41,21 +44,37 @@ async def full() -> AsyncIterator[ServerRig]:
     rig.close()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["LAC known", "LAC to be looked up"])
 @pytest.mark.parametrize(
-    ("frame", "status"),
+    ("frame", "status", "is_read"),
     [
-        (v2_batch(LEDGER, 0, 10), v2_code),
-        (v3_list(LEDGER), v3_status),
-        (v3_poll(LEDGER, 0), v3_status),
+        (v2_read(LEDGER, LAST), v2_code, True),
+        (v2_batch(LEDGER, 0, 10), v2_code, True),
+        (v3_poll(LEDGER, 0), v3_status, True),
+        (v3_list(LEDGER), v3_status, False),
+        (v3_read_lac(LEDGER), v3_status, False),
     ],
-    ids=["batch", "list", "long poll"],
+    ids=["last entry", "batch", "long poll", "list", "LAC"],
 )
-async def test_who_finds_no_place_is_told(full: ServerRig, frame: bytes, status: Callable[[bytes], int]) -> None:
+async def test_who_finds_no_place_is_told(
+    full: ServerRig,
+    monkeypatch: pytest.MonkeyPatch,
+    frame: bytes,
+    status: Callable[[bytes], int],
+    is_read: bool,
+    known: bool,
+) -> None:
+    """Reads are counted as refused, and nothing is under way any longer."""
+    rejected: list[bool] = []
+    monkeypatch.setattr(full.context.metrics, "read_rejected", lambda: rejected.append(True))
+    if not known:
+        del full.ledgers.states[LEDGER]
     conn, transport = full.connect()
     conn.data_received(frame)
     await until(lambda: transport.frames)
     assert [status(each) in TOO_MANY for each in transport.frames] == [True]
-    assert full.context.reads_in_progress.count == 0
+    assert len(rejected) == is_read
+    assert (full.context.requests.count, full.context.reads_in_progress.count) == (0, 0)
 
 
 @pytest.mark.parametrize(("frame", "status"), [(v2_fence(LEDGER), v2_code), (v3_fence(LEDGER), v3_status)])

@@ -177,3 +177,80 @@ async def test_an_end_may_refuse_in_connection_made():
     client.transport.write(b"request")
     await until(lambda: client.events == server.events == [LOST])
     assert server.received == []
+
+
+async def test_the_marks_of_a_writer_follow_from_each_other(ends):
+    client, _ = ends
+    transport = client.transport
+    default = transport.get_write_buffer_limits()
+    for given, marks in (
+        ({"high": 1000, "low": 30}, (30, 1000)),
+        ({"high": 1000}, (250, 1000)),
+        ({"low": 30}, (30, 120)),
+        ({"high": 0}, (0, 0)),
+        ({"high": 9, "low": 0}, (0, 9)),
+        ({}, default),
+    ):
+        transport.set_write_buffer_limits(**given)
+        assert transport.get_write_buffer_limits() == marks
+    assert default[1] == 4 * default[0]
+    assert transport.get_extra_info("peername") == ("in-process", 0)
+    assert not transport.can_write_eof()
+    assert transport.get_protocol() is client
+
+
+async def test_a_writer_is_paused_above_its_mark_and_resumed_at_the_lower_one(ends):
+    client, server = ends
+    client.transport.set_write_buffer_limits(high=10, low=4)
+    server.transport.pause_reading()
+    client.transport.write(bytes(10))
+    assert client.events == []
+    client.transport.write(b"1")
+    client.transport.write(b"2")
+    assert client.events == ["paused"]
+    server.transport._receive()
+    client.transport._drained()
+    assert client.events == ["paused", "resumed"]
+    client.transport._drained()
+    assert client.events == ["paused", "resumed"]
+    for size, events in ((11, ["paused"]), (5, ["paused"]), (4, ["paused", "resumed"])):
+        client.events.clear()
+        client.transport._writer_paused = False
+        client.transport.write(bytes(11))
+        server.transport._arrived_bytes = size
+        client.transport._drained()
+        assert client.events == events
+
+
+async def test_one_turn_brings_as_many_pieces_as_it_has_room_for(ends):
+    client, server = ends
+    client.transport.writelines([bytes(TURN_BYTES - 2), b"ab", b"c", b"d"])
+    await asyncio.sleep(0)
+    assert [len(each) for each in server.received] == [TURN_BYTES]
+    await asyncio.sleep(0)
+    assert server.received[1:] == [b"cd"]
+    assert client.transport.get_write_buffer_size() == 0
+
+
+async def test_whoever_pauses_in_the_middle_of_a_turn_receives_nothing_more(ends):
+    client, server = ends
+    client.transport.write(b"first")
+    server.transport.pause_reading()  # the delivery is due already
+    await asyncio.sleep(0)
+    assert server.received == []
+    assert not server.transport.is_reading()
+    server.transport.resume_reading()
+    assert server.transport.is_reading()
+    await asyncio.sleep(0)
+    assert server.received == [b"first"]
+
+
+async def test_an_end_that_is_closed_takes_nothing_more(ends):
+    client, server = ends
+    client.transport.close()
+    client.transport.write(b"late")
+    assert client.transport.is_closing()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (server.received, server.events) == ([], [LOST])
+    assert (client.events, client.transport.is_reading()) == ([LOST], False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,4 +160,81 @@ async def test_a_lane_that_waits_for_its_pace_is_at_nothing(monkeypatch: pytest.
     await asyncio.to_thread(waiting.wait)
     assert [at for _, at in lanes.steps()] == [None]
     go_on.set()
+    await asyncio.to_thread(lanes.stop)
+
+
+async def test_a_lane_takes_as_many_reads_as_it_has_room_for(lanes: ReadLanes) -> None:
+    held, results = threading.Event(), Results()
+    assert (lanes.room(0, 49), lanes.room(0, 51)) == (49, 50)
+    lanes.run(3, held.wait, results, 48)
+    assert (lanes.room(0, 1), lanes.room(0, 2), lanes.room(0, 3), lanes.room(1, 3)) == (1, 2, 2, 3)
+    with pytest.raises(TooManyRequests):
+        lanes.run(0, int, results, 3)
+    assert (lanes.rejected, lanes.pending) == (3, 48)
+    lanes.run(0, int, results, 2)
+    assert (lanes.room(0, 1), lanes.pending) == (0, 50)
+    held.set()
+    await until(lambda: len(results.got) == 2)
+    assert (lanes.pending, lanes.room(0, 60)) == (0, 50)
+
+
+async def test_how_long_the_work_has_waited_that_a_lane_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    lanes = ReadLanes("test", 2, 0, asyncio.get_running_loop(), waits.append)
+    now = 100.0
+    monkeypatch.setattr("bookie_pod.server.tcp.read_lanes.time", SimpleNamespace(monotonic=lambda: now))
+    assert lanes.waited_s == 0
+    results, gates = Results(), [(threading.Event(), threading.Event()) for _ in range(3)]
+
+    def give(lane: int, gate: int) -> None:
+        begun, go_on = gates[gate]
+        lanes.run(lane, lambda: begun.set() or go_on.wait(), results)
+
+    async def begun(gate: int) -> None:
+        await asyncio.to_thread(gates[gate][0].wait)
+
+    give(0, 0)
+    await begun(0)
+    give(0, 1)
+    now += 2
+    give(1, 2)
+    await begun(2)
+    now += 3
+    assert (waits, lanes.waited_s) == ([0, 0], 5), "the slowest of them"
+    gates[0][1].set()
+    await begun(1)
+    now += 1
+    assert (waits, lanes.waited_s) == ([0, 0, 5], 6), "since it was given, not since it has begun"
+    for _, go_on in gates:
+        go_on.set()
+    await until(lambda: len(results.got) == 3)
+    await until(lambda: lanes.waited_s == 0)
+    await asyncio.to_thread(lanes.stop)
+
+
+@pytest.mark.parametrize(("slice_s", "hops"), [(0.0, [1, 1]), (60.0, [2])])
+async def test_what_a_lane_has_done_is_handed_over_at_the_end_of_a_slice(
+    monkeypatch: pytest.MonkeyPatch, slice_s: float, hops: list[int]
+) -> None:
+    monkeypatch.setattr("bookie_pod.server.tcp.read_lanes.SLICE_S", slice_s)
+    lanes, results = ReadLanes("test", 1, 0, asyncio.get_running_loop()), Results()
+    handed_over: list[int] = []
+    deliver = lanes._deliver
+
+    def noted(index: int, done: list[Any]) -> None:
+        handed_over.append(len(done))
+        deliver(index, done)
+
+    monkeypatch.setattr(lanes, "_deliver", noted)
+    begun, first, second = threading.Event(), threading.Event(), threading.Event()
+    lanes.run(0, first.wait, results)
+    lanes.run(0, lambda: begun.set() or second.wait(), results)
+    first.set()
+    await asyncio.to_thread(begun.wait)
+    if len(hops) == 2:
+        await until(lambda: len(results.got) == 1)
+    assert len(results.got) == len(hops) - 1
+    second.set()
+    await until(lambda: len(results.got) == 2)
+    assert handed_over == hops
     await asyncio.to_thread(lanes.stop)

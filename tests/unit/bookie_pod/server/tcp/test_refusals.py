@@ -11,7 +11,6 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.server.tcp.context import V2_HEAD_BYTES, TcpOptions
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -22,13 +21,10 @@ from tests.support.frames import (
     lac_packet,
     v2_add,
     v2_code,
-    v2_read,
     v3_add,
     v3_answer,
-    v3_fence,
     v3_force,
     v3_list,
-    v3_poll,
     v3_read,
     v3_read_lac,
     v3_status,
@@ -36,7 +32,6 @@ from tests.support.frames import (
 )
 from tests.support.server_rig import ServerRig, answers
 from tests.support.storage_engine import put
-from tests.support.until import until
 
 ADD, READ, BATCH = v2.OpCode.ADDENTRY, v2.OpCode.READENTRY, v2.OpCode.BATCH_READ_ENTRY
 BATCH_OF_9 = v2.encode_batch_read_request(1, 7, 33, 9, 1000, version=9)
@@ -257,31 +252,3 @@ async def test_disks_that_cannot_be_asked(rig: ServerRig, monkeypatch: pytest.Mo
     await rig.settle(lambda: transport.frames)
     answer = v3_answer(transport.frames[0])
     assert (answer.status, answer.getBookieInfoResponse.HasField("freeDiskSpace")) == (V3Status.EIO, False)
-
-
-FULL = [v2_read(1, LAST_ENTRY), v3_fence(1), v3_poll(1, 5), v3_poll(1, -1, 0), v3_list(1), v3_read_lac(1)]
-
-
-@pytest.mark.parametrize("frame", FULL, ids=["last entry", "fence", "poll", "poll of what is there", "list", "LAC"])
-async def test_whatever_finds_no_place_on_its_lane_is_told_so(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, frame: bytes
-) -> None:
-    """Counted as refused, and under way no longer."""
-    rejected: list[bool] = []
-    monkeypatch.setattr(rig.context.metrics, "read_rejected", lambda: rejected.append(True))
-    rig.storage.set_master_key(1, KEY)
-    put(rig.storage, entry(1, 0, lac=-1), entry(1, 1, lac=0))
-    if frame == FULL[3]:
-        rig.ledgers.for_read(1).learn_lac(0)
-    conn, transport = rig.connect()
-    monkeypatch.setattr(rig.lanes, "_pending_max", 1)
-    rig.lanes._pending[0] = 1
-    conn.data_received(frame)
-    rig.journal.acknowledge()  # of a fence
-    await until(lambda: transport.frames)
-    (frame_told,) = transport.frames
-    told = v3_status(frame_told) if frame_told[4] == 0x0A else v2_code(frame_told)
-    assert told in (V2Code.ETOOMANYREQUESTS, V3Status.ETOOMANYREQUESTS)
-    assert len(rejected) == (frame not in FULL[4:])
-    assert (rig.context.requests.count, rig.context.reads_in_progress.count) == (0, 0)
-    rig.lanes._pending[0] = 0

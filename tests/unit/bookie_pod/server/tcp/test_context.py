@@ -1,0 +1,208 @@
+"""What connections share: limits on what is under way, what the metrics are told, and the look at all of them."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookie_pod.server.tcp import context as module
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.context import (
+    ASLEEP_S,
+    FEW_REQUESTS,
+    LENGTH_BYTES,
+    REQUEST_BYTES,
+    REQUESTS_SHARE,
+    ReadsInProgress,
+    RequestsUnderWay,
+)
+from bookie_protocol.errors import StorageFault
+from tests.support.frames import KEY, entry, v2_add, v2_read, v3_force
+from tests.support.server_rig import HeldJournal, ServerRig, answers
+
+
+def test_nobody_has_more_requests_under_way_than_are_left_for_the_others() -> None:
+    requests = RequestsUnderWay(100)
+    left = []
+    for requests.count in (0, 50, 100 - FEW_REQUESTS - 1, 100 - FEW_REQUESTS, 99, 200):
+        left.append(requests.most_of_one)
+    assert left == [100, 50, FEW_REQUESTS + 1, FEW_REQUESTS, FEW_REQUESTS, FEW_REQUESTS]
+
+
+async def test_requests_may_take_an_eighth_of_what_clients_may_hold() -> None:
+    rig = ServerRig(memory_bytes=1000 * REQUESTS_SHARE * REQUEST_BYTES)
+    assert rig.context.requests.most_of_one == 1000
+    rig.close()
+
+
+class Reader:
+    """The part of a connection that counts."""
+
+    def __init__(self) -> None:
+        self.stalls: list[Stall] = []
+        self.blocked: list[float] = []
+        self.context = SimpleNamespace(metrics=SimpleNamespace(reads_blocked=self.blocked.append))
+
+    def stall(self, reason: Stall) -> None:
+        self.stalls.append(reason)
+
+    def unstall(self, reason: Stall) -> None:
+        self.stalls.remove(reason)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now))
+    return clock
+
+
+def test_at_the_limit_on_reads_those_who_ask_wait_until_there_are_fewer(clock: SimpleNamespace) -> None:
+    reads, first, second = ReadsInProgress(2), Reader(), Reader()
+    conns: list[Any] = [first, second]
+    reads.started(conns[0])
+    assert first.stalls == []
+    reads.started(conns[1])
+    clock.now += 1
+    reads.started(conns[0])
+    reads.started(conns[1])
+    assert (first.stalls, second.stalls) == ([Stall.READS_LIMIT], [Stall.READS_LIMIT] * 2)
+    second.stalls.pop()  # a reason that is given twice counts once
+    for _ in range(2):
+        clock.now += 1
+        reads.finished()
+        assert (len(first.stalls), len(second.stalls)) == (1, 1)
+    clock.now += 1
+    reads.finished()
+    assert (first.stalls, second.stalls, reads.count) == ([], [], 1)
+    assert (first.blocked, second.blocked) == ([3.0], [4.0]), "since each began to wait"
+    reads.finished()
+    assert (first.blocked, second.blocked) == ([3.0], [4.0])
+
+
+def test_who_is_gone_waits_for_no_reads(clock: SimpleNamespace) -> None:
+    reads, gone = ReadsInProgress(1), Reader()
+    conn: Any = gone
+    reads.started(conn)
+    reads.forget(conn)
+    reads.forget(conn)
+    reads.finished()
+    assert gone.blocked == []
+
+
+def test_without_a_limit_nobody_waits_for_reads() -> None:
+    reads, reader = ReadsInProgress(0), Reader()
+    conn: Any = reader
+    for _ in range(100):
+        reads.started(conn)
+    assert (reader.stalls, reads.count) == ([], 100)
+
+
+@pytest.mark.parametrize(("passed", "asleep"), [(1.0, 0.0), (ASLEEP_S, 0.0), (ASLEEP_S + 1, ASLEEP_S + 1)])
+async def test_time_that_passed_while_the_process_slept_counts_for_nobody(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, passed: float, asleep: float
+) -> None:
+    looks: list[tuple[str, float, float]] = []
+    now = rig.context._looked_at
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    conn, _ = rig.connect()
+    monkeypatch.setattr(conn, "look", lambda now, asleep: looks.append(("connection", now, asleep)))
+    monkeypatch.setattr(rig.context.strangers, "look", lambda now, asleep: looks.append(("strangers", now, asleep)))
+    relieved: list[float] = []
+    monkeypatch.setattr(rig.context.memory, "relieve", relieved.append)
+    told: list[bool] = []
+    monkeypatch.setattr(rig.context.complaints, "look", lambda: told.append(True))
+    now += passed
+    rig.context.look_at_connections()
+    rig.context.look_at_connections()  # no time has passed since
+    assert looks[:2] == [("connection", now, pytest.approx(asleep)), ("strangers", now, pytest.approx(asleep))]
+    assert looks[2:] == [("connection", now, 0.0), ("strangers", now, 0.0)]
+    assert (relieved, told) == ([now, now], [True, True])
+
+
+async def test_reads_that_memory_answered_are_told_together_and_once(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOLD_AFTER_S", 0.0)
+    told: list[tuple[int, int, float]] = []
+    monkeypatch.setattr(rig.context.metrics, "reads_done", lambda *counts: told.append(counts))
+    for _ in range(2):
+        rig.context.read_from_memory(3, 300)
+        rig.context.read_from_memory(1, 50)
+        assert told == []
+        await rig.settle(lambda: told)
+        await rig.settle()
+        assert told == [(4, 350, 0.0)]
+        told.clear()
+
+
+async def test_a_bookie_is_busy_while_an_answer_is_outstanding(rig: ServerRig) -> None:
+    assert not rig.context.busy
+    rig.context.specials_in_progress = 1
+    assert rig.context.busy
+    rig.context.specials_in_progress = 0
+    rig.context.reads_in_progress.count = 1
+    assert rig.context.busy
+    rig.context.reads_in_progress.count = 0
+    rig.admission.adds_in_progress = 1
+    assert rig.context.busy
+
+
+async def test_a_half_that_hot_adds_have_filled_is_flushed() -> None:
+    rig = ServerRig(half_bytes=4096)
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)))
+    assert (rig.admission.hot, rig.flush_requests) == (True, [])
+    conn.data_received(v2_add(entry(1, 1, bytes(5000))))
+    assert (rig.admission.hot, rig.flush_requests) == (False, [1])
+    await answers(rig, transport, 2)
+    rig.close()
+
+
+async def test_adds_count_and_are_told_once_whatever_way_they_took(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitted: list[tuple[int, int]] = []
+    done: list[tuple[int, bool]] = []
+    monkeypatch.setattr(
+        rig.context.metrics, "adds_admitted", lambda entries, nbytes, ms: admitted.append((entries, nbytes, ms >= 0))
+    )
+    monkeypatch.setattr(
+        rig.context.metrics, "adds_done", lambda entries, ms, success: done.append((entries, success, 0 <= ms < 10_000))
+    )
+    conn, _ = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)) + v2_add(entry(1, 1)) + v2_add(entry(1, 2)))
+    assert rig.admission.adds_in_progress == 3
+    size = len(entry(1, 0))
+    assert admitted == [(3, 3 * size, True)]
+    assert LENGTH_BYTES == 4
+    assert done == []
+    rig.journal.acknowledge()
+    assert (done, rig.admission.adds_in_progress) == ([(3, True, True)], 0)
+
+
+async def test_adds_that_a_failed_journal_does_not_take_are_not_answered(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn, transport = rig.connect()
+    done: list[bool] = []
+    monkeypatch.setattr(rig.context.metrics, "adds_done", lambda entries, ms, success: done.append(success))
+    rig.journal.error = StorageFault("the disk is gone")
+    conn.data_received(v2_add(entry(1, 0)))
+    await rig.settle()
+    assert (transport.frames, done, rig.admission.adds_in_progress) == ([], [False], 0)
+
+
+async def test_of_a_force_whose_journal_has_failed_nothing_is_outstanding() -> None:
+    journal = HeldJournal()
+    rig = ServerRig(journals=[journal])
+    journal.error = StorageFault("the disk is gone")
+    rig.storage.set_master_key(1, KEY)
+    conn, transport = rig.connect()
+    conn.data_received(v3_force(1) + v2_read(1, 0))
+    await rig.settle(lambda: transport.frames)
+    assert not rig.context.busy
+    rig.close()
