@@ -170,3 +170,84 @@ async def test_who_stopped_waiting_is_not_asked(rig: ServerRig) -> None:
     rig.admission.stop_waiting(0, waiting)
     rig.admission.set_mode(read_only=True, high_priority_writes=True)
     assert (waiting.turns, waiting.modes) == (0, 0)
+
+
+async def test_room_that_is_made_while_others_are_admitted_is_given_away_behind_them(rig: ServerRig) -> None:
+    """Nobody is asked in the middle of another's turn."""
+    log: list[str] = []
+
+    class Makes(Waiting):
+        def admit_some(self, place: int) -> bool:
+            log.append("begins")
+            rig.journals[1].full = False
+            rig.admission.refresh()
+            log.append("ends")
+            return False
+
+    class Noted(Waiting):
+        def admit_some(self, place: int) -> bool:
+            log.append(f"place {place}")
+            return False
+
+    for journal in rig.journals:
+        journal.full = True
+    rig.admission.wait(1, Noted())
+    rig.admission.wait(0, Makes())
+    rig.journal.full = False
+    rig.admission.refresh()
+    assert log == ["begins", "ends", "place 1"]
+
+
+async def test_who_leaves_in_its_turn_is_not_put_behind_the_others(rig: ServerRig) -> None:
+    class Leaves(Waiting):
+        def admit_some(self, place: int) -> bool:
+            rig.admission.stop_waiting(place, self)
+            return True
+
+    rig.journal.full = True
+    modest = Waiting()
+    for waiting in (Leaves(), modest):
+        rig.admission.wait(0, waiting)
+    rig.journal.full = False
+    rig.admission.refresh()
+    assert modest.turns == 1
+
+
+async def test_of_one_limit_as_many_adds_are_in_progress(rig: ServerRig) -> None:
+    admission = WriteAdmission(rig.storage, rig.journals, adds_in_progress_max=2)
+    for entries, room in ((1, True), (1, False)):
+        admission.started(entries)
+        assert (admission.has_room(0), admission.hot) == (room, room)
+    unlimited = WriteAdmission(rig.storage, rig.journals)
+    unlimited.started(1 << 20)
+    assert (unlimited.has_room(0), unlimited.hot) == (True, True)
+
+
+async def test_places_are_as_many_as_tell_caches_and_journals_apart(rig: ServerRig) -> None:
+    admission = WriteAdmission(rig.storage, [HeldJournal(), HeldJournal(), HeldJournal()])
+    assert {admission.place_of(ledger_id) for ledger_id in range(100)} == set(range(6))
+    assert (admission.place_of(13), admission.place_of(-1)) == (1, 5)
+
+
+async def test_an_acknowledgement_changes_nothing_where_nobody_waits(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed: list[bool] = []
+    monkeypatch.setattr(rig.admission, "refresh", lambda: refreshed.append(True))
+    rig.admission.acknowledged()
+    assert refreshed == []
+    rig.admission.wait(0, Waiting())
+    rig.admission.acknowledged()
+    rig.admission.stop_waiting(0, next(iter(rig.admission._waiting[0])))
+    rig.admission.hot = False
+    rig.admission.acknowledged()
+    assert len(refreshed) == 2
+
+
+async def test_a_read_only_bookie_is_not_hot_again_by_room(rig: ServerRig) -> None:
+    rig.admission.set_mode(read_only=True, high_priority_writes=True)
+    assert (rig.admission.read_only, rig.admission.hot) == (True, False)
+    rig.admission.started(1)
+    assert not rig.admission.hot
+    rig.admission.finished(1)
+    assert not rig.admission.hot

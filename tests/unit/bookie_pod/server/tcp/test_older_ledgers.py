@@ -170,3 +170,23 @@ async def test_whose_connection_is_closed_while_it_waits_is_no_request_under_way
     await rig.settle()
     assert rig.context.requests.count == 0
     assert rig.storage.ledger(7) is None
+
+
+async def test_a_question_that_ends_without_an_answer_is_no_word_on_the_fence(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(7, 5)))
+    older = rig.context.older
+    assert older is not None
+    older._asking[7].cancel()
+    await until(lambda: transport.frames)
+    assert [v3_status(each) for each in transport.frames] == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert not conn.stalled
+    assert not older._asking
+
+
+async def test_the_newest_ledger_that_there_was_is_an_older_one(rig: ServerRig, metadata: Metadata) -> None:
+    (refused,) = await ask(rig, v2_add(entry(NEWEST, 0)))
+    assert (v2_code(refused), metadata.asked) == (V2Code.EFENCED, [NEWEST])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -319,3 +320,136 @@ async def test_an_add_that_may_not_wait_for_the_cache_waits_for_the_journal_in_p
         await asyncio.sleep(0)
     assert looked <= 1
     parking.parked.drop_all()
+
+
+def on_a_virtual_clock(main: Callable[[ServerRig], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        rig = two_of_each()
+        await main(rig)
+        rig.close()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(run())
+
+
+def test_the_earliest_of_those_who_wait_is_looked_for_at_its_deadline() -> None:
+    """Whatever was admitted, refused or parked meanwhile; and nothing is, where nobody waits."""
+
+    async def main(rig: ServerRig) -> None:
+        looks: list[float] = []
+        parking = Parking(rig, timeout_ms=1000)
+        expire = parking.parked._expire
+        loop = asyncio.get_running_loop()
+        parking.parked._expire = lambda: looks.append(loop.time()) or expire()  # type: ignore[method-assign, func-returns-value]
+        began = loop.time()
+        fill(rig, 0)
+        fill(rig, 1)
+        parking.park(2, 0)
+        await asyncio.sleep(0.25)
+        parking.park(3, 0)
+        await asyncio.sleep(0.25)
+        parking.park(2, 1)
+        await asyncio.sleep(1.25)
+        assert [round(at - began, 3) for at in looks] == [1.0, 1.25, 1.5]
+        assert [name for name, _ in parking.log] == [(2, 0), (3, 0), (2, 1)]
+        assert [round(seconds, 3) for _, seconds, _, _ in parking.waits] == [1.0, 1.0, 1.0]
+        assert parking.parked._timer is None
+        parking.park(2, 2)
+        rig.storage.flush()
+        assert parking.admitted == [(2, 2)]
+        await asyncio.sleep(5)
+        assert len(looks) == 3
+
+    on_a_virtual_clock(main)
+
+
+@pytest.mark.parametrize(("timeout_ms", "looks_at"), [(1000, [1.0, 2.0, 3.0]), (50, [0.05, 0.15, 0.25])])
+def test_whoever_waits_for_a_journal_is_looked_at_again_now_and_then(timeout_ms: int, looks_at: list[float]) -> None:
+    async def main(rig: ServerRig) -> None:
+        looks: list[float] = []
+        parking = Parking(rig, timeout_ms=timeout_ms)
+        expire = parking.parked._expire
+        loop = asyncio.get_running_loop()
+        parking.parked._expire = lambda: looks.append(loop.time()) or expire()  # type: ignore[method-assign, func-returns-value]
+        began = loop.time()
+        rig.journal.full = True
+        parking.park(2, 0)
+        await asyncio.sleep(looks_at[-1] + 0.01)
+        assert [round(at - began, 3) for at in looks] == looks_at
+        assert (parking.log, len(parking.parked)) == ([], 1)
+        parking.parked.drop_all()
+        assert parking.parked._timer is None
+
+    on_a_virtual_clock(main)
+
+
+async def test_one_turn_hands_over_so_many_bytes_and_small_adds_count_too(rig: ServerRig) -> None:
+    rig.journal.full = True
+    parking = Parking(rig)
+    size = len(entry(2, 0, bytes(10)))
+    turn = -(-parked_adds.TURN_BYTES // (size + 256))
+    for entry_id in range(turn + 1):
+        parking.park(2, entry_id)
+    rig.journal.full = False
+    assert parking.parked.admit_some(0)
+    assert len(parking.admitted) == turn
+    assert not parking.parked.admit_some(0)
+    assert len(parking.admitted) == turn + 1
+    assert parking.submitted == 2
+
+
+async def test_a_turn_ends_where_the_room_does(rig: ServerRig) -> None:
+    rig.journal.full = True
+    parking = Parking(rig)
+    for entry_id in range(2):
+        parking.park(2, entry_id)
+    rig.journal.full = False
+    admit = parking.parked._admit
+
+    def last(request: AddRequest, reply: Reply) -> None:
+        rig.journal.full = True
+        admit(request, reply)
+
+    parking.parked._admit = last
+    assert parking.parked.admit_some(0)
+    assert (parking.admitted, len(parking.parked)) == ([(2, 0)], 1)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_bytes_of_a_connection_and_of_all_stop_it_when_they_are_passed(rig: ServerRig, more: int) -> None:
+    fill(rig, 0)
+    parking = Parking(rig)
+    parking.park(2, 0, parked_adds.CONNECTION_BYTES_MAX - 32 + more)
+    assert parking.stops == [True] * more
+    parking.parked.drop_all()
+    rig.admission.parked_bytes_max = 132
+    others = Parking(rig)
+    others.park(2, 0, 100 + more)
+    assert others.stops == [True] * more
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_connection_goes_on_when_a_half_of_its_bytes_is_gone(rig: ServerRig, more: int) -> None:
+    fill(rig, 0)
+    fill(rig, 1)
+    parking = Parking(rig)
+    parking.park(2, 0, parked_adds.CONNECTION_BYTES_MAX // 2 - 32 + more)
+    parking.park(3, 0)
+    parking.parked.mode_changed()
+    assert parking.stops == []
+    rig.storage.account = lambda *account: False  # type: ignore[method-assign]
+    parking.parked._take(1, in_vain=False)
+    parking.parked._after_change()
+    assert parking.stops == [False] * (not more)
+
+
+async def test_reading_goes_on_when_a_connection_parks_half_of_what_is_left(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig, adds_max=12)
+    for entry_id in range(6):
+        parking.park(2, entry_id)
+    assert parking.stops == [True]
+    for left in (5, 4):
+        parking.parked._take(0, in_vain=False)
+        parking.parked._after_change()
+        assert (len(parking.parked), parking.stops) == (left, [True] + [False] * (left == 4))

@@ -17,12 +17,25 @@ from bookie_pod.audit import Audit
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp.authentication import CertificateRoles
 from bookie_pod.server.tcp.connection import Connection
-from bookie_protocol.errors import V2Code, V3Status
+from bookie_pod.server.tcp.requests import Reply, code_of, status_of
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, Unauthorized, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AUTH_DISABLED, AuthMessage, Peer, Subject, to_protobuf
 from tests.support.auth import TwoTokens
-from tests.support.frames import entry, v2_add, v2_batch, v2_code, v3_add, v3_answer, v3_start_tls, v3_status
+from tests.support.frames import (
+    OTHER_KEY,
+    entry,
+    v2_add,
+    v2_batch,
+    v2_code,
+    v2_fence,
+    v2_read,
+    v3_add,
+    v3_answer,
+    v3_start_tls,
+    v3_status,
+)
 from tests.support.server_rig import PaperTransport, ServerRig, answers
 
 
@@ -278,3 +291,44 @@ async def test_who_goes_in_the_middle_of_a_step_ends_it(rig: ServerRig, monkeypa
     conn.connection_lost(None)
     await rig.settle(lambda: ended)
     assert len(rig.context.strangers) == 0
+
+
+async def test_only_a_wrong_password_is_for_the_audit_trail(rig: ServerRig, tmp_path: Path) -> None:
+    """Not whatever else is refused."""
+    trail = trail_of(rig, tmp_path)
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)) + v2_fence(1, 0) + v2_add(entry(1, 1)) + v2_read(9, 9))
+    await answers(rig, transport, 4)
+    assert trail() == []
+    assert code_of(Unauthorized("a test")) == V2Code.EUA
+    assert trail() == []
+    conn.data_received(v2_add(entry(1, 1), OTHER_KEY))
+    assert [(line["what"], line["from"]) for line in trail()] == [("a ledger's password", "192.0.2.1")]
+
+
+async def test_an_error_of_ours_is_told_the_client_as_a_fault() -> None:
+    with capture_logs() as logs:
+        assert (code_of(ZeroDivisionError()), status_of(ZeroDivisionError())) == (V2Code.EIO, V3Status.EIO)
+    assert [line["error"] for line in logs] == ["ZeroDivisionError()"] * 2
+    with capture_logs() as logs:
+        assert code_of(LedgerStateUnknown("limbo")) == V2Code.EIO
+        assert status_of(LedgerStateUnknown("limbo")) == V3Status.EUNKNOWNLEDGERSTATE
+        assert code_of(NoSuchEntry("none")) == V2Code.ENOENTRY
+    assert logs == []
+
+
+def test_a_reply_answers_its_own_operation_alone() -> None:
+    reply = Reply()
+    for foreign in (
+        lambda: reply.error(ZeroDivisionError()),
+        reply.added,
+        lambda: reply.entry(b""),
+        lambda: reply.batch([]),
+        reply.lac_written,
+        lambda: reply.lac_read(None, None, None),
+        reply.forced,
+        lambda: reply.bookie_info(1, 1),
+        lambda: reply.entry_list(b""),
+    ):
+        with pytest.raises(TypeError, match="Reply does not answer this operation"):
+            foreign()

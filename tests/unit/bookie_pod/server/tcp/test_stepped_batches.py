@@ -37,7 +37,8 @@ async def answered(rig: ServerRig, request: bytes) -> v2.BatchReadResponse:
     conn, transport = rig.connect()
     conn.data_received(request)
     await rig.settle()
-    response = v2.decode_response(transport.frames[0][4:])
+    (frame,) = transport.frames
+    response = v2.decode_response(frame[4:])
     assert isinstance(response, v2.BatchReadResponse)
     return response
 

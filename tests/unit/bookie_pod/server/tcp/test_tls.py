@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from bookie_pod.config.load import load_config
 from bookie_pod.server.tcp.tls import server_tls
 from bookie_pod.server.tls import RenewedTls
+from bookie_protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
 from tests.support.clock import Clock
 
@@ -109,3 +110,48 @@ def test_files_that_did_not_change_are_not_read_again(folder: Certificates) -> N
     context = tls.context()
     clock.now = REFRESH_S
     assert tls.context() is context
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tlsKeyStore": ""}, "^TLS needs tlsKeyStore"),
+        ({"tlsCertificatePath": ""}, "^TLS needs tlsKeyStore"),
+        ({"tlsCertificatePath": "", "tlsKeyStoreType": "PKCS12"}, "cannot be used: .*bookie.key is PEM"),
+        ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "^tlsClientAuthentication=true: tlsTrustStore"),
+        ({"tlsTrustStore": "/nowhere/authority.pem"}, "cannot be used: .*No such file"),
+    ],
+)
+def test_what_is_missing_is_told(folder: Certificates, change: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=says):
+        server_tls(load_config(environ={}, overrides={**folder.settings(), **change}).tls)
+
+
+@pytest.mark.parametrize("demanded", [True, False])
+def test_clients_are_asked_for_a_certificate_where_one_is_demanded(folder: Certificates, demanded: bool) -> None:
+    settings = {
+        **folder.settings(demand_client=demanded),
+        "tlsEnabledProtocols": "TLSv1.2",
+        "tlsEnabledCipherSuites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    }
+    tls = server_tls(load_config(environ={}, overrides=settings).tls)
+    assert tls is not None
+    context = tls.context()
+    assert context.verify_mode == (ssl.CERT_REQUIRED if demanded else ssl.CERT_NONE)
+    assert [dict(entry[0] for entry in each["subject"]) for each in context.get_ca_certs()] == [
+        {"commonName": "authority"}
+    ]
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_2
+    allowed = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+    assert allowed == ["ECDHE-ECDSA-AES256-GCM-SHA384"]
+
+
+def test_without_a_trust_store_nobody_is_trusted(folder: Certificates) -> None:
+    tls = server_tls(load_config(environ={}, overrides={**folder.settings(), "tlsTrustStore": ""}).tls)
+    assert tls is not None
+    assert tls.context().get_ca_certs() == []
+
+
+def test_without_a_provider_there_is_no_tls(folder: Certificates) -> None:
+    settings = {**folder.settings(), "tlsProviderFactoryClass": ""}
+    assert server_tls(load_config(environ={}, overrides=settings).tls) is None
