@@ -197,7 +197,8 @@ class _Judge:
         """The surveys, as later files let them appear."""
         by_id = {survey.journal_id: survey for survey in surveys}
         for later in surveys:
-            if not later.blank and later.journal_id != self._mark.journal_id:
+            knows = not later.blank or later.header.previous is not None
+            if knows and later.journal_id != self._mark.journal_id:
                 self._look_before(later, by_id)
         written = [survey.journal_id for survey in surveys if not survey.blank]
         for survey in surveys:
@@ -222,13 +223,13 @@ class _Judge:
         if before is None:
             self._refuse(
                 JournalMissing(
-                    f"{journal_path(self._directory, previous)} is missing, and {later.path}, which was written after "
-                    f"it, holds records; {_FILE_REMEDY}"
+                    f"{journal_path(self._directory, previous)} is missing, and {later.path} was made after it; "
+                    f"{_FILE_REMEDY}"
                 )
             )
         elif end is None:
             if before.is_emptied and previous != self._mark.journal_id:
-                by_id[previous] = before.as_damaged("it is empty, yet later journals hold records")
+                by_id[previous] = before.as_damaged(f"it is empty, yet {later.path} was made after it was begun")
         elif before.end < end:
             by_id[previous] = before.as_damaged(f"{later.path}, which was written after it, says that it goes to {end}")
         else:

@@ -164,7 +164,7 @@ class UncheckedSurvey:
         last: Step | None = None
         for count, step in enumerate(self._walk(offset)):
             if step.is_padding:
-                return count > 0 and self._is_plain(step)
+                return self._is_plain(step)
             if count == _LONGEST_GROUP_SEARCHED or not self._is_likely(step):
                 return False
             last = step

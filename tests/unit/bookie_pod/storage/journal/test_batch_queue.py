@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from itertools import pairwise
 
@@ -168,6 +169,50 @@ def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest
     queue.append(JournalBatch([b"x"], 1, 1, True, None))
     assert queue.wait_for_group(lambda: False, lambda: 1.0) is not None
     assert seen == [pytest.approx(3.2)]
+
+
+class _Wakes:
+    """A `threading.Event` that notes how it is used, and never waits."""
+
+    def __init__(self) -> None:
+        self.sets = 0
+        self.waits: list[float | None] = []
+
+    def set(self) -> None:
+        self.sets += 1
+
+    def clear(self) -> None:
+        pass
+
+    def wait(self, seconds: float | None) -> None:
+        self.waits.append(seconds)
+
+
+def test_a_busy_journal_is_woken_once_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = BatchQueue(JournalOptions(group_bytes=10), JournalMetrics(Registry(), 0))
+    wakes = _Wakes()
+    monkeypatch.setattr(queue, "_wake", wakes)
+    sets = []
+    for _ in range(5):
+        queue.append(JournalBatch([b"x" * 4], 1, 4, True, None))
+        sets.append(wakes.sets)
+    assert sets == [0, 0, 1, 1, 1]
+
+
+def test_nobody_sleeps_who_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there, or the end was, before the queue knew that its thread sleeps: nobody wakes it then."""
+    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    wakes = _Wakes()
+    monkeypatch.setattr(queue, "_wake", wakes)
+    queue._sleep_while_empty(lambda: True, 5.0)
+    assert wakes.waits == []
+    queue._sleep_while_empty(lambda: False, 5.0)
+    queue._sleep_while_empty(lambda: False, math.inf)
+    assert wakes.waits == [5.0, None]
+    queue.append(JournalBatch([b"x"], 1, 1, True, None))
+    assert wakes.sets == 0, "nobody sleeps any more"
+    queue._sleep_while_empty(lambda: False, 5.0)
+    assert wakes.waits == [5.0, None]
 
 
 def test_an_empty_queue_is_left_as_soon_as_something_is_to_be_synced() -> None:

@@ -64,6 +64,33 @@ def test_what_waits_for_its_sync_when_a_write_fails_is_not_acknowledged() -> Non
     assert len(rig.acknowledged.batches) == 1, "its sync had begun"
 
 
+def test_a_failed_journal_ends_though_it_cannot_tidy_up() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
+        for i in range(9):
+            rig.add(an_add(7, i, bytes(400)))
+        while len(rig.journals()) < 2:
+            time.sleep(0.0005)
+        files.faults.fail("writev")
+        files.faults.fail("unlink")
+        rig.journal.append(an_add(7, 9))
+        rig.acknowledged.wait_for_failure()
+    assert len(rig.journals()) == 2
+    assert files.open_files == 0
+
+
+def test_nothing_follows_a_file_whose_sync_failed() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=2048)) as rig:
+        rig.add(an_add(7, 0))
+        files.faults.fail("datasync")
+        rig.journal.append(an_add(7, 1, bytes(2000)))
+        assert isinstance(rig.acknowledged.wait_for_failure().__cause__, OSError)
+        files.faults.clear()
+    assert len(rig.journals()) == 1
+    assert files.faults.counts["writev"] == 2, "not even a group that says what was synced"
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_without_room_for_a_whole_step_takes_what_still_fits(error: int) -> None:
     files = MemoryFiles()

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_pod.metrics.journal import JournalMetrics
+from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal import JournalBatch, LogMark
 from bookie_pod.storage.journal import format as fmt
+from bookie_pod.storage.journal.journal import JournalFileSupply
 from bookie_pod.storage.journal.journal_file import BLOCK, BUFFER_BYTES, DirectFile, create_journal_file
 from bookie_pod.storage.journal.survey import survey_journal
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, an_entry, records_of, replayed, small_options
@@ -111,6 +114,33 @@ def test_the_next_file_is_ready_before_it_is_needed() -> None:
         for i in range(10, 20):
             rig.add(an_add(7, i, bytes(400)))
     assert records_of(rig) == [(7, i) for i in range(20)]
+
+
+def test_the_next_file_is_awaited_if_it_was_begun() -> None:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    supply = JournalFileSupply(files, DIRECTORY, small_options(), JournalMetrics(Registry(), 0), thread_name="next")
+    first = supply.first(LogMark())
+    gate = files.faults.hold("create", path=f"{first.journal_id + 1:x}.txn")
+    supply.prepare()
+    gate.reached()
+    thread = supply._thread
+    assert thread is not None
+    supply.prepare()
+    assert supply._thread is thread, "it was begun"
+    join = thread.join
+    thread.join = lambda: (gate.open(), join())  # type: ignore[method-assign, assignment, func-returns-value]
+    second = supply.next(512)
+    assert second.journal_id == first.journal_id + 1
+    third = supply.next(512)
+    assert third.journal_id == first.journal_id + 2
+    supply.prepare()
+    supply.discard()
+    supply.discard()
+    for file in (first, second, third):
+        file.close()
+    assert len(files.listdir(DIRECTORY)) == 3
+    assert files.open_files == 0
 
 
 def test_a_next_file_that_could_not_be_made_early_is_made_when_needed() -> None:
@@ -218,6 +248,7 @@ def test_synced_pages_are_dropped_8_mib_behind() -> None:
     drops = [(offset, length) for _, offset, length in files.dropped]
     assert drops
     assert drops[0][0] == 0
+    assert all(length > 0 for _, length in drops)
     for (offset, length), (following, _) in itertools.pairwise(drops):
         assert offset + length == following
     assert sum(drops[-1]) <= rig.journal.last_mark().offset - (8 << 20)

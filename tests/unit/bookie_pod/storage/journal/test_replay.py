@@ -149,6 +149,12 @@ def test_progress_is_told_in_bytes() -> None:
     assert told[-1][0] == told[-1][1] > 20 << 20
 
 
+def test_progress_goes_on_from_file_to_file() -> None:
+    told: list[tuple[int, int]] = []
+    replay_journal(DIRECTORY, [], chained(), Replayed(), progress=lambda done, total: told.append((done, total)))
+    assert told == [(1024, 3072), (2048, 3072), (3072, 3072)]
+
+
 def test_an_entry_longer_than_a_chunk() -> None:
     payload = bytes(range(256)) * (CHUNK // 256 * 2 + 7)
     with JournalRig() as rig:
@@ -244,7 +250,9 @@ THREE = (record(7, 0) * 9, record(7, 1) * 9, record(7, 2) * 9)
 
 
 def test_a_sound_file() -> None:
-    assert len(entries(files_with((9, checked_file(9, *THREE))))) == 27
+    found, end = replayed(files_with((9, checked_file(9, *THREE))))
+    assert len(found.entries()) == 27
+    assert end == LogMark(9, 512 + 3 * 1024)
 
 
 @pytest.mark.parametrize("where", [512, 530, 1023, 1024, 1040])
@@ -459,6 +467,22 @@ def test_a_file_that_is_missing_is_damage_wherever_it_was() -> None:
     assert entries(chained(7), LogMark(8, 0)) == ALL[2:]
 
 
+def test_a_file_that_was_made_ahead_knows_which_one_was_in_use() -> None:
+    """The one in use went, and the next, in which nothing was ever written, is still there."""
+    ahead = (9, checked_file(9, previous=8))
+    first = (7, checked_file(7, record(7, 14)))
+    for mark in (LogMark(), LogMark(7, 512), LogMark(7, 1024)):
+        with pytest.raises(JournalMissing, match=r"8\.txn is missing, and /journal/current/9\.txn was made after it"):
+            replayed(files_with(first, ahead), mark)
+    with pytest.raises(
+        JournalDamaged, match=r"8\.txn is damaged at offset 0: it is empty, yet .*9\.txn was made after it"
+    ):
+        replayed(files_with(first, (8, b""), ahead))
+    torn = checked_file(8, record(7, 15), previous=7, continues=1024) + record(7, 16)[:40]
+    assert entries(files_with(first, (8, torn), ahead)) == [(7, 14), (7, 15)]
+    assert entries(files_with(ahead), LogMark(9, 512)) == entries(files_with(ahead)) == []
+
+
 def test_all_that_is_there_is_replayed_if_all_marks_went_with_the_disks_that_held_them() -> None:
     """What was below them may have been trimmed; a bookie that starts for the first time leaves a mark of (0, 0)."""
     assert entries(chained(7)) == ALL[2:]
@@ -482,7 +506,7 @@ def test_files_that_do_not_say_what_came_before_follow_by_number(make: object) -
     first, last = plain_file(record(7, 0)), plain_file(record(7, 1))
     with pytest.raises(JournalMissing, match=r"8\.txn is missing"):
         replayed(files_with((7, first), (9, last)))
-    with pytest.raises(JournalDamaged, match="it is empty, yet later journals hold records"):
+    with pytest.raises(JournalDamaged, match=r"it is empty, yet .*9\.txn was made after it was begun"):
         replayed(files_with((7, first), (8, b""), (9, last)))
     unused = fmt.header_bytes(6)
     assert entries(files_with((7, first), (8, unused), (9, last))) == [(7, 0), (7, 1)]

@@ -63,6 +63,7 @@ SWALLOWED = 512 + 4 + 54
         (b"".join(fmt.fence_record(7)) + body(7, 1, 0, 40), True),
         (body(7, 1, 0, 24) + body(7, 2, 1, 32), True),
         (body(7, 1, -2), False),
+        (body(7, 0, 0), False),
         (body(7, 1, 1), False),
         (body(-1, 1, 0), False),
         (body(7, 1 << 40, 0), False),
@@ -264,6 +265,33 @@ def test_the_difference_of_two_checksums_names_a_changed_bit(length: int) -> Non
         assert not is_one_bit(difference, byte - 1)
     two = bytes([data[0] ^ 3]) + data[1:]
     assert not is_one_bit(crc32c(data) ^ crc32c(two), length)
+
+
+# --- files in which nothing was written --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "blank", "end"),
+    [
+        (fmt.LENGTH.pack(16) + fmt.IDS.pack(7, 0), False, 20),
+        (bytes(600) + b"x", False, 0),
+        (b"BKL" + bytes(600) + b"x", False, 0),
+        (b"BKL" + bytes(600), True, 0),
+        (b"BKLH" + bytes(600), False, 0),
+        (plain_file()[:8] + bytes(600), True, 512),
+        (plain_file()[:8] + bytes(600) + b"x", False, 512),
+        (plain_file(version=4) + bytes(600), True, 8),
+        (fmt.checked_header_bytes(6, 9, 8)[:20], True, 0),
+        (fmt.checked_header_bytes(6, 9, 8)[:20] + bytes(600) + b"x", False, 0),
+    ],
+)
+def test_a_file_is_blank_that_holds_a_header_or_a_part_of_one_and_else_zeros(
+    data: bytes, blank: bool, end: int
+) -> None:
+    found = surveyed(data)
+    assert (found.blank, found.end) == (blank, end)
+    assert (found.damage is None) == (blank or end > 0)
+    assert found.is_emptied == (blank and end == 0)
 
 
 # --- marks and tools ----------------------------------------------------------------------------------------------
