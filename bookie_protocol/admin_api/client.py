@@ -211,8 +211,10 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
     # The first is told with the URL, a login in it included; the others are of no URL at all.
     if isinstance(error, aiohttp.NonHttpUrlClientError | ValueError) and not isinstance(error, OSError):
         return ProtocolViolation(f"{at.shown} has no URL that can be asked")
-    errno = error.errno if isinstance(error, OSError) else None
-    reason = os.strerror(errno) if errno is not None and errno > 0 else str(error) or type(error).__name__
+    reason = str(error)
+    if isinstance(error, OSError) and error.errno is not None:  # aiohttp's words have the host, which may be a login
+        reason = os.strerror(error.errno) if error.errno > 0 else error.strerror
+    reason = reason or type(error).__name__
     return BookieUnavailable(f"{at.shown} cannot be reached: {one_line(reason, _MAX_WORDS)}")
 
 

@@ -125,6 +125,7 @@ async def test_whatever_is_no_answer_is_one_short_line_without_the_token(
         "http://[::1",
         "http://h:99999",
         "http://user:s3cret@h:1",
+        "http://user%3As3cret%40h:1",
         "ftp://user:s3cret@h:1",
         "ftp://h?s3cret",
         "nonsense",
