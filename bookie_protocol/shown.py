@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+from datetime import UTC, datetime
 from typing import Final, TextIO
 
 LONGEST: Final = 4000
@@ -23,6 +24,20 @@ def one_line(text: object, longest: int = LONGEST) -> str:
     words = " ".join(str(text)[: 2 * longest].split())
     line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def moment(ms: int | None) -> datetime | None:
+    """A time in ms since 1970; None also for one that no calendar has: ledgers and records say what they like."""
+    try:
+        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_text(ms: int) -> str:
+    """Format ms since 1970: `2026-03-01 12:00:00 UTC`; the number where no calendar has it."""
+    found = moment(ms)
+    return f"{ms} ms since 1970" if found is None else f"{found:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def take_any_text(stream: TextIO) -> None:

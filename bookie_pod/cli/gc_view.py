@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from bookie_pod.cli.progress import Reached
-from bookie_pod.cli.tables import duration_text, facts, print_table, size_text, time_text
+from bookie_pod.cli.tables import duration_text, facts, print_table, size_text
 from bookie_protocol.admin_api import gc
 from bookie_protocol.admin_api.bodies import plain
 from bookie_protocol.admin_api.client import BlockingAdmin
@@ -28,6 +28,7 @@ from bookie_protocol.admin_api.gc import (
 )
 from bookie_protocol.admin_api.integrity import ScrubProgress
 from bookie_protocol.errors import NotThere
+from bookie_protocol.shown import time_text
 
 _BAR: Final = 30
 

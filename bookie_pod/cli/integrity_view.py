@@ -6,8 +6,9 @@ import click
 from rich.table import Table
 
 from bookie_pod.cli.progress import Reached
-from bookie_pod.cli.tables import facts, print_table, size_text, time_text
+from bookie_pod.cli.tables import facts, print_table, size_text
 from bookie_protocol.admin_api.integrity import DamageFound, RebuildProgress, ScrubProgress, ScrubStatus
+from bookie_protocol.shown import time_text
 
 
 def show_status(found: ScrubStatus) -> None:

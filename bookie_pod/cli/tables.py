@@ -4,7 +4,6 @@ read lines.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -37,11 +36,6 @@ def size_text(nbytes: int) -> str:
     while abs(value) >= 1000 and unit < len(_SIZES) - 1:
         value, unit = value / 1000, unit + 1
     return f"{value:,.1f} {_SIZES[unit]}" if unit else f"{nbytes} B"
-
-
-def time_text(milliseconds: int) -> str:
-    """Format ms since 1970: `2026-03-01 12:00:00 UTC`."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def duration_text(seconds: float) -> str:

@@ -39,7 +39,7 @@ from bookie_protocol.archive import LONG_MAX, UNREADABLE, ArchivedFile, Counts, 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.shown import one_line
+from bookie_protocol.shown import moment, one_line
 
 DATA: Final = "data"
 MANIFESTS: Final = "_manifests"
@@ -92,14 +92,6 @@ def data_folder(partition: str, created_ms: int | None, stream: str | None) -> s
         return f"{DATA}/stream={urllib.parse.quote(stream, safe='') if stream else _NOTHING}"
     created = moment(created_ms)
     return f"{DATA}/date={_NOTHING if created is None else f'{created:%Y-%m-%d}'}"
-
-
-def moment(created_ms: int | None) -> datetime | None:
-    """A time in ms since 1970; None also for one that no calendar has: ledgers say what they like."""
-    try:
-        return None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 _FORMAT: Final = "podkeeper-archive"

@@ -22,7 +22,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -31,6 +30,7 @@ from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from bookie_protocol.shown import time_text
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, GENTLE_BYTES_PER_SECOND, SIZE, argument
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -259,7 +259,7 @@ class RegistryCheck:
                 of_bookie(
                     bookie,
                     Verdict.UNREGISTERED,
-                    f"it has a cookie, and since {_time(since[bookie])} no audit has seen it registered",
+                    f"it has a cookie, and since {time_text(since[bookie])} no audit has seen it registered",
                 )
                 for bookie in sorted(away)
                 if self._now_ms - since[bookie] >= absent_after * 1000
@@ -322,10 +322,6 @@ def _no_cookie(bookie: str, named: NamedBookies, is_registered: bool) -> Finding
 def _overdue(mark: UnderreplicatedLedger, ctime_ms: int, locks: Mapping[int, str]) -> str:
     missing = ", ".join(mark.replicas) or "a placement that the policy allows"
     holder = locks.get(mark.ledger_id)
-    return f"marked since {_time(ctime_ms)} for {missing}; " + (
+    return f"marked since {time_text(ctime_ms)} for {missing}; " + (
         f"locked by {holder}" if holder else "nobody works on it"
     )
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -29,7 +29,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger,
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import STREAM_SEGMENT
 from bookie_protocol.metadata_service.versioned import Versioned
-from bookie_protocol.shown import one_line, shown_uri
+from bookie_protocol.shown import moment, one_line, shown_uri
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
@@ -97,7 +97,7 @@ def table_of(orphans: Iterable[Orphan]) -> pa.Table:
             "thing": each.thing,
             "owner": each.owner,
             "bytes": each.nbytes,
-            "created": each.created_ms,
+            "created": moment(each.created_ms),
             "fate": each.fate.value,
             "detail": each.detail,
         }

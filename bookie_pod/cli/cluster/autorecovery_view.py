@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from bookie_protocol.shown import time_text
 
 
 async def show_status(cluster: Cluster, *, as_json: bool) -> int:
@@ -88,13 +88,13 @@ def _mark(mark: UnderreplicatedLedger, holder: str | None, *, as_json: bool) -> 
         }
         return json.dumps(value)
     replicas = "unknown" if mark.damage is not None else ",".join(mark.replicas) or "placement"
-    since = "" if mark.ctime_ms is None else f"  since {_time(mark.ctime_ms)}"
+    since = "" if mark.ctime_ms is None else f"  since {time_text(mark.ctime_ms)}"
     work = "" if holder is None else f"  in work by {holder}"
     return f"{mark.ledger_id}  {replicas}{since}{work}" + ("" if mark.damage is None else f"  damaged: {mark.damage}")
 
 
 def _absent(absences: Mapping[str, int]) -> str:
-    return ", ".join(f"{bookie} since {_time(since)}" for bookie, since in sorted(absences.items())) or "none"
+    return ", ".join(f"{bookie} since {time_text(since)}" for bookie, since in sorted(absences.items())) or "none"
 
 
 def _checks(checks: Collection[Recorded]) -> Table:
@@ -108,7 +108,7 @@ def _checks(checks: Collection[Recorded]) -> Table:
             now = f"{now}; broken off: {failure.reason}".removeprefix("; ")
         table.add_row(
             each.check.value,
-            "never" if each.last_complete_ms is None else _time(each.last_complete_ms),
+            "never" if each.last_complete_ms is None else time_text(each.last_complete_ms),
             "" if last is None else f"{last.active_ms / 1000:.1f} s",
             "" if last is None else _counts(last.counts),
             now,
@@ -123,7 +123,3 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _as_json(check: Recorded) -> dict[str, Any]:
     value = asdict(check.runs)
     return {**value, "last_complete_ms": check.last_complete_ms, "requested_ms": check.requested_ms}
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -18,6 +17,7 @@ from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger, PodkeeperError, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.shown import moment
 
 _COLUMNS: Final = ("ledger_id", "state", "entries", "bytes", "ensemble_size", "write_quorum", "ack_quorum", "digest")
 
@@ -26,7 +26,7 @@ _COUNTS: Final = ("entries", "bytes")
 
 def as_dict(metadata: LedgerMetadata) -> dict[str, Any]:
     """What `--json` prints. Entries and bytes are null unless the ledger is closed. Never the password."""
-    closed = metadata.is_closed
+    closed, created = metadata.is_closed, moment(metadata.ctime or None)
     return {
         "ledger_id": metadata.ledger_id,
         "state": metadata.state.value,
@@ -37,7 +37,7 @@ def as_dict(metadata: LedgerMetadata) -> dict[str, Any]:
         "ack_quorum": metadata.ack_quorum_size,
         "digest": metadata.digest_type.name if metadata.digest_type else None,
         "has_password": bool(metadata.password) if metadata.password is not None else None,
-        "created": datetime.fromtimestamp(metadata.ctime / 1000, UTC).isoformat() if metadata.ctime else None,
+        "created": None if created is None else created.isoformat(),
         "format_version": metadata.format_version,
         "ensembles": {str(first): list(bookies) for first, bookies in metadata.ensembles.items()},
         "custom_metadata": {name: _text(value) for name, value in metadata.custom_metadata.items()},

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import archived_ledger
+from bookie_protocol.shown import moment
 from bookie_protocol.together import bounded
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
@@ -262,8 +262,9 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> No
     print_table(table)
 
 
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+def _time(milliseconds: int) -> str | None:
+    found = moment(milliseconds)
+    return None if found is None else found.isoformat(timespec="seconds")
 
 
 def _cell(name: str, value: object) -> str:

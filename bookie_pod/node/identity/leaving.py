@@ -16,7 +16,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -25,6 +25,7 @@ from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.shown import moment
 
 RETRY_S: Final = 1.0
 
@@ -152,4 +153,4 @@ async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> dateti
         return None
     if finished is None or not finished.delete_cookie:
         return None
-    return datetime.fromtimestamp(finished.updated_ms / 1000, UTC)
+    return moment(finished.updated_ms)

@@ -23,8 +23,8 @@ from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.shown import moment
 from bookie_protocol.together import bounded
-from pyspark_bookie.archive.manifest import moment
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from bookie_protocol.shown import LONGEST, one_line, shown_uri, take_any_text
+from bookie_protocol.shown import LONGEST, moment, one_line, shown_uri, take_any_text, time_text
 
 
 def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
@@ -14,6 +14,13 @@ def test_one_line_is_short_and_does_nothing_to_a_terminal() -> None:
     assert (told.isprintable(), told.startswith("no "), len(told), told[-1]) == (True, True, LONGEST, "…")
     assert one_line(ValueError("two\n\twords")) == "two words"
     assert one_line("as long as may be", 17) == "as long as may be"
+
+
+@pytest.mark.parametrize("ms", [-(2**63), 2**63 - 1, 10**400, 253_402_300_800_000])
+def test_a_time_that_no_calendar_has_is_its_number(ms: int) -> None:
+    assert moment(ms) is None
+    assert time_text(ms) == f"{ms} ms since 1970"
+    assert time_text(-1) == "1969-12-31 23:59:59 UTC"
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,17 @@ def test_who_is_auditor(uri: str, capsys: Capture, monkeypatch: pytest.MonkeyPat
 def test_marks(uri: str, capsys: Capture) -> None:
     async def mark(service: MetadataService) -> None:
         await service.under_replication.mark(7, ("b1:1", "b2:1"), ctime_ms=1_700_000_000_000)
+        await service.under_replication.mark(8, ("b3:1",), ctime_ms=1 << 62)
         await service.under_replication.mark(9, (), ctime_ms=None)
 
     with_service(uri, mark)
-    assert printed(capsys, "list-under-replicated") == "7  b1:1,b2:1  since 2023-11-14 22:13:20Z\n9  placement\n"
+    assert printed(capsys, "list-under-replicated").splitlines() == [
+        "7  b1:1,b2:1  since 2023-11-14 22:13:20 UTC",
+        f"8  b3:1  since {1 << 62} ms since 1970",
+        "9  placement",
+    ]
     assert printed(capsys, "list-under-replicated", "--count", "--missing", "b2:1") == "1\n"
-    (line,) = printed(capsys, "list-under-replicated", "--excluding", "b2:1", "--json").splitlines()
+    _, line = printed(capsys, "list-under-replicated", "--excluding", "b2:1", "--json").splitlines()
     assert json.loads(line) == {"ledger": 9, "missing_replicas": [], "marked_ms": None, "worker": None}
 
 

@@ -1,4 +1,5 @@
-"""Lists of ledgers and streams: one whose metadata is damaged is told in its place, and the list goes on."""
+"""Lists of ledgers and streams: one whose metadata is damaged is told in its place, and the list goes on. So it does
+behind one that was created when no calendar tells."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Cluster:
             raise MetadataDamaged("/ledgers/L0001 is no ledger metadata")
         if ledger_id > 3:
             raise NoSuchLedger(f"ledger {ledger_id}")
-        return LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b1",)})
+        return LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b1",)}, ctime=(1 << 62) - ledger_id)
 
 
 class Streams:
@@ -49,7 +50,7 @@ class Streams:
     async def manifest(self, name: str) -> Manifest:
         if name == "b":
             raise MetadataDamaged("the head of stream b is damaged")
-        return Manifest(name, 1, 0, (), StreamSettings())
+        return Manifest(name, 1, 0, (), StreamSettings(), created_ms=1 << 62)
 
 
 @pytest.mark.parametrize("as_json", [True, False])

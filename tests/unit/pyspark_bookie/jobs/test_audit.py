@@ -207,12 +207,13 @@ def test_old_marks(audits, shelf):
         await tree.mark(3, [], ctime_ms=now_ms - 7_200_000)
         await tree.mark(4, ["a"], ctime_ms=None)
         await tree.mark(5, ["a"], ctime_ms=0)
+        await tree.mark(6, ["a"], ctime_ms=-(1 << 62))
         await tree.lock(3)
 
     shelf.run(prepare)
     check = audits.check()
     found = list(check.old_marks(lambda ledger_id: ledger_id != 5, HOUR))
-    assert [(each.ledger_id, each.verdict) for each in found] == [(1, Verdict.OVERDUE), (3, Verdict.OVERDUE)]
+    assert [(each.ledger_id, each.verdict) for each in found] == [(each, Verdict.OVERDUE) for each in (1, 3, 6)]
     assert check.marks_without_time == 1
     assert "nobody works on it" in found[0].detail
     assert {"a", "b"} <= set(found[0].detail.replace(",", " ").replace(";", " ").split())

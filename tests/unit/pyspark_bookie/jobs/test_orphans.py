@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 
 import pytest
 
@@ -21,6 +22,7 @@ from pyspark_bookie.jobs.orphans import (
     SINK_ATTEMPTS,
     STREAM_LEDGERS,
     Fate,
+    Orphan,
     Search,
     search_ledgers,
     stream_segments,
@@ -276,3 +278,9 @@ async def test_what_a_transfer_has_made_is_its_own_until_the_stream_has_it(model
         await records.create(record.key, record.encode())
         found = await searched(client, search())
         assert ([each.thing for each in found.orphans], found.standings) == (["1"], {"owned": 1, "orphan": 1})
+
+
+@pytest.mark.parametrize(("created_ms", "shown"), [(-(1 << 63), None), (0, datetime(1970, 1, 1, tzinfo=UTC))])
+def test_findings_are_shown_whatever_a_ledger_says_of_its_creation(created_ms: int, shown: datetime | None) -> None:
+    (row,) = table_of([Orphan("a", "7", "", 0, created_ms, Fate.REMOVED, "")]).to_pylist()
+    assert row["created"] == shown

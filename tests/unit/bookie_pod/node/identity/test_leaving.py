@@ -212,6 +212,9 @@ async def test_who_has_left(rig: Rig) -> None:
     await rig.service.cookies.delete(GOING, (await rig.service.cookies.read(GOING)).version)
     assert await has_left(rig.service, GOING, ended - timedelta(days=1))
     assert not await has_left(rig.service, GOING, ended + timedelta(days=1)), "another bookie that has the id now"
+    never = encode_record(replace(done, updated_ms=1 << 62))
+    await rig.service.records(FINISHED).update(GOING, never, ANY_VERSION)
+    assert await decommissioned_at(rig.service, GOING) is None
     kept = encode_record(replace(done, delete_cookie=False))
     await rig.service.records(FINISHED).update(GOING, kept, ANY_VERSION)
     assert await decommissioned_at(rig.service, GOING) is None
