@@ -66,7 +66,7 @@ def test_idle_logs_are_rotated_at_the_next_flush(files: MemoryFiles) -> None:
     clock.now = 299
     logger.flush()
     assert logger.stats.logs_rotated == 0
-    clock.now = 301
+    clock.now = 300
     logger.flush()
     assert (logger.current_log_id(1), logger.current_log_id(2)) == (None, 1)
     logger.close()
@@ -88,6 +88,13 @@ def test_new_logs_go_where_the_fewest_are_active(files: MemoryFiles) -> None:
     for ledger_id in range(30):
         _add(logger, ledger_id)
     assert [len(files.listdir(folder)) - 1 for folder in ("/a", "/b", "/c")] == [10, 10, 10]
+    logger.close()
+
+
+def test_a_log_that_was_replaced_is_not_active(files: MemoryFiles) -> None:
+    logger = open_logger(files, "/a", "/b", per_ledger=True, log_size_limit=1024 + 104)
+    paths = [logger.path(_add(logger, 7, entry_id) >> 32)[:2] for entry_id in range(20)]
+    assert paths in (["/a", "/b"] * 10, ["/b", "/a"] * 10)
     logger.close()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 from structlog.testing import capture_logs
 
-from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates
+from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates, catalog, names
+from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
 from tests.support.memory_files import MemoryFiles
@@ -72,11 +74,12 @@ def test_ids_wrap_after_the_last_and_skip_what_exists(files: MemoryFiles) -> Non
     _touch(files, f"{A}/7fffffff.log")
     _touch(files, f"{A}/0.log", b"old")
     _touch(files, f"{B}/1.log", b"old")
+    _touch(files, f"{B}/2.log.1.compacted")
     _touch(files, f"{A}/lastId", b"7fffffff\n")
     logger = open_logger(files, A, B)
     with capture_logs() as logs:
-        assert _next_log(logger) == 2
-    assert [line["file"] for line in logs if line["log_level"] == "warning"] == ["0.log", "1.log"]
+        assert _next_log(logger) == 3
+    assert [line["file"] for line in logs if line["log_level"] == "warning"] == ["0.log", "1.log", "2.log"]
     assert files.read_bytes(f"{A}/0.log") == files.read_bytes(f"{B}/1.log") == b"old"
     logger.close()
 
@@ -86,6 +89,52 @@ def test_a_log_that_appeared_meanwhile_is_never_overwritten(files: MemoryFiles) 
     _touch(files, f"{FOLDER}/0.log", b"somebody else's")
     assert _next_log(logger) == 1
     assert files.read_bytes(f"{FOLDER}/0.log") == b"somebody else's"
+    logger.close()
+
+
+def test_a_log_that_appears_while_it_is_made_is_never_overwritten(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    files.faults.fail("create", path="0.log", errno=errno.EEXIST)
+    assert _next_log(logger) == 1
+    assert logger.log_ids() == [1]
+    logger.close()
+
+
+def test_when_every_id_is_taken_no_log_is_made(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (catalog, names):
+        monkeypatch.setattr(module, "MAX_LOG_ID", 3)
+    make_folders(files, A)
+    for log_id in range(4):
+        _touch(files, f"{A}/{log_id}.log")
+    logger = open_logger(files, A)
+    with pytest.raises(StorageFault, match="every entry log id is taken"):
+        _next_log(logger)
+    assert logger.delete(2)
+    assert _next_log(logger) == 2
+    logger.close()
+
+
+def test_no_log_goes_before_its_id_is_durable(files: MemoryFiles) -> None:
+    logger = open_logger(files, A, B)
+    for _ in range(4):
+        _next_log(logger)
+    logger.rotate()
+    logger.sync()
+    files.faults.fail("datasync", path="lastId")
+    with pytest.raises(StorageFault, match="cannot make the last entry log id durable"):
+        logger.delete(0)
+    assert logger.log_ids() == [0, 1, 2, 3]
+    files.faults.clear()
+    files.faults.fail("datasync", "sync", path=f"{B}/lastId")
+    assert logger.delete(0), "one directory tells it"
+    changes = files.faults.record()
+    assert logger.delete(1)
+    assert [one.name for one in changes] == ["unlink"], "nothing was allocated since"
+    _next_log(logger)
+    files.faults.clear()
+    changes.clear()
+    assert logger.delete(2)
+    assert [one.path for one in changes if one.name in ("datasync", "sync")] == [f"{A}/lastId", f"{B}/lastId.tmp"]
     logger.close()
 
 
@@ -160,8 +209,19 @@ def test_a_crash_leaves_the_empty_file_and_its_id_is_not_used_again(files: Memor
 def test_closing_removes_the_log_made_ahead(files: MemoryFiles) -> None:
     logger = open_logger(files, preallocate=True)
     _next_log(logger)
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("entry-log-allocator")]
     logger.close()
     assert files.listdir(FOLDER) == ["0.log", "lastId"]
+    assert files.open_files == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("entry-log-allocator")]
+
+
+def test_a_log_made_ahead_that_cannot_be_removed_is_no_reason_not_to_close(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    _next_log(logger)
+    files.faults.fail("unlink")
+    logger.close()
+    assert files.listdir(FOLDER) == ["0.log", "1.log", "lastId"]
     assert files.open_files == 0
 
 
@@ -229,6 +289,19 @@ def test_a_log_on_a_disk_that_got_worse_is_rotated_at_the_next_append(files: Mem
     logger.close()
 
 
+def test_a_log_in_which_nothing_is_stays_where_it_is(files: MemoryFiles) -> None:
+    """Rotated it would be a file of nothing but a header."""
+    dirs = LedgerDirStates([FOLDER])
+    logger = open_logger(files, dirs=dirs, write_buffer_bytes=1)
+    files.faults.fail("pwrite", times=1)
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [0], [entry(7, 0)])
+    dirs.report(FOLDER, DiskState.ALMOST_FULL)
+    logger.append_run(7, [0], [entry(7, 0)])
+    assert logger.log_ids() == [0]
+    logger.close()
+
+
 def test_repeated_reports_of_the_same_state_do_not_rotate_again(files: MemoryFiles) -> None:
     dirs = LedgerDirStates([FOLDER])
     logger = open_logger(files, dirs=dirs)
@@ -263,7 +336,79 @@ def test_no_writable_directory_but_enough_space() -> None:
     dirs.report(B, DiskState.FULL)
     for _ in range(5):
         assert files.exists(f"{B}/{_next_log(logger):x}.log")
+    files.faults.fail("usage", path="/b")
+    with pytest.raises(NoWritableDirectory):
+        _next_log(logger)
     logger.close()
+
+
+def test_a_directory_whose_disk_failed_gets_nothing_any_more(files: MemoryFiles) -> None:
+    """Neither its open logs nor what is rotated and not synced; reads go on, from file and buffer."""
+    logger = open_logger(files, A, B, write_buffer_bytes=150)
+    where: dict[str, list[tuple[int, int]]] = {A: [], B: []}
+    entry_id = 0
+    while not all(where.values()) or logger.path(logger.current_log_id() or 0).startswith(B):
+        logger.rotate()
+        for _ in range(2):
+            (location,) = logger.append_run(7, [entry_id], [entry(7, entry_id)])
+            where[logger.path(location >> 32).rpartition("/")[0]].append((entry_id, location))
+            entry_id += 1
+    changes = files.faults.record()
+    logger.give_up(A)
+    for _ in range(8):
+        log_id = _next_log(logger)
+        assert logger.path(log_id) == f"{B}/{log_id:x}.log"
+    logger.sync()
+    logger.checkpoint()
+    assert all(logger.is_flushed(location >> 32) for _, location in where[B])
+    assert not any(logger.is_flushed(location >> 32) for _, location in where[A])
+    for each, location in (*where[A], *where[B]):
+        assert logger.read(location, 7, each) == entry(7, each)
+    logger.close()
+    assert not [change for change in changes if change.path.startswith(A)]
+    assert files.open_files == 0
+
+
+def test_a_failed_directory_takes_no_log_even_if_no_other_is_writable() -> None:
+    files = MemoryFiles(volumes={"/a": 1 << 30, "/b": 1 << 30})
+    make_folders(files, A, B)
+    dirs = LedgerDirStates([A, B])
+    logger = open_logger(files, A, B, dirs=dirs, log_size_limit=1 << 21)
+    logger.give_up(A)
+    dirs.report(B, DiskState.FULL)
+    for _ in range(5):
+        assert files.exists(f"{B}/{_next_log(logger):x}.log")
+    logger.give_up(B)
+    with pytest.raises(NoWritableDirectory):
+        _next_log(logger)
+    logger.close()
+
+
+def test_directories_of_several_engines_are_one_set() -> None:
+    parts = [LedgerDirStates([A, B]), LedgerDirStates([C])]
+    joined = JoinedLedgerDirs(parts)
+    told: list[tuple[str, DiskState]] = []
+
+    class Listener:
+        def disk_state(self, directory: str, state: DiskState) -> None:
+            told.append((directory, state))
+
+    joined.add_listener(Listener())
+    parts[0].report(B, DiskState.FULL)
+    parts[1].report(C, DiskState.ALMOST_FULL)
+    assert told == [(B, DiskState.FULL), (C, DiskState.ALMOST_FULL)]
+    assert (joined.all(), joined.writable()) == ([A, B, C], [A, C])
+
+
+def test_logs_suit_the_smallest_of_the_disks() -> None:
+    files = MemoryFiles(volumes={"/a": 1 << 30, "/b": 1 << 26, "/c": 1 << 29})
+    make_folders(files, A, B, C)
+    with capture_logs() as logs:
+        assert open_logger(files, A, B, C, full_share=0.75).log_size_limit == 1 << 23
+    assert [line["bytes"] for line in logs] == [1 << 23]
+    assert open_logger(files, A, full_share=0.75, log_size_limit=1 << 27).log_size_limit == 1 << 27
+    files.faults.fail("usage", path="/b")
+    assert open_logger(files, A, B, full_share=0.75).log_size_limit == 1 << 30
 
 
 def test_an_unknown_directory_cannot_be_reported() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.entry_log import make_location, split_location
+from bookie_pod.storage.entry_log import appender, make_location, split_location
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE
 from bookie_pod.storage.entry_log.writer import SLICE_ENTRIES
 from bookie_pod.storage.files_posix import PosixFiles
@@ -107,6 +107,56 @@ def test_an_entry_larger_than_the_limit_gets_a_log_of_its_own(files: MemoryFiles
     assert [split_location(location) for location in locations] == [(0, 1028), (1, 1028), (2, 1028), (3, 1028)]
     logger.sync()
     assert [logger.read(location, 7, i) for i, location in enumerate(locations)] == entries
+    logger.close()
+
+
+def test_an_entry_that_fits_in_no_log_is_refused(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender, "HARD_LOG_SIZE", 5000)
+    logger = open_logger(files, log_size_limit=2000)
+    largest = 5000 - 1024 - 4
+    for first in (True, False):
+        with pytest.raises(StorageFault, match=f"entry of {largest + 1} bytes of ledger 7 fits in no entry log"):
+            logger.append_run(7, [0], [entry(7, 0, largest + 1)])
+        (location,) = logger.append_run(7, [0], [entry(7, 0, largest)])
+        assert logger.read(location, 7, 0) == entry(7, 0, largest)
+        assert logger.current_log_id() == (0 if first else 1)
+    logger.close()
+
+
+def test_an_empty_log_does_not_stay(files: MemoryFiles) -> None:
+    """It was begun for an entry that could not be written."""
+    logger = open_logger(files, write_buffer_bytes=1)
+    files.faults.fail("pwrite")
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [0], [entry(7, 0)])
+    assert logger.log_ids() == [0]
+    assert logger.current_sizes() == {}
+    logger.close()
+    assert files.listdir(FOLDER) == ["lastId"]
+    assert files.open_files == 0
+
+
+def test_sizes_of_current_logs(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    assert logger.current_sizes() == {}
+    for ledger_id in (7, 8, 7):
+        logger.append_run(ledger_id, [0], [entry(ledger_id, 0)])
+    assert logger.current_sizes() == {0: {7: 208, 8: 104}}
+    logger.rotate()
+    assert logger.current_sizes() == {}
+    logger.close()
+
+
+def test_only_the_logs_named_are_rotated(files: MemoryFiles) -> None:
+    logger = open_logger(files, per_ledger=True)
+    for ledger_id in (7, 8, 9):
+        logger.append_run(ledger_id, [0], [entry(ledger_id, 0)])
+    logger.rotate({1, 5})
+    assert sorted(logger.current_sizes()) == [0, 2]
+    logger.rotate(())
+    assert sorted(logger.current_sizes()) == [0, 2]
+    logger.rotate()
+    assert logger.current_sizes() == {}
     logger.close()
 
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from bookie_pod.storage.entry_log import EntryLogger
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates, compaction
+from bookie_pod.storage.entry_log.compaction import CompactionLog
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.entry_logs import FOLDER, entry, open_logger, run
 from tests.support.memory_faults import quiet_death
 from tests.support.memory_files import Died, MemoryFiles
@@ -103,6 +104,119 @@ def test_a_failing_disk_while_copying_is_a_fault() -> None:
     log.abort()
     files.faults.clear()
     assert _logs(files) == ["0.log"]
+    logger.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "step", "message"),
+    [
+        ("create", "1.log.compacting", 0, "cannot create compaction log"),
+        ("pwrite", "1.log.compacting", 1, "cannot write compaction log"),
+        ("link", "1.log.0.compacted", 3, "cannot make compaction log .*1.log available"),
+        ("sync_directory", FOLDER, 3, "cannot make compaction log .*1.log available"),
+        ("unlink", "1.log.0.compacted", 4, "cannot remove .*1.log.0.compacted"),
+        ("sync_directory", FOLDER, 4, "cannot remove .*1.log.0.compacted"),
+    ],
+)
+def test_each_step_that_fails_says_so_and_may_be_repeated(operation: str, path: str, step: int, message: str) -> None:
+    files = MemoryFiles()
+    logger = _logger_with_source(files)
+    log: CompactionLog | None = None
+    large = [entry(8, i, 40_000) for i in range(2)]
+
+    def take(step: int) -> None:
+        nonlocal log
+        if step == 0:
+            log = logger.begin_compaction(0, 0)
+        assert log is not None
+        if step:
+            (lambda: log.append_run(8, large), log.mark_compacted, log.make_available, log.finish)[step - 1]()
+
+    for before in range(step):
+        take(before)
+    files.faults.fail(operation, path=path, times=1)
+    with pytest.raises(StorageFault, match=message):
+        take(step)
+    for again in range(step, 5):
+        take(again)
+    assert log is not None
+    assert _logs(files) == ["0.log", f"{log.log_id}.log"]
+    assert [body for _, _, _, body in logger.scan(log.log_id)] == large
+    log.finish()
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_a_compaction_log_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "HARD_LOG_SIZE", 1024 + 3 * 104)
+    files = MemoryFiles()
+    logger = _logger_with_source(files)
+    log = logger.begin_compaction(0, 0)
+    assert len(log.append_run(8, [entry(8, i) for i in range(3)])) == 3
+    with pytest.raises(StorageFault, match=f"would exceed {1024 + 3 * 104} bytes"):
+        log.append_run(8, [entry(8, 3)])
+    log.abort()
+    logger.close()
+
+
+def test_a_compaction_goes_where_what_lives_has_room() -> None:
+    files = MemoryFiles(volumes={"/a": 1 << 20, "/b": 1 << 22})
+    dirs = LedgerDirStates(["/a", "/b"])
+    logger = open_logger(files, "/a", "/b", dirs=dirs, usable_bytes_after_compaction=1 << 20)
+    for directory in ("/a", "/b"):
+        dirs.report(directory, DiskState.FULL)
+    usable = files.usage("/b").usable
+    with pytest.raises(NoWritableDirectory, match=r"what lives in a log.*minUsableSizeAfterCompaction"):
+        logger.begin_compaction(0, usable - (1 << 20))
+    log = logger.begin_compaction(0, usable - (1 << 20) - 4096)
+    assert files.listdir("/b") == ["0.log.compacting", "lastId"]
+    log.abort()
+    logger.close()
+
+
+def test_what_a_step_did_is_durable_when_it_returns() -> None:
+    files = MemoryFiles(strict_names=True)
+    logger = _logger_with_source(files)
+    log = logger.begin_compaction(0, 0)
+    log.append_run(8, [entry(8, 0)])
+
+    def names() -> set[tuple[str, ...]]:
+        return {tuple(_logs(files.crash(random.Random(seed)))) for seed in range(10)}
+
+    log.mark_compacted()
+    assert names() == {("0.log", "1.log.0.compacted")}
+    log.make_available()
+    assert names() == {("0.log", "1.log", "1.log.0.compacted")}
+    log.finish()
+    assert names() == {("0.log", "1.log")}
+    logger.close()
+
+
+def test_an_incomplete_log_that_cannot_be_removed_goes_at_recovery() -> None:
+    files = MemoryFiles()
+    logger = _logger_with_source(files)
+    log = logger.begin_compaction(0, 0)
+    files.faults.fail("unlink", times=1)
+    log.abort()
+    assert _logs(files) == ["0.log", "1.log.compacting"]
+    assert logger.recover_compactions() == []
+    assert _logs(files) == ["0.log"]
+    log.abort()
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_recovery_that_cannot_list_or_remove() -> None:
+    files = MemoryFiles()
+    logger = _logger_with_source(files)
+    files.create(f"{FOLDER}/5.log.compacting").close()
+    files.create(f"{FOLDER}/6.log.4.compacted").close()
+    files.faults.fail("unlink")
+    assert [(log.log_id, log.source_id) for log in logger.recover_compactions()] == [(6, 4)]
+    assert files.exists(f"{FOLDER}/5.log.compacting"), "the next recovery tries again"
+    files.faults.fail("listdir")
+    with pytest.raises(StorageFault, match=f"cannot list {FOLDER}"):
+        logger.recover_compactions()
     logger.close()
 
 

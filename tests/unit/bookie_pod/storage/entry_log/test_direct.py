@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bookie_pod.storage.entry_log import split_location
+from bookie_pod.storage.entry_log.direct import DirectLogWriter
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import StorageFault
@@ -150,3 +151,13 @@ def test_on_the_real_file_system(tmp_path: object) -> None:
     again = open_logger(files, f"{tmp_path}/current")
     assert sum(again.ledgers_map(log_id).ledgers[7] for log_id in again.log_ids()) == 3000 * 704
     again.close()
+
+
+def test_closing_a_log_frees_its_buffer(files: MemoryFiles) -> None:
+    files.makedirs(FOLDER)
+    log = DirectLogWriter(0, FOLDER, files.create_direct(LOG), 8192)
+    log.append(7, [entry(7, 0)], 0, 1 << 20, [])
+    log.flush()
+    log.close()
+    assert log._aligned.closed
+    assert files.open_files == 0

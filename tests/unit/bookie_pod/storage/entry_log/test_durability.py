@@ -164,6 +164,7 @@ def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: Memory
     files.faults.fail("datasync", times=1)
     with pytest.raises(StorageFault, match=r"cannot sync entry log /ledgers/current/0\.log"):
         logger.sync()
+    assert logger.sync_failed
     for blocked in (logger.sync, logger.checkpoint, logger.flush, logger.rotate):
         with pytest.raises(StorageFault, match="must be appended again"):
             blocked()
@@ -171,6 +172,7 @@ def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: Memory
         logger.append_run(7, [1], [entry(7, 1)])
     assert logger.read(kept[0], 7, 0) == entry(7, 0)
     logger.abandon_unsynced()
+    assert not logger.sync_failed
     again = logger.append_run(7, [1], [entry(7, 1)])
     assert again[0] >> 32 == 1
     logger.sync()
@@ -307,6 +309,19 @@ def test_a_torn_map_is_cut_off(files: MemoryFiles) -> None:
     files.faults.fail("pwrite", after=1, times=1)  # the map is written, the header is not
     logger.rotate()
     assert files.size(f"{FOLDER}/0.log") == 1024 + 104
+    logger.close()
+
+
+def test_a_log_that_cannot_be_cut_or_closed_goes_on_to_be_collected(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.flush()
+    files.faults.fail("pwrite", times=1)
+    files.faults.fail("truncate", "close", times=2)
+    logger.rotate()
+    logger.checkpoint()
+    assert logger.is_flushed(0)
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
     logger.close()
 
 

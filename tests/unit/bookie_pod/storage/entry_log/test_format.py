@@ -103,3 +103,12 @@ def test_bad_settings_name_their_key(settings: dict[str, int], named: str) -> No
 def test_space_asked_of_a_full_directory() -> None:
     assert EntryLogOptions().usable_bytes_for_new_log == 1 << 30
     assert EntryLogOptions(min_usable_bytes=5).usable_bytes_for_new_log == 5
+
+
+def test_the_check_sum_of_a_map_lies_in_the_28_bytes_that_a_log_begins_with() -> None:
+    pointer = fmt.encode_map_pointer(2000, 3, b"map")
+    header = fmt.encode_header()[:8] + pointer
+    assert len(header) == 28
+    assert fmt.map_checksum_in(header) == fmt.map_checksum(pointer[:12], b"map")
+    assert fmt.map_checksum_in(header[:27]) is None
+    assert fmt.map_checksum_in(fmt.encode_header()) is None

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import ScanOutcome, ledger_sizes
 from bookie_pod.storage.entry_log import format as fmt
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder, read_ledgers_map
 from bookie_protocol.errors import StorageFault
-from tests.support.entry_logs import FOLDER, entry, open_logger
+from tests.support.entry_logs import FOLDER, entry, open_logger, run
 from tests.support.memory_files import MemoryFiles
 
 _IDS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -108,6 +108,7 @@ def test_25000_ledgers_make_three_batches() -> None:
 MAP_AT = 1024 + 3 * 40
 
 
+@pytest.mark.parametrize("proved", [True, False])
 @pytest.mark.parametrize(
     ("offset", "data"),
     [
@@ -130,15 +131,34 @@ MAP_AT = 1024 + 3 * 40
         (MAP_AT + 24, struct.pack(">q", 1)),  # a ledger twice
         (MAP_AT + 32, struct.pack(">q", 0)),
         (MAP_AT + 32, struct.pack(">q", 41)),  # more bytes than the log has
+        (MAP_AT + 32, struct.pack(">q", 2**63 - 1)),
     ],
 )
-def test_a_map_that_does_not_fit_is_replaced_by_a_scan(offset: int, data: bytes) -> None:
+def test_a_map_that_does_not_fit_is_replaced_by_a_scan(offset: int, data: bytes, proved: bool) -> None:
     files = _closed_log()
     files.corrupt(LOG, offset, data)
+    if not proved:
+        files.corrupt(LOG, 20, bytes(8))
     logger = open_logger(files)
     found = logger.ledgers_map(0)
     assert found.end is not None
     assert found.ledgers == {0: 40, 1: 40, 2: 40}
+    logger.close()
+
+
+@pytest.mark.parametrize(("named", "batches", "believed"), [(2, 2, True), (1, 2, False), (1, 1, True)])
+def test_a_map_has_as_many_ledgers_as_the_header_says(named: int, batches: int, believed: bool) -> None:
+    """In all of its batches together, even if one ledger is in two of them."""
+    files = _closed_log()
+    files.corrupt(LOG, 20, bytes(8))
+    files.corrupt(LOG, COUNT_OFFSET, struct.pack(">i", named))
+    ids = (1, 2) if named == 2 else (1, 1)
+    ledgers_map = b"".join(b"".join(fmt.encode_ledgers_map({ledger: 40})) for ledger in ids[:batches])
+    files.corrupt(LOG, MAP_AT, ledgers_map.ljust(24 + 3 * 16, b"\0"))
+    files.truncate_to(LOG, MAP_AT + len(ledgers_map))
+    logger = open_logger(files)
+    found = logger.ledgers_map(0)
+    assert (found.end is None) == believed
     logger.close()
 
 
@@ -235,3 +255,47 @@ def test_a_missing_log_and_a_failing_disk_are_faults() -> None:
     with pytest.raises(StorageFault, match="cannot read entry log"):
         logger.ledgers_map(0)
     logger.close()
+
+
+@pytest.mark.parametrize(("size", "paid"), [(16, [(1024, 1024 * 20), (476, 476 * 20)]), (1400, None)])
+def test_a_counting_scan_is_paid_for_as_it_goes(size: int, paid: list[tuple[int, int]] | None) -> None:
+    files = MemoryFiles()
+    logger = open_logger(files)
+    ids, entries = run(7, 1500, size)
+    logger.append_run(7, ids, entries)
+    logger.flush()
+    told: list[tuple[int, int]] = []
+    found = logger.ledgers_map(0, lambda *spent: told.append(spent))
+    assert found.ledgers == {7: 1500 * (size + 4)}
+    if paid:
+        assert told == paid
+    else:
+        assert told == [(747, 747 * 1404), (747, 747 * 1404), (6, 6 * 1404)], "a megabyte at a time"
+    logger.rotate()
+    told.clear()
+    assert logger.ledgers_map(0, lambda *spent: told.append(spent)).end is None
+    assert told == [], "the log has its map"
+    counted = logger.ledgers_map(0, lambda *spent: told.append(spent), scan=True)
+    assert counted.end is not None
+    assert counted.end.clean
+    assert counted.closed
+    assert sum(entries for entries, _ in told) == 1500
+    assert logger.ledgers_map(0, scan=True).ledgers == found.ledgers
+    logger.close()
+
+
+def test_the_same_sizes() -> None:
+    def sizes(**pairs: int) -> LedgerSizes:
+        builder = LedgerSizesBuilder()
+        for ledger, nbytes in pairs.items():
+            builder.add(int(ledger[1:]), nbytes)
+        return builder.build()
+
+    assert sizes(l1=5, l2=6).same_as(sizes(l2=6, l1=5))
+    for other in (sizes(l1=5), sizes(l1=5, l2=7), sizes(l1=5, l3=6), sizes()):
+        assert not sizes(l1=5, l2=6).same_as(other)
+
+
+def test_a_map_that_ends_in_the_middle_of_a_pair() -> None:
+    with pytest.raises(ValueError, match="31 bytes do not hold 2 ledgers"):
+        ledger_sizes._decode_pairs(bytes(31), 2)

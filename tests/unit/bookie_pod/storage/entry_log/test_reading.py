@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import EntryLogger, make_location
 from bookie_pod.storage.entry_log.format import PAD_BYTE
+from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.entry_log.reader import CHUNK_LIMIT
+from bookie_pod.storage.files import File
 from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
 from tests.support.memory_files import MemoryFiles
@@ -39,6 +42,17 @@ def test_reads_from_the_buffer_before_anything_was_written(files: MemoryFiles) -
     assert files.size(LOG) == 0
     assert [logger.read(loc, 7, i) for loc, i in zip(locations, ids, strict=True)] == entries
     assert [body for _, body, _ in logger.read_run(locations[0], 7, 0, 10, 1 << 20)] == entries
+    logger.close()
+
+
+def test_reads_from_the_buffer_whatever_the_size(files: MemoryFiles) -> None:
+    logger = open_logger(files, write_buffer_bytes=1 << 22)
+    sizes = [100, 40_000, 100, CHUNK_LIMIT + 5000, 100]
+    entries = [entry(7, i, size) for i, size in enumerate(sizes)]
+    locations = logger.append_run(7, range(5), entries)
+    assert files.size(LOG) == 0
+    assert [logger.read(location, 7, i) for i, location in enumerate(locations)] == entries
+    assert [row[1] for row in logger.read_run(locations[0], 7, 0, 4, 1 << 22)] == entries
     logger.close()
 
 
@@ -169,6 +183,59 @@ def test_a_run_takes_few_reads(files: MemoryFiles) -> None:
     logger.close()
 
 
+def test_a_run_goes_on_behind_an_entry_larger_than_what_is_read_at_once(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    sizes = [100, CHUNK_LIMIT + 5000, 100, 3000]
+    entries = [entry(7, i, size) for i, size in enumerate(sizes)]
+    locations = logger.append_run(7, range(4), entries)
+    logger.rotate()
+    logger.sync()
+    rows = [(i, body, location) for i, (body, location) in enumerate(zip(entries, locations, strict=True))]
+    assert logger.read_run(locations[0], 7, 0, 10, 1 << 22) == rows
+    assert logger.read_run(locations[0], 7, 0, 10, sizes[1] - 1) == rows[:1]
+    files.truncate_to(LOG, 1024 + 104 + 4 + sizes[1] - 1)
+    assert logger.read_run(locations[0], 7, 0, 10, 1 << 22) == rows[:1]
+    logger.close()
+
+
+def test_a_long_run_is_read_in_chunks(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files, count=3000, size=1000)
+    before = files.faults.counts["pread"]
+    assert len(logger.read_run(locations[0], 7, 0, 2999, 1 << 23)) == 3000
+    assert files.faults.counts["pread"] - before <= 5
+    files.faults.fail("pread", after=2)
+    found = logger.read_run(locations[0], 7, 0, 2999, 1 << 23)
+    assert [row[0] for row in found] == list(range(len(found)))
+    assert 1000 < len(found) < 3000, "what was read counts"
+    logger.close()
+
+
+class _Check:
+    """An `EntryCheck` that refuses some entries, and notes what it is asked."""
+
+    def __init__(self, *refused: int) -> None:
+        self._refused = refused
+
+    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        return "its digest is wrong" if entry_id in self._refused else None
+
+    def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if row[0] not in self._refused]
+
+
+def test_what_a_check_refuses_is_not_served(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files)
+    assert len(logger.read_run(locations[0], 7, 0, 10, 1000)) == 5
+    logger.check_with(_Check(1, 3))
+    assert [row[0] for row in logger.read_run(locations[0], 7, 0, 10, 1000)] == [0, 2, 4]
+    assert logger.stats.damaged_reads == 0
+    with pytest.raises(EntryDamaged, match=f"at {locations[1]} .*: its digest is wrong"):
+        logger.read_run(locations[1], 7, 1, 10, 1000)
+    assert logger.stats.damaged_reads == 1
+    assert logger.read(locations[1], 7, 1) == entry(7, 1), "whoever repairs it may look"
+    logger.close()
+
+
 def test_behind_an_entry_that_cannot_be_read_the_run_ends_without_a_fault(files: MemoryFiles) -> None:
     logger, locations = _with_entries(files, count=20, size=1000)
     logger.read(locations[0], 7, 0)
@@ -189,6 +256,24 @@ def test_a_run_steps_over_padding(files: MemoryFiles) -> None:
         (0, first),
         (1, second),
     ]
+    logger.close()
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        struct.pack(">i", 4096 - 1024 - 104 - 4) + entry(8, 0, 4096 - 1024 - 104 - 4),
+        PAD_BYTE * (4096 - 1024 - 104) + PAD_BYTE * 4096,
+        bytes(4096 - 1024 - 104),
+    ],
+)
+def test_a_run_ends_at_what_is_neither_its_own_nor_padding(files: MemoryFiles, between: bytes) -> None:
+    """Though its next entry would lie at the next block."""
+    make_folders(files)
+    framed = [struct.pack(">i", 100) + entry(7, i) for i in range(2)]
+    files.write_bytes(LOG, bytes(1024) + framed[0] + between + framed[1])
+    logger = open_logger(files)
+    assert [row[0] for row in logger.read_run(make_location(0, 1028), 7, 0, 10, 1000)] == [0]
     logger.close()
 
 
@@ -357,6 +442,61 @@ def test_a_log_deleted_while_it_is_being_opened_leaves_no_handle(files: MemoryFi
         with pytest.raises(StorageFault):
             reading.result(10)
     assert files.open_files == 0
+    logger.close()
+
+
+def test_a_log_deleted_just_after_it_was_opened_leaves_no_handle(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, locations = _with_entries(files)
+    logger.rotate()
+    logger.sync()
+    handles = logger._reader.handles
+    open_file = handles._open_file
+
+    def opened_then_deleted(log_id: int) -> File:
+        file = open_file(log_id)
+        assert logger.delete(log_id)
+        return file
+
+    monkeypatch.setattr(handles, "_open_file", opened_then_deleted)
+    with pytest.raises(StorageFault, match=r"0\.log was deleted meanwhile"):
+        logger.read(locations[0], 7, 0)
+    assert len(handles) == 0
+    assert files.open_files == 0
+    logger.close()
+
+
+def test_of_two_who_open_a_log_at_once_one_closes_its_file(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, _ = _with_entries(files)
+    logger.close()
+    handles = open_logger(files)._reader.handles
+    open_file = handles._open_file
+    others = []
+
+    def opened_by_two(log_id: int) -> File:
+        monkeypatch.setattr(handles, "_open_file", open_file)
+        others.append(handles.acquire(log_id))
+        return open_file(log_id)
+
+    monkeypatch.setattr(handles, "_open_file", opened_by_two)
+    handle = handles.acquire(0)
+    assert others == [handle]
+    assert (handle.users, files.open_files, len(handles)) == (2, 1, 1)
+
+
+def test_what_became_of_a_log_whose_file_is_gone(files: MemoryFiles) -> None:
+    logger, _ = _with_entries(files)
+    logger.rotate()
+    logger.sync()
+    assert (logger.size(0), logger.written_ms(0)) == (files.size(LOG), files.modified_ms(LOG))
+    files.unlink(LOG)
+    for asked, message in ((logger.size, "the size"), (logger.written_ms, "the age")):
+        with pytest.raises(StorageFault, match=f"cannot tell {message} of entry log {LOG}"):
+            asked(0)
+    assert not logger.delete(0)
+    assert not logger.exists(0)
+    assert logger.stats.logs_deleted == 0
     logger.close()
 
 

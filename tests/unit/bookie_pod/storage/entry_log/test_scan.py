@@ -10,7 +10,7 @@ from bookie_pod.storage.entry_log import ScanOutcome
 from bookie_pod.storage.entry_log.format import PAD_BYTE, encode_direct_header, encode_header
 from bookie_pod.storage.entry_log.scan import CHUNK_BYTES
 from bookie_protocol.errors import StorageFault
-from tests.support.entry_logs import FOLDER, entry, logger_with, open_logger, run
+from tests.support.entry_logs import FOLDER, entry, logger_with, make_folders, open_logger, run
 from tests.support.memory_files import MemoryFiles
 
 LOG = f"{FOLDER}/0.log"
@@ -165,4 +165,47 @@ def test_a_failing_disk_is_no_end() -> None:
         _ = scan.end
     with pytest.raises(StorageFault, match=r"5\.log is in none of"):
         logger.scan(5)
+    logger.close()
+
+
+def test_a_log_that_becomes_shorter_during_its_scan_is_torn() -> None:
+    files = MemoryFiles()
+    logger = open_logger(files)
+    large = CHUNK_BYTES + 100_000
+    logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1, large)])
+    logger.flush()
+    scan = logger.scan(0)
+    iterator = iter(scan)
+    next(iterator)
+    files.truncate_to(LOG, 1024 + 104 + large // 2)
+    assert list(iterator) == []
+    assert (scan.end.outcome, scan.end.position) == (TORN, 1024 + 104)
+    logger.close()
+
+
+def test_zeros_that_go_during_a_scan_are_no_damage() -> None:
+    files = MemoryFiles()
+    make_folders(files)
+    files.write_bytes(LOG, GOOD + bytes(3 * CHUNK_BYTES))
+    logger = open_logger(files)
+    scan = logger.scan(0)
+    iterator = iter(scan)
+    next(iterator)
+    files.truncate_to(LOG, END + CHUNK_BYTES)
+    assert len(list(iterator)) == 1
+    assert (scan.end.outcome, scan.end.position) == (CLEAN, END)
+    logger.close()
+
+
+def test_what_a_failed_write_left_behind_a_current_log_is_not_scanned() -> None:
+    files = MemoryFiles()
+    logger = open_logger(files, write_buffer_bytes=1)
+    logger.append_run(7, [0], [entry(7, 0)])
+    files.faults.fail("pwrite", times=1)
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [1], [entry(7, 1)])
+    assert files.size(LOG) > 1024 + 104
+    scan = logger.scan(0)
+    assert [i for _, _, i, _ in scan] == [0]
+    assert scan.end.clean
     logger.close()
