@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.wire import add_runs
 from bookie_protocol.wire.v2 import Flag
-from tests.support.frames import KEY, OTHER_KEY, entry, v2_add, v3_add
+from tests.support.frames import KEY, OTHER_KEY, entry, v2_add, v2_read, v3_add, v3_read_lac
 from tests.support.server_rig import ServerRig, answers
 
 LEDGER = 7
@@ -199,3 +199,26 @@ async def test_what_stands_behind_the_entry_ends_a_run() -> None:
     finally:
         rig.close()
     assert synced[-100:] == [True] * 50 + [False] * 50
+
+
+@VERSIONS
+@pytest.mark.parametrize("behind", [1, 2, 100])
+async def test_adds_behind_what_swapped_the_write_cache_go_into_the_new_half(
+    frame: Frame, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of what one read of the socket brought."""
+    rig = ServerRig()
+    conn, transport = rig.connect()
+    frames = [frame(FIRST + i, entry(LEDGER, FIRST + i), KEY, False) for i in range(5 + behind)]
+    asks = v2_read(LEDGER, 0, Flag.HIGH_PRIORITY) if frame is _v2 else v3_read_lac(LEDGER)
+    monkeypatch.setattr(rig.context.handlers, "read", lambda *request: rig.storage.flush())
+    monkeypatch.setattr(rig.context.handlers, "read_lac", lambda *request: rig.storage.flush())
+    try:
+        conn.data_received(frames[0])
+        conn.data_received(b"".join(frames[1:5]) + asks + b"".join(frames[5:]))
+        await answers(rig, transport, len(frames))
+        assert list(rig.storage.active_entries(LEDGER)) == [FIRST + 5 + i for i in range(behind)]
+        assert list(rig.storage.entry_ids(LEDGER)) == [FIRST + i for i in range(5 + behind)]
+        assert rig.journal.records.count((RecordKind.ENTRY, LEDGER)) == len(frames)
+    finally:
+        rig.close()

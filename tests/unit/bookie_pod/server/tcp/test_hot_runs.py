@@ -136,6 +136,20 @@ async def test_what_needs_a_closer_look_is_decided_by_the_frames(taken: list[boo
     assert handed == await outcome(adds, 3, handed=False)
 
 
+@pytest.mark.parametrize(("last", "taken_so"), [(2, True), (1, False)])
+async def test_ids_that_the_engine_cannot_store_are_decided_by_the_frames(
+    taken: list[bool], last: int, taken_so: bool
+) -> None:
+    adds = add_frames(LEDGER, KEY, 1, [b"one", b"two"], txn=3)
+
+    def limited(conn: Connection) -> None:
+        conn.context.storage.max_entry_id = last
+
+    handed = await outcome(adds, 3, handed=True, prepare=limited)
+    assert taken == [taken_so]
+    assert [*handed.cached] == [*range(last + 1)]
+
+
 async def test_one_that_is_too_long_for_a_frame_closes_the_connection(taken: list[bool]) -> None:
     async with warm(TcpOptions(max_frame_bytes=500)) as (rig, conn, transport):
         conn.adds_received(add_frames(LEDGER, KEY, 1, [b"short", bytes(600)]))

@@ -162,7 +162,9 @@ async def test_writing_to_an_end_that_is_gone_ends_this_one(ends):
     client, server = ends
     server.transport.pause_reading()
     client.transport.close()
+    server.transport.set_write_buffer_limits(high=1)
     server.transport.write(b"answer")
+    assert server.transport.get_write_buffer_size() == 0
     await until(lambda: server.events == [LOST])
 
 

@@ -332,3 +332,9 @@ def test_a_reply_answers_its_own_operation_alone() -> None:
     ):
         with pytest.raises(TypeError, match="Reply does not answer this operation"):
             foreign()
+
+
+def test_a_reply_of_no_connection_waits_for_nobody() -> None:
+    reply, gone_on = Reply(), []
+    reply.postpone(lambda: gone_on.append(True), 1 << 40)
+    assert (gone_on, reply.gone, reply.must_wait, reply.take(1 << 40)) == ([True], False, False, True)

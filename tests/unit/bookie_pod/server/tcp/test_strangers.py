@@ -122,6 +122,14 @@ async def test_whoever_does_not_become_known_goes(guarded: ServerRig) -> None:
     assert guarded.context.strangers.sent_away == 2
 
 
+@pytest.mark.parametrize("more", [0.0, 0.001])
+async def test_how_long_a_stranger_may_stay(guarded: ServerRig, more: float) -> None:
+    conn, transport = guarded.connect()
+    guarded.context.strangers._since[conn] = 100.0
+    guarded.context.strangers.look(100.0 + SECONDS + more, 0.0)
+    assert transport.aborted == bool(more)
+
+
 async def test_of_too_many_the_oldest_goes(guarded: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strangers, "MOST", 3)
     known, _ = guarded.connect()
@@ -344,6 +352,19 @@ async def test_a_connection_with_tls_counts_as_more_once_it_has_received_much(
     for conn, _ in friends:
         conn.connection_lost(None)
     assert encrypted.nbytes == 0
+
+
+async def test_who_has_come_last_makes_no_way_for_itself(rig: ServerRig) -> None:
+    encrypted = rig.context.encrypted
+    encrypted.limit = 16 * SMALL_BYTES
+    friends = [rig.connect() for _ in range(16)]
+    for conn, _ in friends:
+        encrypted.came(conn)
+    assert (len(encrypted), encrypted.sent_away) == (16, 0), "as many as there is room for"
+    encrypted.grew(friends[0][0])  # which has sent nothing for longest
+    assert [place for place, (_, transport) in enumerate(friends) if transport.aborted] == [1, 2, 3, 4]
+    assert encrypted.sent_away == 4
+    assert encrypted.nbytes == LARGE_BYTES + 11 * SMALL_BYTES == encrypted.limit - SMALL_BYTES
 
 
 async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
