@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions, LedgerDrain, LedgerMover, Locked
@@ -64,15 +64,11 @@ async def find_ledgers(
     service: MetadataService, bookies: Collection[str], ledger_id: int | None = None
 ) -> list[FoundLedger]:
     """What names one of these bookies, ascending. `MetadataNotFound`: there is no such ledger; `MetadataError`."""
-    found = []
     if ledger_id is not None:
-        found.append(_found((await service.ledgers.read(ledger_id)).value, bookies))
-    else:
-        async for metadata in all_ledgers(service):
-            found.append(_found(metadata, bookies))
-            if not found[-1].bookies:
-                found.pop()
-    return [each for each in found if each.bookies]
+        one = _found((await service.ledgers.read(ledger_id)).value, bookies)
+        return [one] if one.bookies else []
+    async with aclosing(all_ledgers(service)) as ledgers:
+        return [each async for metadata in ledgers if (each := _found(metadata, bookies)).bookies]
 
 
 def _found(metadata: LedgerMetadata, bookies: Collection[str]) -> FoundLedger:

@@ -1,4 +1,4 @@
-"""How the audit of bookies asks for the metadata of very many ledgers."""
+"""The audit of bookies: how it asks for the metadata of very many ledgers, and what it says of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
-from bookie_pod.autorecovery.auditor.bookie_audit import WINDOW, BookieAudit
+import pytest
+
+from bookie_pod.autorecovery.auditor.bookie_audit import WINDOW, AuditResult, BookieAudit, ledger_ids
+from bookie_pod.autorecovery.auditor.marking import Marked
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerRange
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 from bookie_protocol.metadata_service.zookeeper.client import MultiRead, ReadBatches
@@ -71,3 +75,99 @@ async def test_full_requests_are_under_way_while_answers_are_looked_at() -> None
     assert result.ledgers == LEDGERS
     assert client.sizes == [NODES_AT_ONCE] * (LEDGERS // NODES_AT_ONCE)
     assert client.most == WINDOW // NODES_AT_ONCE == 4
+
+
+class Listed:
+    """Two spans of ids, of which the first has a gap."""
+
+    async def ranges(self) -> AsyncGenerator[LedgerRange, None]:
+        yield LedgerRange(0, 9, (0, 5, 9))
+        yield LedgerRange(10, 19, (10, 19))
+
+
+@pytest.mark.parametrize(
+    ("first", "ids"), [(0, [0, 5, 9, 10, 19]), (5, [5, 9, 10, 19]), (9, [9, 10, 19]), (10, [10, 19]), (20, [])]
+)
+async def test_ids_from_one_on(first: int, ids: list[int]) -> None:
+    listed: Any = Listed()
+    assert [ledger_id async for ledger_id in ledger_ids(listed, first)] == ids
+
+
+class Said:
+    """Bookies by what is said of them: available, lost, or neither yet. Marks end as told."""
+
+    def __init__(self, outcome: Marked = Marked.NEW) -> None:
+        self.outcome = outcome
+        self.asked: list[tuple[int, list[str]]] = []
+
+    def is_available(self, bookie: str) -> bool:
+        return bookie.startswith("there")
+
+    def is_lost(self, bookie: str) -> bool:
+        return bookie.startswith("lost")
+
+    async def mark_lost(self, ledger_id: int, bookies: list[str]) -> Marked:
+        self.asked.append((ledger_id, bookies))
+        await asyncio.sleep(0.001)
+        return self.outcome
+
+
+def audit_of(said: Said, ledgers: dict[int, tuple[str, ...] | Exception], enabled: asyncio.Event) -> BookieAudit:
+    class Store:
+        async def ranges(self) -> AsyncGenerator[LedgerRange, None]:
+            yield LedgerRange(0, 99, tuple(ledgers))
+
+        async def read(self, ledger_id: int) -> Any:
+            found = ledgers[ledger_id]
+            if isinstance(found, Exception):
+                raise found
+            return SimpleNamespace(
+                value=SimpleNamespace(ledger_id=ledger_id, length=100 + ledger_id, all_bookies=lambda: found)
+            )
+
+    service: Any = SimpleNamespace(ledgers=Store())
+    marker: Any = said
+    return BookieAudit(service, marker, said, enabled)
+
+
+async def test_what_an_audit_finds_of_each_ledger() -> None:
+    said, enabled = Said(), asyncio.Event()
+    ledgers = {
+        1: ("there1", "there2"),
+        2: ("there1", "lost1", "away1"),
+        3: ("away1", "away2"),
+        4: MetadataNotFound("deleted meanwhile"),
+        5: MetadataDamaged("no metadata"),
+        6: ("lost1", "lost2"),
+    }
+    audit = audit_of(said, ledgers, enabled)
+    grown: list[AuditResult] = []
+    running = asyncio.create_task(audit.run(grown.append))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert said.asked == [], "while auto-recovery is disabled nothing is marked"
+    enabled.set()
+    result = await running
+    assert said.asked == [(2, ["lost1"]), (6, ["lost1", "lost2"])]
+    assert result.counts() == {"ledgers": 6, "marked": 2, "marked_before": 0, "locked": 0, "damaged": 1}
+    assert result.marked_bytes == 102 + 106
+    assert result.skipped == {"away1", "away2"}
+    assert result.named == {"lost1": 2, "away1": 2, "away2": 1, "lost2": 1}
+    assert 1.9 <= result.publish_ms < 10_000
+    assert grown == [result]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"),
+    [
+        (Marked.ALREADY, {"marked_before": 1}),
+        (Marked.LOCKED, {"locked": 1}),
+        (Marked.UNREADABLE, {"damaged": 1}),
+    ],
+)
+async def test_what_became_of_a_mark_is_counted(outcome: Marked, counted: dict[str, int]) -> None:
+    enabled = asyncio.Event()
+    enabled.set()
+    result = await audit_of(Said(outcome), {7: ("lost1",)}, enabled).run()
+    assert {name: count for name, count in result.counts().items() if count} == {"ledgers": 1, **counted}
+    assert result.marked_bytes == 0

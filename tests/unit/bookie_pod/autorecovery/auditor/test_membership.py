@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -131,3 +132,49 @@ def test_whom_nobody_needs_is_looked_for_once_more_and_then_forgotten() -> None:
     assert machine.unneeded({"b"}, 10 + LATE_MS)
     assert machine.absences.keys() == {"c"}
     assert machine.next_deadline_ms() is None
+
+
+def test_what_is_asked_of_whom_nobody_misses_is_nothing() -> None:
+    machine = Membership(60, frozenset({"a"}))
+    machine.expect({"b"}, 1000)
+    machine.demand(["a", "nobody", "b"])
+    machine.audited({"a": 1, "nobody": 1})
+    assert machine.absences.keys() == {"b"}
+    assert (machine.deadline_ms("a"), machine.deadline_ms("nobody"), machine.deadline_ms("b")) == (None, None, 1000)
+    assert machine.is_lost("b", 1000)
+    assert not machine.is_lost("a", 1000)
+
+
+@pytest.mark.parametrize(("late", "forgotten"), [(LATE_MS - 1, False), (LATE_MS, True)])
+def test_how_late_the_last_look_is(late: int, forgotten: bool) -> None:
+    machine = Membership(0, frozenset({"a"}))
+    machine.expect({"b"}, 0)
+    assert not machine.unneeded(["b"], 10)
+    assert machine.unneeded(["b"], 10 + late) == forgotten
+    assert ("b" in machine.absences) != forgotten
+
+
+def test_a_delay_is_over_to_the_millisecond() -> None:
+    machine = Membership(60, frozenset({"a", "b"}))
+    change = machine.observe(frozenset({"a"}), 1000)
+    assert (change.left, bool(change)) == ({"b"}, True)
+    assert not machine.observe(frozenset({"a"}), 1500)
+    assert (machine.is_lost("b", 60_999), machine.is_lost("b", 61_000)) == (False, True)
+    assert (machine.waiting(60_999), machine.waiting(61_000)) == ({"b"}, frozenset())
+    assert machine.next_deadline_ms() == 61_000
+    back = machine.observe(frozenset({"a", "b"}), 70_000)
+    assert (back.returned_in_time, back.returned_audited, back.since_ms) == ({"b"}, frozenset(), {"b": 1000})
+
+
+def test_the_next_look_is_the_earliest_of_all_that_are_due() -> None:
+    machine = Membership(60, frozenset({"a"}))
+    machine.restore({"b": 5000, "c": 2000, "d": 1000}, 9000)
+    machine.audited({"d": 1000, "c": 1})
+    assert machine.next_deadline_ms() == 62_000, "one whose time of loss is another is not audited"
+    machine.unneeded(["d"], 0)
+    assert machine.next_deadline_ms() == 62_000
+    machine.audited({"c": 2000, "b": 5000})
+    assert machine.next_deadline_ms() == LATE_MS
+    machine.observe(frozenset(), 9000)
+    assert machine.next_deadline_ms() is None, "while nobody at all is registered"
+    assert machine.since_ms(["b"]) == {"b": 5000}

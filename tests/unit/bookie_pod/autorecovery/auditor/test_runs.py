@@ -20,8 +20,13 @@ from bookie_pod.autorecovery.auditor.runs import (
     decode_runs,
     decode_time,
     encode_runs,
+    force_checks,
+    recorded_checks,
+    set_enabled,
+    trigger_audit,
 )
 from bookie_pod.autorecovery.auditor.schedule import Clock, Due
+from bookie_protocol.errors import MetadataExists, MetadataNotFound, Refused
 from tests.support.auditor_rig import AuditorRig
 
 TIMES = st.integers(0, 2**53)
@@ -92,3 +97,94 @@ async def test_the_clock_never_goes_back() -> None:
     assert clock.seconds_until(None) is None
     assert clock.seconds_until(first - 500) == 0
     assert 0.9 < (clock.seconds_until(clock.now_ms() + 1000) or 0) <= 1.001
+
+
+async def test_a_record_that_comes_and_goes_is_not_written_for_ever(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = AuditRecords(rig.service)
+    tries: list[str] = []
+
+    async def gone(name: str, *arguments: object) -> None:
+        tries.append("update")
+        raise MetadataNotFound(name)
+
+    async def there(name: str, *arguments: object) -> None:
+        tries.append("create")
+        if len(tries) == 4:
+            return
+        raise MetadataExists(name)
+
+    monkeypatch.setattr(records._store, "update", gone)
+    monkeypatch.setattr(records._store, "create", there)
+    await records.write_absences({})
+    assert tries == ["update", "create"] * 2
+    with pytest.raises(MetadataExists, match="comes and goes"):
+        await records.write_absences({})
+    assert tries == ["update", "create"] * 12
+
+
+async def test_auto_recovery_is_enabled_and_disabled_however_often_it_is_said(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for enabled in (False, False, True, True):
+        await set_enabled(rig.service, enabled)
+        assert await rig.marks.is_enabled() is enabled
+
+    async def refuses() -> None:
+        raise MetadataExists("somebody else has done something else")
+
+    monkeypatch.setattr(rig.marks, "disable", refuses)
+    with pytest.raises(MetadataExists):
+        await set_enabled(rig.service, False)
+
+
+async def test_an_audit_is_asked_for_where_somebody_can_do_it(rig: AuditorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="there is no auditor"):
+        await trigger_audit(rig.service)
+    auditor: str | None = "b1:1"
+    asked = False
+
+    async def current() -> str | None:
+        return auditor
+
+    async def ask() -> bool:
+        return asked
+
+    monkeypatch.setattr(rig.service.auditor_election, "current_auditor", current)
+    monkeypatch.setattr(rig.marks, "ask_for_audit", ask)
+    with pytest.raises(Refused, match="the auditor, b1:1, has only just been elected"):
+        await trigger_audit(rig.service)
+    asked = True
+    assert await trigger_audit(rig.service) == "b1:1"
+    await set_enabled(rig.service, False)
+    with pytest.raises(Refused, match="auto-recovery is disabled"):
+        await trigger_audit(rig.service)
+
+
+async def test_checks_are_asked_for_and_what_is_known_of_each_is_told(
+    rig: AuditorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 30 * 86_400_000
+    monkeypatch.setattr("bookie_pod.autorecovery.auditor.runs.wall_clock_ms", lambda: now)
+    await force_checks(rig.service, [Check.BOOKIES, Check.REPLICAS])
+    records = AuditRecords(rig.service)
+    for check in (Check.BOOKIES, Check.LEDGERS):
+        await records.write(check, Runs("a1", None, Finished(1, 22, 3), None))
+    found = {each.check: each for each in await recorded_checks(rig.service)}
+    assert list(found) == list(Check)
+    assert {check: (each.last_complete_ms, each.requested_ms) for check, each in found.items()} == {
+        Check.BOOKIES: (22, now),
+        Check.LEDGERS: (None, None),
+        Check.PLACEMENT: (None, None),
+        Check.REPLICAS: (9 * 86_400_000, now),
+    }
+    assert found[Check.LEDGERS].runs.last == Finished(1, 22, 3)
+    assert found[Check.PLACEMENT].runs == Runs()
+
+
+@pytest.mark.parametrize(
+    ("data", "time"), [(b"0", 0), (b"17", 17), (b"9" * 18, 10**18 - 1), (b"9" * 19, None), ("²".encode(), None)]
+)
+def test_a_time_is_a_number_of_some_digits(data: bytes, time: int | None) -> None:
+    assert decode_time(data) == time

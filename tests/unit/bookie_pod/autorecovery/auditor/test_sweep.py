@@ -21,6 +21,7 @@ from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Look, Sus
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from tests.support.auditor_rig import AuditorRig, ledger
+from tests.support.virtual_loop import VirtualLoop
 
 LEDGERS = 40
 
@@ -149,6 +150,67 @@ async def test_no_ledger_is_begun_while_auto_recovery_is_disabled() -> None:
     enabled.set()
     await running
     assert check.marked == {1}
+
+
+def test_second_looks_come_when_they_are_due_and_the_cursor_is_stored_now_and_then() -> None:
+    """On a virtual clock; a look takes a second."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        looks: list[tuple[str, int, float]] = []
+        saved: list[tuple[float, Cursor]] = []
+        check = SaidCheck({0, 3}, {3}, {3: 1}, None)
+        look, look_again = check.look, check.look_again
+
+        async def slow(ledger_id: int) -> Look:
+            looks.append(("look", ledger_id, loop.time()))
+            await asyncio.sleep(1)
+            return await look(ledger_id)
+
+        async def again(ledger_id: int, suspects: frozenset[Suspect]) -> Look:
+            looks.append(("again", ledger_id, loop.time()))
+            return await look_again(ledger_id, suspects)
+
+        async def save(cursor: Cursor) -> None:
+            saved.append((loop.time(), cursor))
+
+        check.look, check.look_again = slow, again  # type: ignore[method-assign]
+        enabled = asyncio.Event()
+        enabled.set()
+        running = Sweep(ids, check, save, enabled, window=1, second_look_s=10.0)
+        counts = await running.run(Cursor())
+        assert [(ledger_id, at) for what, ledger_id, at in looks if what == "again"] == [
+            (0, 11.0),
+            (3, 14.0),
+            (3, 24.0),
+        ]
+        assert counts == {"ledgers": LEDGERS, "suspicious": 2, "marked": 1, "withdrawn": 1, "finished": 1}
+        assert [at for at, _ in saved] == [sweep.SAVE_SECONDS, 2 * sweep.SAVE_SECONDS]
+        first, second = (cursor for _, cursor in saved)
+        assert first == Cursor(3, {"ledgers": 3, "suspicious": 1, "withdrawn": 1}), "of all below the second look"
+        assert second == Cursor(30, {"ledgers": 30, "suspicious": 2, "marked": 1, "withdrawn": 1})
+        assert running.cursor.next_ledger == LEDGERS
+        assert running.counts == {name: count for name, count in counts.items() if name != "finished"}
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(run())
+
+
+def test_second_looks_wait_for_auto_recovery_too() -> None:
+    async def run() -> None:
+        check, enabled = SaidCheck({LEDGERS - 1}, set(), {}, None), asyncio.Event()
+        enabled.set()
+        running = asyncio.create_task(a_sweep(check, enabled, second_look_s=5.0).run(Cursor()))
+        await asyncio.sleep(1)
+        enabled.clear()
+        await asyncio.sleep(10)
+        assert check.second_looks == []
+        enabled.set()
+        await running
+        assert check.second_looks == [LEDGERS - 1]
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(run())
 
 
 # --- what the checks say of ledgers that they cannot look at ------------------------------------------------

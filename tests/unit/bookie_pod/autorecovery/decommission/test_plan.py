@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
+from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, Target, _judged, make_plan
 from bookie_pod.autorecovery.decommission.state import Form
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_protocol.errors import BookieUnavailable
@@ -92,3 +92,72 @@ async def test_a_bookie_that_nobody_knows(rig: Rig) -> None:
     plan = await plan_of(rig, "b7:1")
     assert plan.refusals[0].startswith("nobody knows this bookie")
     assert (plan.presence, plan.form, plan.ledgers) == ("not registered", Form.STOPPED, 0)
+
+
+FINE = DecommissionPlan(
+    bookie_id=GOING,
+    presence="writable",
+    form=Form.LIVE,
+    has_cookie=True,
+    under_way=None,
+    ledgers_in_cluster=9,
+    ledgers=3,
+    open_ledgers=0,
+    nbytes=10,
+    targets=(Target("b1:1", 5), Target("b2:1", 6)),
+    largest_ensemble=2,
+    without_spare=(),
+    without_spare_count=0,
+    auto_recovery_enabled=True,
+    auditor="b1:1",
+    ledgers_locked=0,
+    under_replicated=0,
+    needing=(),
+    needing_count=0,
+    other_lost=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusals", "warnings"),
+    [
+        ({}, [], []),
+        ({"targets": (Target("b1:1", 5), Target("b2:1", 5))}, ["10 bytes are to be copied"], []),
+        ({"targets": (Target("b1:1", 0), Target("b2:1", 0)), "ledgers": 0}, [], []),
+        ({"targets": (Target("b1:1", None), Target("b2:1", 0))}, [], ["b1:1 did not tell their free space"]),
+        ({"largest_ensemble": 3}, [], ["2 writable bookies are left, and there are ledgers on 3"]),
+        (
+            {"without_spare": (7, 1, 2, 3, 4, 5), "without_spare_count": 6},
+            ["6 ledgers have no other writable bookie to go to, such as 7, 1, 2, 3, 4: add a bookie"],
+            [],
+        ),
+        ({"needing": (4,), "needing_count": 1}, [], ["1 ledgers on it are under-replicated, such as 4:"]),
+        ({"other_lost": ("b3:1", "b4:1")}, [], ["other bookies are down: b3:1, b4:1"]),
+        ({"auto_recovery_enabled": False, "auditor": None}, [], ["auto-recovery is disabled"]),
+        ({"auditor": None}, [], ["no auditor is elected"]),
+    ],
+)
+def test_what_speaks_against_it(change: dict[str, Any], refusals: list[str], warnings: list[str]) -> None:
+    judged = _judged(replace(FINE, **change), is_known=True)
+    for found, expected in ((judged.refusals, refusals), (judged.warnings, warnings)):
+        assert len(found) == len(expected), found
+        assert all(text.startswith(words) for text, words in zip(found, expected, strict=True)), found
+
+
+async def test_every_reason_to_know_a_bookie_counts(rig: Rig) -> None:
+    """A cookie, a registration, or a ledger that names it."""
+    assert not (await plan_of(rig)).refusals
+    await rig.stop(GOING)
+    await rig.service.cookies.delete(GOING)
+    stopped = await plan_of(rig)
+    assert (stopped.presence, stopped.form, stopped.has_cookie, stopped.refusals) == (
+        "not registered",
+        Form.STOPPED,
+        False,
+        (),
+    )
+    await DecommissionStore(rig.service).begin(DecommissionRequest(GOING, "host"))
+    assert (await plan_of(rig)).under_way is not None
+    lock = await rig.service.under_replication.lock(2)
+    assert (await plan_of(rig)).ledgers_locked == 1
+    await rig.service.under_replication.release(lock)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
+from bookie_pod.autorecovery.worker.progress import LedgerProgress, Phase, Rate, WorkerProgress
 from tests.support.clock import Clock
 
 
@@ -57,3 +59,46 @@ def test_the_rate_comes_near_what_is_copied_and_fades(progress: WorkerProgress, 
     assert progress.moved_at == clock.now
     clock.now += 300
     assert progress.status().bytes_per_second < 1
+
+
+def test_a_snapshot_has_all_that_was_noted(progress: WorkerProgress, clock: Clock) -> None:
+    note = progress.begin(3, 1)
+    note.bad_fragments, note.done_fragments, note.entries_to_copy, note.lost_entries = 4, 2, 100, (7, 8)
+    progress.copied(note, 10, 500)
+    progress.enter(note, Phase.BACKING_OFF, reason="why", wait=5.0)
+    clock.now += 9
+    (seen,) = progress.status().ledgers
+    assert seen == LedgerProgress(3, Phase.BACKING_OFF, 9.0, 4, 2, 10, 100, 500, 1, "why", (7, 8), 0.0)
+    clock.now = 0  # no time is less than none
+    assert progress.status().ledgers[0].seconds == 0
+    progress.is_running, progress.is_enabled = True, False
+    progress.ledgers_repaired, progress.ledgers_failed, progress.ledgers_recovered = 5, 6, 7
+    status = progress.status()
+    assert (status.is_running, status.is_enabled, status.entries_copied, status.bytes_copied) == (True, False, 10, 500)
+    assert (status.ledgers_repaired, status.ledgers_failed, status.ledgers_recovered) == (5, 6, 7)
+
+
+def test_whatever_goes_on_moves_it(progress: WorkerProgress, clock: Clock) -> None:
+    moved = []
+    note = progress.begin(3, 0)
+    for step in (
+        lambda: progress.begin(4, 0),
+        lambda: progress.enter(note, Phase.COPYING),
+        lambda: progress.copied(note, 1, 1),
+        lambda: progress.end(4),
+        lambda: progress.end(4),
+    ):
+        clock.now += 1
+        step()
+        moved.append(progress.moved_at)
+    assert moved == [101, 102, 103, 104, 105]
+
+
+def test_a_rate_fades_by_its_time_constant(clock: Clock) -> None:
+    rate = Rate(clock, 10.0)
+    rate.add(1000)
+    assert rate.value == 100
+    clock.now += 10
+    assert rate.value == pytest.approx(100 / math.e)
+    rate.add(1000)
+    assert rate.value == pytest.approx(100 / math.e + 100)

@@ -1,0 +1,107 @@
+"""What is counted while a fragment is copied, and what is remembered of entries that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from bookie_client.replication.check import FragmentReport, ReplicaVerdict
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.replicator import CopyProgress
+from bookie_pod.autorecovery.worker import fragment_repair
+from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair
+from bookie_pod.autorecovery.worker.progress import WorkerProgress
+from bookie_protocol.errors import EntriesUnreadable
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
+
+LOCK = LedgerLock(LEDGER, 0, 1)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, float]] = []
+
+    def copied(self, entries: int, nbytes: int, seconds: float) -> None:
+        self.told.append((entries, nbytes, seconds))
+
+
+class Replicator:
+    """Cannot read what it is told."""
+
+    def __init__(self) -> None:
+        self.lost: tuple[int, ...] = ()
+        self.asked: list[tuple[int, ...]] = []
+        self.copied = 0
+
+    async def replicate(self, *arguments: object, **options: object) -> None:
+        self.copied += 1
+        error = EntriesUnreadable("no copy is left")
+        error.entries = self.lost
+        raise error
+
+    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
+        self.asked.append(tuple(entry_ids))
+        return tuple(each for each in entry_ids if each in self.lost)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.progress = WorkerProgress(lambda: self.now)
+        self.note = self.progress.begin(LEDGER, 0)
+        self.replicator, self.metrics = Replicator(), Metrics()
+        replicator: Any = self.replicator
+        metrics: Any = self.metrics
+        self.repair = FragmentRepair(replicator, self.progress, metrics)
+
+    async def fails(self, found: FragmentReport) -> EntriesUnreadable:
+        with pytest.raises(EntriesUnreadable) as raised:
+            await self.repair.restore(found, {0: "a"}, self.note, frozenset(), LOCK)
+        return raised.value
+
+
+def test_what_comes_since_the_last_time_is_counted_though_a_fragment_is_begun_again() -> None:
+    rig = Rig()
+    listen = rig.repair._listener(rig.note)
+    for after, entries, nbytes in ((1.0, 10, 100), (2.0, 10, 100), (0.5, 30, 250), (4.0, 5, 50), (1.0, 6, 40)):
+        rig.now += after
+        listen(CopyProgress(LEDGER, 0, entries, 100, nbytes))
+    assert rig.metrics.told == [(10, 100, 1.0), (0, 0, 2.0), (20, 150, 0.5), (5, 50, 4.0), (1, 40, 1.0)]
+    assert (rig.note.entries_copied, rig.note.bytes_copied) == (36, 340)
+    assert rig.progress.moved_at == rig.now
+
+
+def reports(*firsts: int) -> list[FragmentReport]:
+    metadata = metadata_of(dict.fromkeys(firsts, ("a", "b", "c")))
+    return list(report_of(metadata, {"a": ReplicaVerdict.LOST}).fragments)
+
+
+async def test_entries_that_could_not_be_read_are_asked_for_first() -> None:
+    rig, (found,) = Rig(), reports(0)
+    rig.replicator.lost = tuple(range(SHOWN_ENTRIES + 5))
+    assert (await rig.fails(found)).entries == rig.replicator.lost
+    again = await rig.fails(found)
+    assert rig.replicator.asked == [tuple(range(SHOWN_ENTRIES))]
+    assert again.entries == tuple(range(SHOWN_ENTRIES))
+    assert str(again) == f"no copy of entries {list(range(SHOWN_ENTRIES))} can be read, as before"
+    assert rig.replicator.copied == 1, "nothing else is copied in vain"
+    rig.replicator.lost = (3, 50)
+    assert (await rig.fails(found)).entries == (3,)
+    rig.replicator.lost = (50,)
+    assert (await rig.fails(found)).entries == (50,), "those can be read again, and another one cannot"
+    assert rig.replicator.copied == 2
+
+
+async def test_of_so_many_fragments_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_repair, "REMEMBERED", 2)
+    rig, found = Rig(), reports(0, 10, 20)
+    rig.replicator.lost = (5,)
+    for each in (found[0], found[1], found[0], found[2]):
+        await rig.fails(each)
+    assert list(rig.repair._unreadable) == [(LEDGER, 0), (LEDGER, 20)], "the one that failed longest ago is forgotten"
+    rig.repair._unreadable[LEDGER + 1, 0] = (1,)
+    rig.repair.forget(LEDGER)
+    assert list(rig.repair._unreadable) == [(LEDGER + 1, 0)]

@@ -1,0 +1,186 @@
+"""How long the worker leaves ledgers alone, and how fast it takes them; on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.autorecovery.worker.progress import WorkerProgress
+from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions, _Pauses, _Place
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+from tests.support.virtual_loop import VirtualLoop
+
+
+def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
+        runner.run(main)
+
+
+def test_of_too_many_pauses_the_one_ends_that_would_end_first() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pauses = _Pauses(2)
+        ended: dict[str, float] = {}
+
+        async def pause(name: str, seconds: float) -> None:
+            await pauses.pause(seconds)
+            ended[name] = loop.time()
+
+        assert not pauses.are_many
+        tasks = [asyncio.create_task(pause("long", 10))]
+        await asyncio.sleep(1)
+        assert not pauses.are_many
+        tasks.append(asyncio.create_task(pause("short", 5)))
+        await asyncio.sleep(1)
+        assert (pauses.are_many, ended) == (True, {})
+        tasks.append(asyncio.create_task(pause("middle", 7)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ended == {"short": 2}
+        assert pauses.are_many
+        await asyncio.sleep(7.5)  # until 9.5
+        assert ended == {"short": 2, "middle": 9}
+        assert not pauses.are_many, "those that are over do not count"
+        tasks.append(asyncio.create_task(pause("shortest", 0)))
+        await asyncio.gather(*tasks)
+        assert ended == {"short": 2, "middle": 9, "shortest": 9.5, "long": 10}
+
+    on_a_virtual_clock(main())
+
+
+def test_a_pause_that_is_cut_short_leaves_no_timer() -> None:
+    async def main() -> None:
+        pauses = _Pauses(10)
+        running = asyncio.create_task(pauses.pause(3600))
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.wait([running])
+        (pause,) = pauses._ends
+        assert pause[2].cancelled()
+        assert not pauses.are_many
+        assert pauses._ends == []
+
+    on_a_virtual_clock(main())
+
+
+def test_a_place_is_given_back_once() -> None:
+    async def main() -> None:
+        places = asyncio.Semaphore(1)
+        place = _Place(places)
+        place.leave()
+        assert not places.locked()
+        await place.enter()
+        assert places.locked()
+        place.leave()
+        place.leave()
+        await places.acquire()
+        assert places.locked()
+        held = _Place(places, held=True)
+        held.leave()
+        assert not places.locked()
+
+    on_a_virtual_clock(main())
+
+
+class Marks:
+    """Gives locks; what it raises comes first."""
+
+    def __init__(self) -> None:
+        self.raises: list[Exception] = []
+        self.taken: list[float] = []
+        self.takes = 0.0
+        self.released: list[int] = []
+
+    async def acquire(self) -> LedgerLock:
+        await asyncio.sleep(self.takes)
+        if self.raises:
+            raise self.raises.pop()
+        self.taken.append(asyncio.get_running_loop().time())
+        return LedgerLock(len(self.taken), 0, 1)
+
+    async def release(self, lock: LedgerLock) -> None:
+        self.released.append(lock.ledger_id)
+
+
+def a_worker(marks: Marks, **options: float) -> tuple[ReplicationWorker, list[BaseException]]:
+    failures: list[BaseException] = []
+    service: Any = SimpleNamespace(under_replication=marks)
+    metrics: Any = SimpleNamespace(failed_with=failures.append)
+    repair: Any = None
+    made = ReplicationWorker(service, repair, WorkerOptions(**options), WorkerProgress(), metrics)  # type: ignore[arg-type]
+    return made, failures
+
+
+def test_ledgers_are_taken_at_the_rate_and_nothing_is_saved_up() -> None:
+    async def main() -> None:
+        marks = Marks()
+        worker, _ = a_worker(marks, tasks_per_second=2.0)
+        for _ in range(3):
+            await worker._take()
+        await asyncio.sleep(10)
+        for _ in range(3):
+            await worker._take()
+        assert marks.taken == [0, 0.5, 1.0, 11.0, 11.5, 12.0]
+        unlimited, _ = a_worker(marks)
+        for _ in range(3):
+            await unlimited._take()
+        assert marks.taken[6:] == [12.0] * 3
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize(("pause", "waits"), [(5.0, 5.0), (0.0, 0.1)])
+def test_who_gets_no_ledger_asks_again_after_a_pause(pause: float, waits: float) -> None:
+    async def main() -> None:
+        marks = Marks()
+        errors: list[Exception] = [MetadataUnavailable("first"), MetadataUnavailable("second")]
+        marks.raises = list(errors)
+        worker, failures = a_worker(marks, pause_after_error=pause)
+        lock = await worker._take()
+        assert (lock.ledger_id, marks.taken) == (1, [2 * waits])
+        assert failures == errors[::-1]
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize("how", ["taken", "fails", "waits"])
+def test_a_ledger_that_is_taken_in_the_moment_of_the_end_is_given_back(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        marks = Marks()
+        worker, _ = a_worker(marks)
+        given_back: list[int] = []
+
+        async def give_back(lock: LedgerLock) -> None:
+            given_back.append(lock.ledger_id)
+
+        monkeypatch.setattr(worker._keeper, "give_back", give_back)
+        gate = asyncio.Event()
+
+        async def acquire() -> LedgerLock:
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                if how == "waits":
+                    raise
+            if how == "fails":
+                raise MetadataUnavailable("no answer")
+            return LedgerLock(7, 0, 1)
+
+        monkeypatch.setattr(marks, "acquire", acquire)
+        taking = asyncio.create_task(worker._acquire())
+        await asyncio.sleep(1)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert given_back == ([7] if how == "taken" else [])
+
+    on_a_virtual_clock(main())
