@@ -80,6 +80,37 @@ def test_a_bookie_that_is_being_stopped_on_a_node_that_does_not_answer_has_a_way
     assert f"`kubectl taint node {node} " in message(gates.others_serve(silent, desired, {VICTIM}))
 
 
+def test_a_bookie_is_down_if_something_keeps_it_from_coming_up(sim: Simulation) -> None:
+    desired = sim.desired()
+    away = with_facts(sim.world(), writable=frozenset(sim.bookkeeper.writable) - {desired.bookie_id(VICTIM)})
+    down = with_pod(away, VICTIM, ready=False, fault=PodFault.CRASHING)
+    assert gates.is_down(down, desired, VICTIM)
+    no_pod = replace(away, pods=tuple(pod for pod in away.pods if pod.name != VICTIM))
+    others = [
+        replace(down, facts=None),
+        with_pod(sim.world(), VICTIM, ready=False, fault=PodFault.CRASHING),
+        with_pod(down, VICTIM, deleting=True),
+        with_pod(down, VICTIM, ready=True),
+        with_pod(away, VICTIM, ready=False),
+        no_pod,
+    ]
+    for world in others:
+        assert not gates.is_down(world, desired, VICTIM)
+    assert gates.is_down(replace(no_pod, refused={"StatefulSet/c-bookie": "exceeded quota: pods"}), desired, VICTIM)
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(59.9, []), (60.0, [VICTIM])])
+def test_a_pod_that_no_node_takes_for_a_minute_has_no_room(sim: Simulation, seconds: float, found: list[str]) -> None:
+    desired = sim.desired()
+    world = with_facts(sim.world(), writable=frozenset(sim.bookkeeper.writable) - {desired.bookie_id(VICTIM)})
+    since = world.now - seconds
+    world = with_pod(world, VICTIM, ready=False, fault=PodFault.UNSCHEDULABLE, created_at=since)
+    assert gates.without_room(world, desired, "c-bookie-0") == found
+    assert gates.without_room(world, desired, VICTIM) == []
+    assert gates.without_room(with_facts(world, cookies=frozenset()), desired, "c-bookie-0") == []
+    assert gates.without_room(replace(world, facts=None), desired, "c-bookie-0") == []
+
+
 def test_a_read_only_bookie_serves_reads(sim: Simulation) -> None:
     desired = sim.desired()
     world = NOT_SERVING[-1][1](sim.world(), desired)

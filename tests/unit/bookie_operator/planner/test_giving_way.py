@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.decision import Rest
+from bookie_operator.planner import giving_way
+from bookie_operator.planner.decision import Needs, Rest
 from bookie_operator.world.model import PodFault
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
@@ -304,3 +306,21 @@ def test_a_rollout_that_cannot_be_staged_and_a_replacement_do_not_take_turns() -
     assert (REPLACE, "Done") in kinds(sim)
     assert len(sim.bookkeeper.writable) == 6
     assert not sim.accidents
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_what_comes_before_is_asked_about_once_it_would_be_given_way_to(stalled: bool) -> None:
+    """More bookies, whose names have cookies of earlier ones: their proofs cost something."""
+    sim = resting()
+    sim.change(version="2.0")
+    at_step(sim, "Await")
+    sim.change(replicas=6)
+    bookie_id = sim.desired().bookie_id("c-bookie-4")
+    sim.bookkeeper.cookies[bookie_id] = "old"
+    operation = sim.status.operation
+    assert operation is not None
+    status = sim.status.model_copy(update={"operation": operation.model_copy(update={"stalled": stalled})})
+    world = replace(sim.world(), cluster=replace(sim.view(), status=status))
+    assert giving_way.needs(world, sim.desired()).proofs == ({bookie_id} if stalled else frozenset())
+    rests = replace(world, cluster=replace(sim.view(), status=sim.status.model_copy(update={"operation": None})))
+    assert giving_way.needs(rests, sim.desired()) == Needs()

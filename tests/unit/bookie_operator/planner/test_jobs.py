@@ -10,7 +10,7 @@ from bookie_operator.crds.job_spec import ActiveRun, BookieJobStatus, JobPhase, 
 from bookie_operator.planner.jobs import Removal, Suspension, result_row
 from bookie_operator.planner.operations import written
 from bookie_operator.world.model import JobWorld, ObjectView, RunState
-from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, planned, run, told, world
+from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, desired_of, planned, run, told, world
 from tests.support.operator_clusters import MINIMAL, cluster
 from tests.support.operator_jobs import ONCE, SCHEDULED, job
 
@@ -49,6 +49,24 @@ def test_it_is_not_made_twice() -> None:
     assert [event.reason for event in planned(running).events] == ["RunStarted"]
     assert told(status, "Ready") == ("False", "Running")
     assert told(status, "Reconciling")[0] == "True"
+
+
+def test_a_change_of_what_it_was_made_of_is_told_and_does_nothing() -> None:
+    inputs = planned_inputs()
+    assert planned(world(runs=[run(inputs=inputs)])).blocker is None
+    assert planned(world(runs=[run()])).blocker is None, "an earlier release wrote nothing down"
+    plan = planned(world(runs=[run(inputs="other")]))
+    assert plan.apply == ()
+    assert plan.blocker is not None
+    assert (plan.blocker.reason, plan.blocker.stalled) == ("SpecChanged", True)
+    without = world(runs=[run(inputs="other")], without_cluster="there is none")
+    assert planned(without).blocker is None, "nobody knows what would be made of it now"
+
+
+def planned_inputs() -> str:
+    found = desired_of(job(ONCE)).inputs
+    assert found
+    return found
 
 
 def test_nor_after_it_ended_and_its_job_is_gone() -> None:

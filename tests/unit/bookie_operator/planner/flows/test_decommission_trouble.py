@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations
-from bookie_operator.planner.actions import BeginDrain, DeleteCookie, ScaleStatefulSet, TriggerAudit
-from bookie_operator.planner.decision import Act, Rest, Wait
+from bookie_operator.planner.actions import BeginDrain, DeleteCookie, ScaleStatefulSet, SetReadOnly, TriggerAudit
+from bookie_operator.planner.decision import Act, Record, Rest, Wait
 from bookie_operator.planner.flows import decommission
-from bookie_operator.world.facts import DrainPhase
+from bookie_operator.world.facts import DrainFacts, DrainPhase, Outlook
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
@@ -316,3 +317,84 @@ def test_what_only_people_change_is_not_listed_again_and_again(five: Simulation)
     wait = five.passes[-1].plan.decision
     assert isinstance(wait, Wait)
     assert wait.seconds >= 60.0
+
+
+def at_drain(five: Simulation) -> tuple[World, str]:
+    """It is drained, and is read-only."""
+    fewer(five)
+    at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    return five.world(decommission.needs(of(five), five.desired())), five.desired().bookie_id(GOING)
+
+
+def of(sim: Simulation) -> Operation:
+    assert sim.status.operation is not None
+    return sim.status.operation
+
+
+def test_one_that_becomes_writable_while_it_is_drained_is_read_only_again(five: Simulation) -> None:
+    world, bookie_id = at_drain(five)
+    assert world.facts is not None
+    writable = replace(world.facts, writable=world.facts.writable | {bookie_id}, read_only=frozenset())
+    found = decommission.proceed(replace(world, facts=writable), five.desired(), of(five))
+    assert isinstance(found, Act)
+    assert found.action == SetReadOnly(GOING, True)
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "nbytes", "words"),
+    [
+        (None, None, "c-bookie-4 is drained"),
+        (3, None, "c-bookie-4 is drained: 3 ledgers left"),
+        (3, 2048, "c-bookie-4 is drained: 3 ledgers left, 2.0 KiB"),
+    ],
+)
+def test_how_far_a_drain_is_told(five: Simulation, ledgers: int | None, nbytes: int | None, words: str) -> None:
+    world, bookie_id = at_drain(five)
+    told = DrainFacts(bookie_id, DrainPhase.RUNNING, ledgers, nbytes)
+    found = decommission.proceed(replace(world, drains={bookie_id: told}), five.desired(), of(five))
+    assert isinstance(found, Wait)
+    assert (found.reason, found.message) == ("Draining", words)
+    saved = operations.forgotten(of(five), "ledgersLeft", "bytesLeft")
+    for left, nearer in ((2, True), (3, False), (4, False)):
+        known = saved.model_copy(update={"saved": {**saved.saved, "ledgersLeft": "3", "bytesLeft": "0"}})
+        now = replace(world, drains={bookie_id: replace(told, ledgers_left=left, bytes_left=0)}, now=world.now + 7)
+        found = decommission.proceed(now, five.desired(), known)
+        assert isinstance(found, Wait)
+        assert ((found.operation or known).last_progress_at != known.last_progress_at) is nearer
+
+
+def test_a_drain_that_nobody_could_tell_of_is_waited_for(five: Simulation) -> None:
+    world, bookie_id = at_drain(five)
+    found = decommission.proceed(replace(world, drains={bookie_id: None}), five.desired(), of(five))
+    assert isinstance(found, Wait)
+    assert found.message == "nobody could tell how far the drain of c-bookie-4 is"
+
+
+def test_one_that_nobody_has_heard_of_is_not_drained_and_one_that_nobody_could_tell_of_is_asked_about(
+    five: Simulation,
+) -> None:
+    fewer(five)
+    at_step(five, "Drain")
+    world, desired, bookie_id = five.world(), five.desired(), five.desired().bookie_id(GOING)
+    assert world.facts is not None
+    gone = replace(
+        world.facts,
+        cookies=world.facts.cookies - {bookie_id},
+        writable=world.facts.writable - {bookie_id},
+        read_only=frozenset(),
+    )
+    unheard = replace(world, facts=gone, outlooks={bookie_id: Outlook(bookie_id, 0)})
+    found = decommission.proceed(unheard, desired, of(five))
+    assert isinstance(found, Record)
+    assert found.operation.step == "Prove"
+    for one in (
+        replace(unheard, outlooks={bookie_id: Outlook(bookie_id, 1)}),
+        replace(unheard, facts=world.facts),
+    ):
+        begun = decommission.proceed(one, desired, of(five))
+        assert isinstance(begun, Act)
+        assert isinstance(begun.action, BeginDrain)
+    unknown = decommission.proceed(replace(unheard, outlooks={}), desired, of(five))
+    assert isinstance(unknown, Act)
+    assert isinstance(unknown.action, BeginDrain)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ScaleStatefulSet
-from bookie_operator.planner.decision import Act, Rest, Wait
+from bookie_operator.planner.decision import Act, Record, Rest, Wait
+from bookie_operator.planner.flows import delete as flow
 from bookie_operator.planner.flows.delete import DESTROY_METADATA, METADATA_SECONDS
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
+from tests.support.operator_sim.flows import at_step
 
 
 def end(sim: Simulation) -> object:
@@ -256,3 +260,25 @@ def test_a_resource_that_never_came_to_be_deletes_nothing_of_the_cluster_before_
     assert end(sim) == before
     assert sim.bookkeeper.cookies == cookies
     assert sim.cleanup_ends_at is None
+
+
+@pytest.mark.parametrize("job", ["", "Running", "Complete", "Failed"])
+def test_metadata_that_are_embedded_go_with_their_volume(job: str) -> None:
+    sim = resting()
+    delete_with_data(sim)
+    at_step(sim, DESTROY_METADATA)
+    operation = sim.status.operation
+    assert operation is not None
+    world = replace(sim.world(), cleanup_job=job)
+    found = flow.proceed(world, sim.desired(), operation)
+    done = {"": Act, "Running": Wait}.get(job, Record)
+    assert isinstance(found, done)
+    assert (getattr(found, "event", None) is not None) is (job == "Failed")
+    embedded = sim.spec.metadata_service.model_copy(update={"type": MetadataServiceKind.EMBEDDED})
+    spec = sim.spec.model_copy(update={"metadata_service": embedded})
+    found = flow.proceed(replace(world, cluster=replace(world.cluster, spec=spec)), sim.desired(), operation)
+    assert isinstance(found, Record)
+    assert (found.operation.step, found.reason) == (
+        flow.DELETE_IDENTITY,
+        "the embedded metadata service goes with the cluster",
+    )

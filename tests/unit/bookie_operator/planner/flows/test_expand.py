@@ -324,3 +324,51 @@ def test_a_set_that_somebody_else_made_anew_is_taken_as_it_is(four: Simulation) 
     four.run_until_rest()
     assert four.status.history[0].outcome == "Done"
     assert four.kubernetes.sets["c-bookie"].replicas == 4
+
+
+def test_an_old_set_that_goes_is_waited_for_and_one_that_was_not_deleted_is_deleted_again(four: Simulation) -> None:
+    grow(four)
+    at_step(four, "Orphan")
+    (old,) = four.world().stateful_sets
+    at_step(four, "Recreate")
+    assert four.status.operation is not None
+    world = four.world()
+    going = decide(four, replace(world, stateful_sets=(replace(old, deleting=True),)))
+    assert isinstance(going, Wait)
+    assert going.message == "waits until the old c-bookie is gone"
+    again = decide(four, replace(world, stateful_sets=(old,)))
+    assert isinstance(again, Record)
+    assert again.operation.step == "Orphan"
+    another = decide(four, replace(world, stateful_sets=(replace(old, uid="another", deleting=True),)))
+    assert isinstance(another, Record)
+    assert another.operation.step == "Adopt"
+
+
+def test_pods_of_other_sets_are_not_counted(four: Simulation) -> None:
+    grow(four)
+    at_step(four, "Orphan")
+    world = four.world()
+    assert four.status.operation is not None
+    pod = world.pods[0]
+    others = (
+        replace(pod, name="c-bookie-b-8", stateful_set="c-bookie-b", ordinal=8),
+        replace(pod, name="c-bookie-9", ordinal=9, deleting=True),
+    )
+    found = decide(four, replace(world, pods=(*world.pods, *others)))
+    assert isinstance(found, Record)
+    assert found.operation.saved["setReplicas"] == "4"
+    more = decide(four, replace(world, pods=(*world.pods, replace(pod, name="c-bookie-4", ordinal=4))))
+    assert isinstance(more, Record)
+    assert more.operation.saved["setReplicas"] == "5"
+
+
+def test_only_what_is_restarted_takes_an_answer_about_safety(four: Simulation) -> None:
+    grow(four)
+    at_step(four, "Grow")
+    operation = four.status.operation
+    assert operation is not None
+    assert expand.needs(operation, four.desired()).safety == frozenset()
+    restarting = operation.model_copy(update={"saved": {**operation.saved, expand.RESTARTING: "c-bookie-1"}})
+    assert expand.needs(restarting, four.desired()).safety == {frozenset({four.desired().bookie_id("c-bookie-1")})}
+    later = restarting.model_copy(update={"step": "Orphan"})
+    assert expand.needs(later, four.desired()).safety == frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -12,6 +13,7 @@ from bookie_operator.planner.flows import garbage
 from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import DeploymentView, World
 from tests.support.operator_sim import Simulation, resting
+from tests.support.operator_sim.crashes import copied
 
 OLD = "ConfigMap/c-config-old"
 
@@ -37,6 +39,39 @@ def test_what_is_not_desired_goes_by_uid(key: str) -> None:
 def test_what_may_be_somebodys_data_or_address_stays(key: str) -> None:
     sim = resting()
     assert garbage.begin(with_object(sim, key), sim.desired()) is None
+
+
+def test_a_certificate_goes_with_the_last_template_that_may_mount_it() -> None:
+    sim = resting()
+    world = with_object(sim, "Certificate/c-old")
+    found = garbage.begin(world, sim.desired())
+    assert isinstance(found, Act)
+    assert found.action == DeleteObject("Certificate/c-old", "uid-x")
+    assert garbage.begin(world, replace(sim.desired(), held=frozenset({"c-bookie"}))) is None
+    older = replace(world.stateful_sets[0], template_hash="older")
+    assert garbage.begin(replace(world, stateful_sets=(older,)), sim.desired()) is None
+    pods = (replace(world.pods[0], template_hash="older"), *world.pods[1:])
+    assert garbage.begin(replace(world, pods=pods), sim.desired()) is None
+    other = with_object(sim, "NetworkPolicy/c-old")
+    both = replace(
+        world,
+        object_hashes={**world.object_hashes, **other.object_hashes},
+        object_uids={**world.object_uids, **other.object_uids},
+    )
+    found = garbage.begin(replace(both, pods=pods), sim.desired())
+    assert isinstance(found, Act)
+    assert found.action == DeleteObject("NetworkPolicy/c-old", "uid-x"), "what stays holds up nothing"
+
+
+@pytest.mark.parametrize("key", ["Service/c-gateway", "Job/c-metadata-check"])
+def test_what_is_made_for_a_time_goes_by_its_name(key: str) -> None:
+    sim = resting()
+    world = with_object(sim, key)
+    found = garbage.begin(world, sim.desired())
+    assert isinstance(found, Act)
+    assert found.action == DeleteObject(key, "uid-x")
+    assert garbage.begin(world, replace(sim.desired(), check_job=key)) is None
+    assert garbage.begin(replace(world, object_uids={}), sim.desired()) is None
 
 
 def test_what_the_operator_did_not_make_stays() -> None:
@@ -74,6 +109,19 @@ def test_a_zone_without_bookies_goes_and_one_with_bookies_stays() -> None:
     assert garbage.begin(replace(world, stateful_sets=(*world.stateful_sets, full)), sim.desired()) is None
 
 
+@pytest.mark.parametrize(
+    "changes", [{"replicas": 1}, {"name": "c-bookie"}, {"generation": 9, "observed_generation": 8}, {"pods": 1}]
+)
+def test_a_zone_that_is_not_over_stays(changes: dict[str, object]) -> None:
+    sim = resting()
+    world = sim.world()
+    pods = (replace(world.pods[0], stateful_set="c-bookie-b"),) if changes.pop("pods", 0) else ()
+    empty = replace(world.stateful_sets[0], name="c-bookie-b", zone="b", replicas=0, uid="uid-b")
+    other = replace(empty, **changes)  # type: ignore[arg-type]
+    world = replace(world, pods=pods, stateful_sets=(other,))
+    assert not isinstance(getattr(garbage.begin(world, sim.desired()), "action", None), OrphanStatefulSet)
+
+
 def test_disabled_parts_go_and_come_back() -> None:
     sim = resting()
     sim.change(disruption={"enabled": False}, networkPolicy={"enabled": False})
@@ -89,6 +137,11 @@ def test_disabled_parts_go_and_come_back() -> None:
 
 
 def retired() -> Simulation:
+    return copied(_retired())
+
+
+@cache
+def _retired() -> Simulation:
     sim = resting(storage={"retention": {"whenScaled": "Retain"}})
     sim.change(replicas=3)
     sim.run_until_rest()
@@ -117,3 +170,32 @@ def test_without_a_proof_that_holds_a_retired_volume_stays(doubt: dict[str, obje
     doubted = None if doubt is None else replace(holds, **doubt)  # type: ignore[arg-type]
     assert garbage.begin(replace(world, proofs={bookie_id: doubted}), sim.desired()) is None
     assert garbage.needs(world, sim.desired()).proofs == {bookie_id}
+
+
+def test_retired_volumes_of_bookies_that_are_asked_for_or_there_or_of_others_stay() -> None:
+    sim = retired()
+    sim.change(storage={"retention": {"whenScaled": "Delete"}})
+    world, desired = sim.world(), sim.desired()
+    bookie = "c-bookie-3"
+    found = garbage.needs(world, desired).proofs
+    assert found == {desired.bookie_id(bookie)}
+    pod = replace(world.pods[0], name=bookie, ordinal=3)
+    four = replace(desired.stateful_sets[0], replicas=4)
+    claims = world.claims
+    kept = [
+        (world, replace(desired, stateful_sets=(four,))),
+        (replace(world, pods=(*world.pods, pod)), desired),
+        (replace(world, stateful_sets=(replace(world.stateful_sets[0], replicas=4),)), desired),
+        (replace(world, claims=tuple(replace(one, instance_id="another") for one in claims)), desired),
+        (replace(world, claims=tuple(replace(one, retired_proof="") for one in claims)), desired),
+        (replace(world, claims=tuple(replace(one, deleting=True) for one in claims)), desired),
+        (
+            replace(
+                world,
+                cluster=replace(world.cluster, status=world.cluster.status.model_copy(update={"instance_id": ""})),
+            ),
+            desired,
+        ),
+    ]
+    for one, wanted in kept:
+        assert garbage.needs(one, wanted).proofs == frozenset()

@@ -4,16 +4,99 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookie_operator.planner.decision import Act
+import pytest
+
+from bookie_operator.planner.actions import ApplyObjects, DeleteObject, RecordState
+from bookie_operator.planner.decision import Act, Wait
+from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import move
-from tests.support.operator_sim import resting
+from bookie_operator.planner.flows.move import RETRY_SECONDS
+from bookie_operator.world.model import World
+from tests.support.operator_sim import Simulation, resting
 
-JOB = "Job/c-metadata-check"
+JOB, NEW = "Job/c-metadata-check", "zk://new/ledgers"
 
 
-def test_a_job_of_somebody_else_holds_up_nothing() -> None:
+@pytest.fixture
+def sim() -> Simulation:
+    return resting()
+
+
+def moving(sim: Simulation) -> Desired:
+    return replace(sim.desired(), check_job=JOB, check_job_hash="1", moves_to=NEW)
+
+
+def looked(sim: Simulation, found: str = "", state: str = "Complete", **changes: object) -> World:
+    """The Job ended as it was to end: it found this."""
+    world = replace(
+        sim.world(),
+        object_uids={**sim.world().object_uids, JOB: "uid"},
+        object_hashes={**sim.world().object_hashes, JOB: "1"},
+        check_job=state,
+        check_instance_id=found,
+    )
+    return replace(world, **changes)  # type: ignore[arg-type]
+
+
+def test_a_job_of_somebody_else_holds_up_nothing(sim: Simulation) -> None:
     """That the name is taken is told, and what is wanted beside the move goes on."""
-    sim = resting()
-    desired = replace(sim.desired(), check_job=JOB, check_job_hash="1", moves_to="zk://new/ledgers")
-    assert isinstance(move.begin(sim.world(), desired), Act)
-    assert move.begin(replace(sim.world(), taken={JOB: "of somebody"}), desired) is None
+    found = move.begin(sim.world(), moving(sim))
+    assert isinstance(found, Act)
+    assert found.action == ApplyObjects((JOB,))
+    assert move.begin(replace(sim.world(), taken={JOB: "of somebody"}), moving(sim)) is None
+    assert move.begin(sim.world(), sim.desired()) is None, "nothing moves"
+
+
+def test_one_that_looks_elsewhere_by_now_is_made_anew(sim: Simulation) -> None:
+    found = move.begin(looked(sim), replace(moving(sim), check_job_hash="2"))
+    assert isinstance(found, Act)
+    assert found.action == DeleteObject(JOB, "uid")
+
+
+@pytest.mark.parametrize(("problem", "words"), [("", f"at {NEW}"), ("no node", f"at {NEW}: no node")])
+def test_it_is_waited_for(sim: Simulation, problem: str, words: str) -> None:
+    found = move.begin(looked(sim, state="Running", check_job_message=problem), moving(sim))
+    assert found == Wait("MetadataMoves", f"waits for {JOB} to look which cluster is {words}", seconds=2.0)
+
+
+@pytest.mark.parametrize("told", ["instance-1 4 0", "instance-1 0 1"])
+def test_where_it_finds_the_cluster_bookies_look_from_now_on(sim: Simulation, told: str) -> None:
+    found = move.begin(looked(sim, told), moving(sim))
+    assert isinstance(found, Act)
+    assert found.action == RecordState(metadata_service_uri=NEW)
+    assert found.event is not None
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "message", "why"),
+    [
+        ("", "Complete", "", "the cluster there has instance id unknown"),
+        ("instance-2 4 0", "Complete", "", "the cluster there has instance id instance-2"),
+        ("instance-1 0 0", "Complete", "", "no bookie is registered there, and 4 are where it is now"),
+        ("instance-1", "Complete", "", "no bookie is registered there, and 4 are where it is now"),
+        ("instance-1 4 0", "Failed", "refused", "nobody could tell which cluster is there (refused)"),
+        ("", "Failed", "", "nobody could tell which cluster is there (see its log)"),
+    ],
+)
+def test_what_is_not_the_cluster_is_told_and_looked_at_again_later(
+    sim: Simulation, told: str, state: str, message: str, why: str
+) -> None:
+    world = looked(sim, told, state, check_job_message=message, check_job_finished_at=sim.now - RETRY_SECONDS + 1)
+    found = move.begin(world, moving(sim))
+    assert isinstance(found, Wait)
+    assert (found.reason, found.stalled) == ("MetadataElsewhere", True)
+    assert found.message.startswith(f"spec.metadataService leads to {NEW}, and {why}")
+    assert isinstance(move.begin(replace(world, check_job_finished_at=None), moving(sim)), Wait)
+    again = move.begin(replace(world, now=world.now + 1), moving(sim))
+    assert isinstance(again, Act)
+    assert again.action == DeleteObject(JOB, "uid")
+
+
+@pytest.mark.parametrize("facts", ["nobody can tell", "no bookie is up"])
+def test_a_cluster_of_which_no_bookie_is_registered_moves(sim: Simulation, facts: str) -> None:
+    world = looked(sim, "instance-1 0 0")
+    assert world.facts is not None
+    nobody = replace(world.facts, writable=frozenset()) if facts == "no bookie is up" else None
+    found = move.begin(replace(world, facts=nobody), moving(sim))
+    assert isinstance(found, Act)
+    assert isinstance(found.action, RecordState)

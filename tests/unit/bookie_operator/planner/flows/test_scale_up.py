@@ -10,7 +10,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet, SetReadOnly, UndoDrain
 from bookie_operator.planner.decision import Act, Finish, Wait
 from bookie_operator.planner.flows import scale_up
-from bookie_operator.world.facts import DrainPhase, Proof
+from bookie_operator.world.facts import DrainFacts, DrainPhase, Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import Refused, SimDrain, SimLedger
 from tests.support.operator_sim.flows import acted, at_step
@@ -241,3 +241,38 @@ def test_one_that_is_read_only_for_another_reason_can_be_taken_back() -> None:
     sim.change(replicas=4)
     sim.run(lambda one, _: len(one.kubernetes.pods) == 4, each=full, most=900)
     assert not sim.accidents
+
+
+def test_it_does_not_grow_while_nobody_reaches_the_metadata_service() -> None:
+    sim = resting()
+    grow(sim)
+    at_step(sim, "Grow")
+    operation = sim.status.operation
+    assert operation is not None
+    world, desired = sim.world(), sim.desired()
+    found = scale_up.proceed(world, desired, operation)
+    assert isinstance(found, Act)
+    assert isinstance(found.action, ScaleStatefulSet)
+    for error, words in (("", "nobody reaches the metadata"), ("refused", "refused")):
+        waiting = scale_up.proceed(replace(world, facts=None, facts_error=error), desired, operation)
+        assert isinstance(waiting, Wait)
+        assert waiting.message == words
+
+
+@pytest.mark.parametrize("phase", [None, DrainPhase.ABSENT, DrainPhase.REFUSED])
+def test_a_new_bookie_that_no_drain_holds_read_only_is_left_alone(phase: DrainPhase | None) -> None:
+    sim = resting()
+    grow(sim)
+    at_step(sim, "Settle")
+    operation, bookie_id = sim.status.operation, sim.desired().bookie_id(NEW)
+    assert operation is not None
+    world = sim.world()
+    assert world.facts is not None
+    closed = replace(world, facts=replace(world.facts, read_only=frozenset({bookie_id})))
+    known = replace(closed, drains={bookie_id: DrainFacts(bookie_id, DrainPhase.DRAINED)})
+    undone = scale_up.proceed(known, sim.desired(), operation)
+    assert isinstance(undone, Act)
+    assert undone.action == UndoDrain(bookie_id)
+    told = None if phase is None else DrainFacts(bookie_id, phase)
+    assert isinstance(scale_up.proceed(replace(closed, drains={bookie_id: told}), sim.desired(), operation), Wait)
+    assert isinstance(scale_up.proceed(replace(known, facts=world.facts), sim.desired(), operation), Wait)

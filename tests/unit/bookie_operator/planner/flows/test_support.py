@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookie_operator.planner.actions import ApplyObjects
+from bookie_operator.crds.cluster_spec import BootstrapMode
+from bookie_operator.planner.actions import ApplyObjects, RestoreTemplate
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import support
 from tests.support.operator_sim import Simulation, resting
@@ -96,3 +97,107 @@ def test_what_is_advised_about_certificates_and_hands_helps() -> None:
     assert isinstance(by_hand, Wait)
     assert "change it back, or restart all bookies by a BookieTask" in by_hand.message
     assert support.unstable(world, held) is None, "it was changed back"
+
+
+def stalled(found: Wait | None) -> str:
+    assert found is not None
+    assert found.stalled
+    return found.message
+
+
+def test_names_that_are_somebody_elses_stop_a_new_cluster_and_are_told_of_an_old_one() -> None:
+    sim = resting()
+    world, desired = sim.world(), sim.desired()
+    key = "Service/c-client"
+    taken = replace(world, taken={key: "of a Helm release"})
+    words = (
+        f"names that the cluster needs are somebody else's, whose objects are left alone: {key} (of a Helm release)."
+    )
+    assert stalled(support.names_taken(taken, desired)).startswith(words)
+    assert support.new_names_taken(taken, desired) is None, "it is there"
+    assert support.names_taken(world, desired) is None
+    status = sim.status.model_copy(update={"recorded_replicas": {}})
+    new = replace(taken, stateful_sets=(), cluster=replace(sim.view(), status=status))
+    assert stalled(support.new_names_taken(new, desired)).startswith(words)
+    assert support.new_names_taken(replace(new, taken={}), desired) is None
+    going = replace(new, outlived=frozenset({key}))
+    waiting = support.new_names_taken(going, desired)
+    assert waiting == Wait("Creating", f"waits until what an earlier c owned is gone: {key}", seconds=1.0)
+    assert support.names_taken(going, desired) is None
+
+
+def test_names_of_a_cluster_that_is_taken_over_in_place_have_another_remedy() -> None:
+    sim = resting()
+    bootstrap = sim.spec.bootstrap.model_copy(update={"in_place": object()})
+    spec = sim.spec.model_copy(update={"bootstrap": bootstrap})
+    world = replace(sim.world(), taken={"Service/c": "the operator's"}, cluster=replace(sim.view(), spec=spec))
+    assert "`kubectl bookie migrate run c --in-place`" in stalled(support.names_taken(world, sim.desired()))
+
+
+def test_a_template_that_somebody_changed_is_given_back_once_it_is_known_to_stay() -> None:
+    sim = resting()
+    one, key = sim.world().stateful_sets[0], "StatefulSet/c-bookie"
+    world, desired = replace(sim.world(), drift={key: "the image is another one"}), sim.desired()
+    found = support.templates(world, desired)
+    assert found is not None
+    assert found.action == RestoreTemplate(one.name, one.resource_version, one.template_hash)
+    assert found.event is not None
+    assert "the image is another one" in found.event.message
+    busy = replace(one, generation=9, observed_generation=8)
+    alone = [
+        (sim.world(), desired),
+        (replace(world, stateful_sets=()), desired),
+        (replace(world, unstable={key: one.template_hash}), desired),
+        (replace(world, stateful_sets=(busy,)), desired),
+        (replace(world, stateful_sets=(replace(one, template_hash="older"),)), desired),
+        (world, replace(desired, held=frozenset({"c-bookie"}))),
+    ]
+    for given, wanted in alone:
+        assert support.templates(given, wanted) is None
+
+
+def test_what_does_not_stay_as_it_was_applied_is_told_and_not_applied_again() -> None:
+    sim = resting()
+    desired, key = sim.desired(), "Service/c-client"
+    world = replace(sim.world(), object_hashes=without(sim, key), unstable={key: desired.support[key]})
+    assert support.begin(world, desired) is None
+    assert f"{key} (the annotation that tells its content is gone); find the" in stalled(
+        support.unstable(world, desired)
+    )
+    changed = replace(world, drift={key: "a port is gone"})
+    assert f"{key} (a port is gone); find the" in stalled(support.unstable(changed, desired))
+    assert support.unstable(replace(sim.world(), unstable=world.unstable), desired) is None, "it is as it was applied"
+    assert support.unstable(replace(world, unstable={key: ""}), desired) is None
+    another = replace(desired, support={**desired.support, key: "another"})
+    assert applied(support.begin(world, another)) == (key,)
+    assert applied(support.begin(replace(world, unstable={}), desired)) == (key,)
+
+
+def test_a_few_of_the_objects_that_are_not_as_desired_are_named() -> None:
+    sim = resting()
+    desired = sim.desired()
+    many = replace(desired, support={f"Service/{number}": "x" for number in range(7)})
+    found = support.begin(sim.world(), many)
+    assert found is not None
+    assert found.reason.endswith("Service/0, Service/1, Service/2, Service/3, Service/4 and 2 more")
+    assert found.event is None
+    changed = support.begin(replace(sim.world(), drift={"Service/1": "by hand"}), many)
+    assert changed is not None
+    assert changed.event is not None
+    five = replace(desired, support={f"Service/{number}": "x" for number in range(5)})
+    found = support.begin(sim.world(), five)
+    assert found is not None
+    assert found.reason.endswith("Service/4")
+
+
+def test_where_bookies_were_taken_over_in_place_those_that_are_ready_are_counted() -> None:
+    sim = resting()
+    spec = sim.spec.model_copy(
+        update={"bootstrap": sim.spec.bootstrap.model_copy(update={"mode": BootstrapMode.ADOPT})}
+    )
+    status = sim.status.model_copy(update={"ledgers": type(sim.status.ledgers)()})
+    cluster = replace(sim.view(), spec=spec, status=status)
+    world = replace(sim.world(), object_hashes=without(sim, AUTORECOVERY), cluster=cluster, facts=None)
+    assert applied(support.autorecovery(world, sim.desired())) == (AUTORECOVERY,)
+    two = tuple(replace(pod, ready=number < 2) for number, pod in enumerate(world.pods))
+    assert support.autorecovery(replace(world, pods=two), sim.desired()) is None
