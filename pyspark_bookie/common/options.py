@@ -44,6 +44,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _SECOND_FACTORS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_DAYS: Final = 36_500
 _BOOLEANS: Final = {"true": True, "false": False}
 _SECRET_NAMES: Final = frozenset({"password", "ledgerpassword", "passwd"})
 
@@ -152,11 +153,14 @@ def size_at_most(most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Seconds: `5`, `500ms`, `15m`, `3d`."""
+    """Seconds: `5`, `500ms`, `15m`, `3d`; at most a hundred years, which any clock can be set back by."""
     found = _SECONDS.fullmatch(text.strip())
     if found is None:
         raise ValueError("must be a time, such as 5s, 500ms, 15m or 3d")
-    return float(found[1]) * _SECOND_FACTORS[(found[2] or "s").lower()]
+    value = float(found[1]) * _SECOND_FACTORS[(found[2] or "s").lower()]
+    if value > _LONGEST_DAYS * _SECOND_FACTORS["d"]:
+        raise ValueError(f"must be a time of at most {_LONGEST_DAYS}d")
+    return value
 
 
 def at_least(minimum: int) -> Callable[[str], int]:

@@ -127,10 +127,10 @@ def test_what_is_no_size(text):
 
 
 def test_times_words_and_patterns():
-    assert [seconds(text) for text in ("5", "500ms", "15m", "3d")] == [5.0, 0.5, 900.0, 259200.0]
+    assert [seconds(text) for text in ("5", "500ms", "15m", "3d", "36500d")] == [5.0, 0.5, 900.0, 259200.0, 3.1536e9]
     assert words("a, b,c") == ("a", "b", "c")
     assert pattern("a.*").fullmatch("abc")
-    for read, text in ((seconds, "soon"), (words, "a,,b"), (pattern, "(")):
+    for read, text in ((seconds, "soon"), (seconds, "36501d"), (seconds, "9" * 400), (words, "a,,b"), (pattern, "(")):
         with pytest.raises(ValueError, match=r"must be|is no"):
             read(text)
 
