@@ -67,6 +67,10 @@ class _ToStructlog(logging.Handler):
             self.handleError(record)
 
 
+_DEPTH: Final = 12_000
+"""Of calls, and so of JSON that can be read. API servers take 10,000 levels where a resource may have anything, such as
+an affinity: by Python's own 1,000 whoever may make one BookieCluster would end the watch of all. Not much more, because
+some of what recurs takes the stack of a thread."""
 _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
 
@@ -75,6 +79,7 @@ _TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
 @click.version_option(version("podkeeper"), prog_name="bookie-operator", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs BookieClusters on Kubernetes."""
+    sys.setrecursionlimit(_DEPTH)
 
 
 @main.command()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -11,6 +16,30 @@ from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.main import main, remaining, repository, watched_namespaces
 from tests.support.fake_kubernetes.serving import kubernetes_alone
+
+
+@pytest.fixture(autouse=True)
+def own_depth() -> Iterator[None]:
+    """Of the process of the tests."""
+    before = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_resources_are_read_as_deep_as_an_api_server_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever thread, as kopf does: one that cannot be read is missed with all that come behind it."""
+    depth, read = 10_000, list[str]()
+
+    async def run_operator(*_: object, **__: object) -> None:
+        text = '{"a":' * depth + "1" + "}" * depth
+        await asyncio.to_thread(lambda: read.append(json.dumps(json.loads(text), separators=(",", ":"))))
+        assert read == [text]
+
+    monkeypatch.setattr("bookie_operator.main.configure", lambda log_format, level: None)
+    monkeypatch.setattr("bookie_operator.api.transport.load_configuration", client.Configuration)
+    monkeypatch.setattr("bookie_operator.running.run_operator", run_operator)
+    answer = CliRunner().invoke(main, ["run", "--namespace", "here"])
+    assert (answer.exit_code, len(read)) == (0, 1), answer.exception
 
 
 def test_version() -> None:
