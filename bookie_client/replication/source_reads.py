@@ -41,8 +41,7 @@ BUSY_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class Patience:
-    """With bookies that are too busy: so many tries, and pauses between them that double, the first of `pause`
-    seconds."""
+    """With who is busy or away: so many tries, and pauses between them that double, the first of `pause` seconds."""
 
     tries: int
     pause: float

@@ -29,6 +29,7 @@ from bookie_client.client import Client
 from bookie_client.replication.check import LedgerChecker, close_checked
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
+from bookie_client.replication.source_reads import Patience
 from bookie_protocol.errors import (
     EntriesUnreadable,
     LedgerDeleted,
@@ -275,15 +276,17 @@ class LedgerRecovery:
         return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in inspection.findings)
 
     async def _give_back(self, lock: LedgerLock, settled: bool) -> None:
-        for attempt in range(RELEASE_TRIES):
+        patience = Patience(RELEASE_TRIES, RELEASE_SECONDS)
+        while True:
             try:
                 if settled and lock.mark_version is not None:
                     await self._marks.mark_replicated(lock)
                 else:
                     await self._marks.release(lock)
                 return
-            except MetadataError:  # it ends with the session at the latest
-                await asyncio.sleep(RELEASE_SECONDS * 2**attempt)
+            except MetadataError:
+                if not await patience.again():
+                    return  # it ends with the session at the latest
 
     # --- under the lock ---------------------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ FAST = {"add_timeout": 1.0, "read_timeout": 1.0, "reconnect_delay": 0.01, "degra
 PASSWORD = b"pw"
 
 
-def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
-    """Pauses for a busy bookie by this module, which are short now, as multiples of the first."""
+def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: ModuleType, first: str = "BUSY_SECONDS") -> list[int]:
+    """Pauses of this module's patience, which are short now, as multiples of the first, a constant of this name."""
     sleep, unit, noted = asyncio.sleep, 0.00017, list[int]()
     pauses = {unit * 2**each: 2**each for each in range(20)}
 
@@ -38,7 +38,7 @@ def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[in
             noted.append(pauses[seconds])
         return await sleep(seconds, result)
 
-    monkeypatch.setattr(module, "BUSY_SECONDS", unit)
+    monkeypatch.setattr(module, first, unit)
     monkeypatch.setattr(asyncio, "sleep", noting)
     return noted
 

@@ -11,14 +11,14 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerState
-from pyspark_bookie.jobs.recover import job
+from pyspark_bookie.jobs.recover import job, ledger_recovery
 from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions, State, table_of, worst
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, written
 
 NOW = RecoveryOptions(lock_wait=0.0)
 
@@ -221,6 +221,23 @@ async def test_a_mark_goes_only_if_it_tells_of_nothing_else(models, others):
         await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({leaving})))
         assert (await marks.read(ledger_id) is None) is not others
         assert await marks.locks() == {}
+
+
+async def test_nobody_waits_behind_the_last_try_to_give_a_lock_back(models, monkeypatch):
+    slept = noted_pauses(monkeypatch, ledger_recovery, "RELEASE_SECONDS")
+    await models.add(*"abcd")
+    marks = models.service.under_replication
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+
+        async def away(*_):
+            raise MetadataUnavailable("no answer")
+
+        for step in ("release", "mark_replicated"):
+            monkeypatch.setattr(type(marks), step, away)
+        work = LedgerWork(ledger_id, 0, bookies=frozenset((await ensemble(client, ledger_id))[:1]))
+        assert (await recovered(client, work)).state is State.RECOVERED
+    assert slept == [2**each for each in range(ledger_recovery.RELEASE_TRIES - 1)]
 
 
 async def test_an_interrupted_recovery_gives_its_lock_back_and_is_gone_on_with(models):
