@@ -89,8 +89,13 @@ def test_a_log_that_does_not_fit_waits_until_others_have_made_room() -> None:
     disk.check()
 
 
-def test_what_fits_nowhere_is_told_once_with_the_room_that_is_missing_and_stays() -> None:
-    disk = FullDisk({"big": (100, 300), "small": (30, 100)})
+@pytest.mark.parametrize(
+    "logs", [{"big": (100, 300), "small": (30, 100)}, {"small": (30, 300), "big": (100, 200)}], ids=" first ".join
+)
+def test_what_fits_nowhere_is_told_once_with_the_room_that_is_missing_and_stays(
+    logs: dict[str, tuple[int, int]],
+) -> None:
+    disk = FullDisk(logs)
     live = {each.log_id: each.remaining for each in disk.rig.gc.usages()}
     disk.leave(live[disk.logs["small"]] + KEPT)
     result = disk.rig.gc.run_pass()

@@ -6,7 +6,17 @@ import threading
 
 import pytest
 
-from bookie_pod.storage.gc.throttle import BURST_S, MAX_WAIT_S, CollectionStopped, Throttle
+from bookie_pod.storage.gc.throttle import (
+    BURST_S,
+    MAX_WAIT_S,
+    PRESSURE_SECONDS,
+    YIELD_ENTRIES,
+    YIELD_SECONDS,
+    CollectionStopped,
+    ScrubPace,
+    ScrubStopped,
+    Throttle,
+)
 
 
 class VirtualTime(threading.Event):
@@ -132,3 +142,58 @@ def test_what_was_waited_because_clients_wait_is_counted_and_work_goes_on() -> N
     for _ in range(100):
         throttle.pay(1, 10_000)
     assert throttle.yielded_s == pytest.approx(2.0 - BURST_S, abs=0.2)
+
+
+def _pace(time: VirtualTime, entries: float = 0, nbytes: float = 0, *, pressure: bool = False) -> ScrubPace:
+    return ScrubPace(
+        time,
+        entries_per_second=entries,
+        bytes_per_second=nbytes,
+        under_pressure=lambda: pressure,
+        clock=time.clock,
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "nbytes", "seconds"), [(100, 0, 10), (0, 100_000, 20), (100, 100_000, 20), (0, 0, 0)]
+)
+def test_a_scrub_keeps_both_of_its_rates(
+    entries: float, nbytes: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, slept = VirtualTime(), list[float]()
+    monkeypatch.setattr("bookie_pod.storage.gc.throttle.time.sleep", slept.append)
+    pace = _pace(time, entries, nbytes)
+    turns = pace.turns
+    for _ in range(500):
+        pace.pay(2, 4000)
+        assert pace.turns > turns
+        turns = pace.turns
+    assert seconds * 0.9 <= time.passed <= seconds * 1.05
+    assert slept == [YIELD_SECONDS] * (1000 // YIELD_ENTRIES)
+
+
+def test_a_scrub_without_a_rate_pauses_while_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, slept = VirtualTime(), list[float]()
+    monkeypatch.setattr("bookie_pod.storage.gc.throttle.time.sleep", slept.append)
+    pace = _pace(time, pressure=True)
+    for _ in range(2 * YIELD_ENTRIES - 1):
+        pace.pay(0, 1)
+    assert (time.waits, slept) == ([PRESSURE_SECONDS], [])
+    pace.pay(0, 1)
+    assert time.waits == [PRESSURE_SECONDS] * 2
+    limited = _pace(time, entries=1e9, pressure=True)
+    for _ in range(YIELD_ENTRIES):
+        limited.pay(1, 1)
+    assert (time.waits.count(PRESSURE_SECONDS), slept) == (2, [YIELD_SECONDS])
+
+
+def test_a_scrub_that_is_stopped() -> None:
+    time = VirtualTime()
+    pace = _pace(time)
+    pace.wait(5.0)
+    assert time.waits == [5.0]
+    time.set()
+    with pytest.raises(ScrubStopped):
+        pace.wait(5.0)
+    with pytest.raises(ScrubStopped):
+        pace.pay(1, 1)
