@@ -1,0 +1,526 @@
+"""When audits of lost bookies run, what is told and stored of them, and what is followed; on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult
+from bookie_pod.autorecovery.auditor.lost_bookies import (
+    FIRST_PAUSE,
+    FOLLOW_PAUSE,
+    LONGEST_PAUSE,
+    SAVE_PAUSE,
+    SETTING_PAUSE,
+    LostBookies,
+)
+from bookie_pod.autorecovery.auditor.membership import LATE_MS
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
+from bookie_pod.autorecovery.auditor.schedule import Clock
+from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, TermMetrics
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
+from bookie_protocol.metadata_service.subscription import Subscription
+from tests.support.auditor_rig import QUIET
+from tests.support.memory_records import MemoryRecords
+from tests.support.virtual_loop import VirtualLoop
+
+NOW_MS = 1_700_000_000_000
+ALL = frozenset({"a", "b", "c"})
+
+
+def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        await main
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
+        runner.run(run())
+
+
+class Cluster:
+    """Three bookies with cookies, a delay and a switch, all of which can be followed; and what an audit finds."""
+
+    def __init__(self, delay_s: int = 60, interval_s: int = 0) -> None:
+        self.memory = MemoryRecords()
+        service: Any = self
+        self.kept = AuditRecords(service)
+        self.bookies = self.under_replication = self.ledgers = self
+        self.writable = ALL
+        self.known = ALL
+        self.stored_delay: int | None = None
+        self.down: set[str] = set()
+        self.damaged = False
+        self.version = 0
+        self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.followed: list[tuple[str, float]] = []
+        self.is_on = True
+        self.clock = Clock(lambda: NOW_MS)
+        self.enabled = asyncio.Event()
+        self.enabled.set()
+        self.audits: list[float] = []
+        self.finds = AuditResult()
+        self.audit_takes = 0.0
+        self.told: list[tuple[str, object]] = []
+        self.returned: list[Mapping[str, int]] = []
+        metrics: Any = self
+        self.lost = LostBookies(
+            service,
+            self.kept,
+            self.clock,
+            self.enabled,
+            metrics,
+            auditor_id="a1",
+            interval_s=interval_s,
+            initial_delay_s=delay_s,
+            on_return=self.returned.append,
+        )
+        audit: Any = SimpleNamespace(run=self._audit)
+        self.lost.audit = audit
+
+    def records(self, kind: str) -> object:
+        return self.memory.of(kind)
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _check(self, what: str) -> None:
+        if what in self.down:
+            raise MetadataUnavailable(f"no answer to {what}")
+
+    # --- bookies
+
+    async def list(self, group: BookieGroup) -> BookieSet:
+        self._check("list")
+        found = {
+            BookieGroup.WRITABLE: self.writable,
+            BookieGroup.READ_ONLY: frozenset[str](),
+            BookieGroup.ALL: self.known,
+        }
+        return BookieSet(found[group], self.version)
+
+    def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
+        return self._follow(group.value, lambda: self.list(group))
+
+    def _follow(self, what: str, read: Callable[[], Awaitable[Any]]) -> Subscription[Any]:
+        async def feed(publish: Callable[[Any], None]) -> None:
+            self.followed.append((what, self.now))
+            while True:
+                self._check(f"watch {what}")
+                changed = self._changed[what]
+                publish(await read())
+                await changed.wait()
+
+        return Subscription(feed)
+
+    def change(self, *whats: str) -> None:
+        """Who follows them hears of it."""
+        self.version += 1
+        for what in whats:
+            self._changed.pop(what).set()
+
+    def register(self, *bookies: str) -> None:
+        self.writable = frozenset(bookies)
+        self.change(*(group.value for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY)))
+
+    # --- marks
+
+    async def initialize_lost_bookie_recovery_delay(self, seconds: int) -> None:
+        self._check("initialize")
+        self.stored_delay = seconds if self.stored_delay is None else self.stored_delay
+
+    async def lost_bookie_recovery_delay(self) -> int | None:
+        if self.damaged:
+            raise MetadataDamaged("no delay")
+        return self.stored_delay
+
+    async def _delay(self) -> Any:
+        return None if self.stored_delay is None else SimpleNamespace(value=self.stored_delay)
+
+    def watch_lost_bookie_recovery_delay(self) -> Subscription[Any]:
+        return self._follow("delay", self._delay)
+
+    async def _enabled(self) -> bool:
+        return self.is_on
+
+    def watch_enabled(self) -> Subscription[bool]:
+        return self._follow("enabled", self._enabled)
+
+    # --- the audit and its metrics
+
+    async def _audit(self, progress: Callable[[AuditResult], None]) -> AuditResult:
+        self.audits.append(self.now)
+        found = self.finds
+        progress(found)
+        await asyncio.sleep(self.audit_takes)
+        self._check("audit")
+        self.finds = AuditResult(named=found.named)
+        return found
+
+    def audit_ran(self, milliseconds: float, result: AuditResult | None) -> None:
+        self.told.append(("audit", (milliseconds, result)))
+
+    def audit_delayed(self) -> None:
+        self.told.append(("delayed", self.now))
+
+    def audit_cancelled(self) -> None:
+        self.told.append(("cancelled", self.now))
+
+    async def begin(self) -> asyncio.Task[None]:
+        await self.lost.prepare()
+        running = asyncio.create_task(self.lost.run())
+        await asyncio.sleep(0.5)
+        return running
+
+
+def test_an_audit_runs_at_the_begin_and_then_at_the_interval() -> None:
+    async def main() -> None:
+        cluster = Cluster(interval_s=100)
+        cluster.audit_takes = 7.0
+        await cluster.begin()
+        assert cluster.audits == [0]
+        assert cluster.lost.running is cluster.finds
+        await asyncio.sleep(250)
+        assert cluster.audits == [0, 100, 200], "from begin to begin"
+        assert cluster.lost.running is None
+        assert cluster.lost.next_ms == NOW_MS + 300_000
+        last = Finished(NOW_MS + 200_000, NOW_MS + 207_000, 7000, cluster.finds.counts())
+        assert cluster.lost.runs == Runs("a1", None, last, None) == await cluster.kept.read(Check.BOOKIES)
+        assert cluster.told == [("audit", (7000, cluster.finds))] * 3
+
+    on_a_virtual_clock(main())
+
+
+def test_without_an_interval_only_who_is_lost_is_a_reason() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=60)
+        await cluster.begin()
+        await asyncio.sleep(1000)
+        assert (cluster.audits, cluster.lost.next_ms) == ([0], None)
+        cluster.register("a", "b")
+        await asyncio.sleep(10)
+        cluster.register("a", "b", "c")  # back in time
+        await asyncio.sleep(100)
+        assert cluster.audits == [0]
+        assert cluster.told[1:] == [("delayed", 1000.5), ("cancelled", 1010.5)]
+        cluster.register("a", "b")
+        cluster.finds.named["c"] = 3
+        await asyncio.sleep(59)
+        assert cluster.audits == [0]
+        await asyncio.sleep(2)
+        assert cluster.audits == [0, 1170.5]
+        assert cluster.lost.membership.absences["c"].audited
+        await asyncio.sleep(5000)
+        assert len(cluster.audits) == 2
+        cluster.register("a", "b", "c")
+        await asyncio.sleep(1)
+        assert cluster.returned == [{"c": NOW_MS + 1_000_500}, {"c": NOW_MS + 1_110_500}]
+
+    on_a_virtual_clock(main())
+
+
+def test_who_comes_back_in_the_last_moment_is_not_audited() -> None:
+    """The registrations are listed anew before an audit, whatever the watches told."""
+
+    async def main() -> None:
+        cluster = Cluster(delay_s=60)
+        await cluster.begin()
+        cluster.register("a", "b")
+        await asyncio.sleep(30)
+        cluster.writable = ALL  # which nobody is told of
+        cluster.version += 1
+        await asyncio.sleep(40)
+        assert cluster.audits == [0]
+        assert cluster.lost.membership.absences == {}
+
+    on_a_virtual_clock(main())
+
+
+def test_while_auto_recovery_is_disabled_no_audit_begins() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=10)
+        await cluster.begin()
+        cluster.enabled.clear()
+        cluster.register("a", "b")
+        await asyncio.sleep(100)
+        assert cluster.audits == [0]
+        cluster.enabled.set()
+        await asyncio.sleep(1)
+        assert cluster.audits == [0, 100.5]
+
+    on_a_virtual_clock(main())
+
+
+def test_an_audit_that_fails_is_repeated_ever_more_rarely() -> None:
+    async def main() -> None:
+        cluster = Cluster(interval_s=10_000)
+        cluster.down = {"audit"}
+        await cluster.begin()
+        await asyncio.sleep(200)
+        assert cluster.audits == [0, 1, 3, 7, 15, 31, 63, 63 + LONGEST_PAUSE, 63 + 2 * LONGEST_PAUSE]
+        assert FIRST_PAUSE == 1
+        assert cluster.lost.runs.failure == Failure(NOW_MS + 183_000, "no answer to audit")
+        assert cluster.lost.running is None
+        assert cluster.told[0] == ("audit", (0, None))
+        cluster.down = set()
+        await asyncio.sleep(LONGEST_PAUSE)
+        assert (len(cluster.audits), cluster.lost.runs.failure) == (10, None)
+        cluster.down = {"list"}
+        await asyncio.sleep(10_245 - cluster.now)
+        cluster.down = set()
+        await asyncio.sleep(2)
+        assert cluster.audits[10:] == [243 + 10_000 + 3], "the pauses begin anew"
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize(("value", "asked"), [(60, True), (0, True), (30, False)])
+def test_a_delay_that_is_written_again_asks_for_an_audit(value: int, asked: bool) -> None:
+    """As Apache's shell does to have one; another value is only another delay."""
+
+    async def main() -> None:
+        cluster = Cluster(delay_s=60)
+        cluster.finds.named["b"] = 1
+        await cluster.begin()
+        assert cluster.audits == [0], "the first value is no request"
+        cluster.register("a", "c")
+        await asyncio.sleep(1)
+        cluster.stored_delay = value
+        cluster.change("delay")
+        await asyncio.sleep(1)
+        assert cluster.audits == ([0, 1.5] if asked else [0])
+        assert cluster.lost.membership.delay_s == value
+        assert cluster.lost.is_lost("b") == asked
+        await asyncio.sleep(value)
+        assert len(cluster.audits) == 2
+
+    on_a_virtual_clock(main())
+
+
+def test_an_audit_that_was_asked_for_counts_whom_it_met_once_more() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=600)
+        await cluster.begin()
+        cluster.finds.named["ghost"] = 1
+        cluster.finds.skipped = {"ghost"}  # nobody but a ledger names it
+        cluster.change("delay")
+        await asyncio.sleep(0.5)
+        assert cluster.audits == [0, 0.5, 0.5]
+        assert cluster.lost.is_lost("ghost")
+        assert cluster.lost.membership.absences["ghost"].audited
+
+    on_a_virtual_clock(main())
+
+
+def test_whom_nobody_needs_is_looked_for_once_more_and_forgotten() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=0)
+        await cluster.begin()
+        cluster.register("a", "b")
+        cluster.known = frozenset({"a", "b"})
+        await asyncio.sleep(1)
+        assert await cluster.kept.absences() == {"c": NOW_MS + 500}
+        assert cluster.audits == [0, 0.5]
+        await asyncio.sleep(LATE_MS / 1000)
+        assert cluster.audits == [0, 0.5, 0.5 + LATE_MS / 1000]
+        assert cluster.lost.membership.absences == {}
+        assert await cluster.kept.absences() == {}
+
+    on_a_virtual_clock(main())
+
+
+def test_times_of_loss_that_cannot_be_stored_are_stored_later() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=600)
+        await cluster.begin()
+        tries: list[float] = []
+
+        def fails(line: str) -> None:
+            tries.append(cluster.now)
+            raise MetadataUnavailable("no answer")
+
+        cluster.memory.before = fails
+        cluster.register("a", "b")
+        await asyncio.sleep(2 * SAVE_PAUSE + 1)
+        assert tries == [0.5, 0.5 + SAVE_PAUSE, 0.5 + 2 * SAVE_PAUSE]
+        cluster.memory.before = lambda line: None
+        await asyncio.sleep(SAVE_PAUSE)
+        assert await cluster.kept.absences() == {"c": NOW_MS + 500}
+
+    on_a_virtual_clock(main())
+
+
+def test_what_cannot_be_followed_is_followed_again() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=600)
+        cluster.down = {"watch available", "watch delay", f"watch {BookieGroup.WRITABLE.value}"}
+        await cluster.begin()
+        cluster.down = set()
+        await asyncio.sleep(FOLLOW_PAUSE + SETTING_PAUSE)
+        followed = [(what, at) for what, at in cluster.followed if what != BookieGroup.READ_ONLY.value]
+        assert sorted(followed, key=lambda each: (each[1], each[0])) == sorted(
+            [
+                ("delay", 0.0),
+                (BookieGroup.WRITABLE.value, 0.0),
+                ("delay", SETTING_PAUSE),
+                (BookieGroup.WRITABLE.value, FOLLOW_PAUSE),
+            ],
+            key=lambda each: (each[1], each[0]),
+        )
+        cluster.register("a")
+        await asyncio.sleep(1)
+        assert set(cluster.lost.membership.absences) == {"b", "c"}
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize(("stored", "damaged", "delay"), [(None, False, 60), (5, False, 5), (5, True, 60)])
+def test_the_stored_delay_counts(stored: int | None, damaged: bool, delay: int) -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=60)
+        cluster.stored_delay, cluster.damaged = stored, damaged
+        await cluster.lost.prepare()
+        assert cluster.lost.membership.delay_s == delay
+        assert cluster.stored_delay == (stored or 60)
+
+    on_a_virtual_clock(main())
+
+
+def test_what_the_auditor_before_left_is_gone_on_with() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=60)
+        runs = Runs("a0", None, Finished(1, 2, 3), None)
+        await cluster.kept.write(Check.BOOKIES, runs)
+        await cluster.kept.write_absences({"b": NOW_MS - 50_000, "c": NOW_MS - 1000})
+        cluster.writable = frozenset({"a", "c"})
+        await cluster.lost.prepare()
+        assert cluster.lost.runs == runs
+        assert cluster.returned == [{"c": NOW_MS - 1000}], "it came back while there was no auditor"
+        assert {bookie: each.since_ms for bookie, each in cluster.lost.membership.absences.items()} == {
+            "b": NOW_MS - 50_000
+        }
+        running = asyncio.create_task(cluster.lost.run())
+        await asyncio.sleep(9)
+        assert not cluster.lost.is_lost("b")
+        assert await cluster.kept.absences() == {"b": NOW_MS - 50_000}
+        await asyncio.sleep(2)
+        assert cluster.lost.is_lost("b")
+        assert (cluster.lost.is_available("a"), cluster.lost.is_available("b")) == (True, False)
+        assert cluster.audits == [0, 10]
+        running.cancel()
+
+    on_a_virtual_clock(main())
+
+
+# --- the term -------------------------------------------------------------------------------------------------
+
+
+def a_term(cluster: Cluster) -> Term:
+    service: Any = cluster
+    nobody: Any = None
+    sources = Sources(nobody, nobody, nobody, nobody, nobody)
+    return Term(service, sources, QUIET, _Instruments(), cluster.clock, Random(1), "a1")  # type: ignore[arg-type]
+
+
+class _Instruments:
+    """Whatever is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *values, **named: self.told.append((name, *values, named))
+
+
+def test_a_term_that_cannot_begin_begins_later() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.down = {"initialize"}
+        term = a_term(cluster)
+        beginning = asyncio.create_task(term._prepare())
+        await asyncio.sleep(PAUSE_SECONDS + 1)
+        assert not beginning.done()
+        cluster.down = set()
+        await asyncio.sleep(PAUSE_SECONDS)
+        assert beginning.done()
+        assert cluster.now == 2 * PAUSE_SECONDS + 1
+
+    on_a_virtual_clock(main())
+
+
+def test_a_term_follows_whether_auto_recovery_is_enabled() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        term = a_term(cluster)
+        cluster.down = {"watch enabled"}
+        following = asyncio.create_task(term._follow_enabled())
+        await asyncio.sleep(1)
+        assert not term.enabled.is_set()
+        cluster.down = set()
+        await asyncio.sleep(PAUSE_SECONDS)
+        assert term.enabled.is_set()
+        for is_on in (False, True):
+            cluster.is_on = is_on
+            cluster.change("enabled")
+            await asyncio.sleep(0.1)
+            assert term.enabled.is_set() is is_on
+        following.cancel()
+
+    on_a_virtual_clock(main())
+
+
+def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        term = a_term(cluster)
+        membership = term.lost_bookies.membership
+        membership.observe(frozenset({"a"}), NOW_MS)
+        membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500}, NOW_MS)
+        membership.delay_s = 1
+        (b, c) = term.absent()
+        assert (b.bookie_id, b.since_ms, b.lost_at_ms, b.is_lost, b.is_audited) == (
+            "b",
+            NOW_MS - 1000,
+            NOW_MS,
+            True,
+            False,
+        )
+        assert (c.bookie_id, c.is_lost) == ("c", False)
+        statuses = term.check_statuses()
+        assert [each.check for each in statuses] == list(Check)
+        assert not any(each.is_running or each.next_ledger is not None or each.counts for each in statuses)
+        term.lost_bookies.running = AuditResult(ledgers=3)
+        bookies = term.check_statuses()[0]
+        assert (bookies.is_running, bookies.counts["ledgers"]) == (True, 3)
+        term._came_back({"b": 5})
+        assert term.withdrawals._since_ms == {"b": 5}
+
+    on_a_virtual_clock(main())
+
+
+def test_what_is_counted_is_handed_on() -> None:
+    async def main() -> None:
+        instruments = _Instruments()
+        metrics = TermMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
+        metrics.audit_ran(5.0, None)
+        metrics.audit_ran(6.0, AuditResult(marked=2, marked_bytes=30, publish_ms=4.0))
+        metrics.check_ran(Check.LEDGERS, 7.0, True)
+        metrics.check_finished(Check.LEDGERS, {"ledgers": 1})
+        assert instruments.told == [
+            ("audited", 5.0, {"success": False}),
+            ("audited", 6.0, {"success": True, "marked": 2, "nbytes": 30, "publish_ms": 4.0}),
+            ("check_finished", "bookies", NOW_MS, {}, {}),
+            ("check_ran", "ledgers", 7.0, {"success": True}),
+            ("check_finished", "ledgers", NOW_MS, {"ledgers": 1}, {}),
+        ]
+
+    on_a_virtual_clock(main())
