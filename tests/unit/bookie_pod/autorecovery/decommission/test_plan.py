@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, Target, _judged, make_plan
-from bookie_pod.autorecovery.decommission.state import Form
+from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, Target, _judged, _Spares, make_plan
+from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Form
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_protocol.errors import BookieUnavailable
 from tests.support.decommission_rig import GOING, Rig, ledger
@@ -161,3 +161,13 @@ async def test_every_reason_to_know_a_bookie_counts(rig: Rig) -> None:
     lock = await rig.service.under_replication.lock(2)
     assert (await plan_of(rig)).ledgers_locked == 1
     await rig.service.under_replication.release(lock)
+
+
+def test_ledgers_without_a_spare_are_counted_once_each_and_the_first_are_named() -> None:
+    spares = _Spares(GOING, frozenset({GOING, "b1:1", "b2:1"}))
+    spares.look(ledger(0, (0, "013")))  # b2 can take it
+    spares.look(ledger(0, (0, "123")))  # nobody has to
+    for ledger_id in range(1, SHOWN_BLOCKERS + 3):
+        spares.look(ledger(ledger_id, (0, "012"), (5, "201")))
+    assert spares.count == SHOWN_BLOCKERS + 2
+    assert spares.first == list(range(1, SHOWN_BLOCKERS + 1))

@@ -1,0 +1,106 @@
+"""What is moved of a ledger by a client, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
+from bookie_pod.autorecovery.decommission import moving
+from bookie_pod.autorecovery.decommission.moving import ClientMover
+from tests.support.auditor_rig import ledger
+
+
+class Replicator:
+    """Copies what it is told, and tells so in two parts; `unfilled`: by the first entry of a fragment."""
+
+    def __init__(self) -> None:
+        self.copied: list[tuple[int, dict[int, str], dict[str, str], int | None]] = []
+        self.unfilled: dict[int, dict[int, str]] = {}
+        self.told_last = 100
+
+    async def replicate(
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        *,
+        excluded: Mapping[str, str],
+        session_id: int,
+        progress: ProgressListener,
+    ) -> ReplicationResult:
+        self.copied.append((fragment.first_entry, dict(bad), dict(excluded), session_id))
+        for nbytes in (30, 30, self.told_last):
+            progress(CopyProgress(fragment.ledger_id, fragment.first_entry, 1, 1, nbytes))
+        return ReplicationResult(fragment.ensemble, 1, 100, self.unfilled.get(fragment.first_entry, {}))
+
+
+@pytest.fixture
+def mover() -> tuple[ClientMover, Replicator]:
+    replicator, made = Replicator(), ClientMover.__new__(ClientMover)
+    its: Any = replicator
+    made._replicator = its
+    return made, replicator
+
+
+async def test_fragments_that_name_the_bookies_are_copied_and_told(mover: tuple[ClientMover, Replicator]) -> None:
+    made, replicator = mover
+    told: list[int] = []
+    metadata = ledger(1, (0, "012"), (3, "123"), (6, "301"), last=9)
+    assert await made.move(metadata, ["b0:1", "b3:1"], 77, told.append) == ""
+    excluded = dict.fromkeys(("b0:1", "b3:1"), "it is being drained")
+    assert replicator.copied == [
+        (0, {0: "b0:1"}, excluded, 77),
+        (3, {2: "b3:1"}, excluded, 77),
+        (6, {0: "b3:1", 1: "b0:1"}, excluded, 77),
+    ]
+    assert told == [30, 70] * 3
+
+
+async def test_what_was_not_told_at_the_end_is_told_then(mover: tuple[ClientMover, Replicator]) -> None:
+    made, replicator = mover
+    replicator.told_last = 80
+    told: list[int] = []
+    await made.move(ledger(1, (0, "012")), ["b0:1"], 77, told.append)
+    assert told == [30, 50, 20]
+
+
+async def test_the_end_of_a_ledger_that_is_written_is_left_out(mover: tuple[ClientMover, Replicator]) -> None:
+    made, replicator = mover
+    metadata = ledger(1, (0, "012"), (5, "021"), last=None)
+    assert await made.move(metadata, ["b2:1", "b0:1"], 77, lambda nbytes: None) == (
+        "OPEN: its last segment names b0:1, b2:1"
+    )
+    assert [first for first, *_ in replicator.copied] == [0]
+    assert await made.move(metadata, ["b4:1"], 77, lambda nbytes: None) == ""
+
+
+async def test_copies_without_a_place_are_told(mover: tuple[ClientMover, Replicator]) -> None:
+    made, replicator = mover
+    replicator.unfilled = {0: {0: "no spare", 1: "none there either"}}
+    metadata = ledger(1, (0, "012"), (5, "034"))
+    assert await made.move(metadata, ["b0:1"], 77, lambda nbytes: None) == "no spare; none there either"
+    assert [first for first, *_ in replicator.copied] == [0, 5]
+
+
+async def test_a_ledgers_end_is_found_by_a_check(
+    mover: tuple[ClientMover, Replicator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = mover
+    closed: list[tuple[object, object]] = []
+
+    class Checker:
+        async def check(self, ledger_id: int) -> str:
+            return f"a report of {ledger_id}"
+
+    async def close(client: object, report: object) -> None:
+        closed.append((client, report))
+
+    checker: Any = Checker()
+    client: Any = "a client"
+    made._checker, made._client = checker, client
+    monkeypatch.setattr(moving, "close_checked", close)
+    await made.recover(5)
+    assert closed == [("a client", "a report of 5")]
