@@ -72,6 +72,8 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COUNTED: Final = 1 << 31
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
+_TOO_LARGE: Final = 1 << 31
+"""Bytes, for a page."""
 _NO_PAGES: Final = HeldPages()
 _LIKE_OTHERS: Final = 1 << 14
 """So many ledgers with other pages than all before are remembered at the start: most have those of another one."""
@@ -161,7 +163,9 @@ class IndexFilesSeal:
 
     def has_lost(self, ledger_id: int, page: int, file: File) -> bool:
         """Whether a page of the ledger's file has held locations that are not there now. `OSError`."""
-        found = slots_in(file.pread(self._page_bytes, slot_offset(page * self._slots)))
+        begin = slot_offset(page * self._slots)
+        left = file.size() - begin
+        found = slots_in(file.pread(min(self._page_bytes, left), begin) if left > 0 else b"")
         return learnt(self.held(ledger_id, page), found, self._slots) != found
 
     @property
@@ -278,8 +282,8 @@ class IndexFilesSeal:
         else:
             raise ValueError(f"it begins with {magic!r}")
         rows = at + lists * 8 * count
-        if count < 0 or rows > len(content) or not 0 < number < _LAST_NUMBER:
-            raise ValueError(f"{count} ledgers do not fit in, or {number} is no number")
+        if count < 0 or rows > len(content) or not 0 < number < _LAST_NUMBER or not 0 <= page_bytes < _TOO_LARGE:
+            raise ValueError(f"{count} ledgers do not fit in, or {number} is no number, or {page_bytes} no `pageSize`")
         numbers = _unpacked("q", content[at:rows])
         ledger_ids, lengths, many = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
         self._page_bytes = self._page_bytes or page_bytes
