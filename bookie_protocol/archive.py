@@ -36,14 +36,15 @@ from bookie_protocol.shown import one_line
 
 UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 """What taking apart JSON that somebody else may have written fails with."""
+INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
-def whole(value: Any, least: int = 0) -> int:
+def whole(value: Any, least: int = 0, most: int = LONG_MAX) -> int:
     """A number that columns and ledgers take. Raises what is `UNREADABLE` for what is none."""
     number = int(value)
-    if not least <= number <= LONG_MAX:
-        raise ValueError(f"a number is not between {least} and {LONG_MAX}")
+    if not least <= number <= most:
+        raise ValueError(f"a number is not between {least} and {most}")
     return number
 
 

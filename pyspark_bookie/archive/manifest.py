@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bookie_protocol.archive import LONG_MAX, UNREADABLE, ArchivedFile, Counts, whole
+from bookie_protocol.archive import INT_MAX, LONG_MAX, UNREADABLE, ArchivedFile, Counts, whole
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -136,9 +136,9 @@ class LedgerShape:
         custom = {key: base64.b64decode(value, validate=True) for key, value in row["custom_metadata"].items()}
         created = row["created_ms"]
         return cls(
-            whole(row["ensemble_size"]),
-            whole(row["write_quorum_size"]),
-            whole(row["ack_quorum_size"]),
+            whole(row["ensemble_size"], most=INT_MAX),
+            whole(row["write_quorum_size"], most=INT_MAX),
+            whole(row["ack_quorum_size"], most=INT_MAX),
             DigestType[row["digest_type"]],
             None if created is None else whole(created, -LONG_MAX - 1),
             custom,

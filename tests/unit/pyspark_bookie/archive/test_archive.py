@@ -119,6 +119,18 @@ def test_when_a_ledger_was_created_may_be_any_number_of_its_metadata(created_ms:
         Manifest.decode(manifest.encode().replace(b'"created_ms": ', b'"created_ms": 1' + b"0" * 19), "m")
 
 
+@pytest.mark.parametrize("size", ["ensemble_size", "write_quorum_size", "ack_quorum_size"])
+def test_no_ledger_has_more_bookies_than_its_metadata_can_say(size: str) -> None:
+    """One that says so would end the job that looks at it beside others."""
+    for number in (2**31 - 1, 2**31):
+        encoded = Manifest(7, UUID, None, Counter().counts(), (), replace(SHAPE, **{size: number})).encode()
+        if number < 2**31:
+            assert getattr(Manifest.decode(encoded, "m").shape, size) == number
+        else:
+            with pytest.raises(MetadataDamaged, match="is not between 0 and 2147483647"):
+                Manifest.decode(encoded, "m")
+
+
 def test_a_manifest_of_an_older_version_is_that_of_its_attempt_alone(tmp_path: Path) -> None:
     manifest = Manifest(7, UUID, None, Counter().counts(), (), SHAPE)
     files = Files(str(tmp_path), "--target")
