@@ -89,10 +89,7 @@ class LacWaiters:
 
         The reference implementation consumes a waiter even when the LAC did not pass it; here it keeps waiting.
         """
-        heap = self._heap
-        if not heap or heap[0][0] >= lac:
-            return
-        due = []
+        heap, due = self._heap, []
         while heap and heap[0][0] < lac:
             due.append(heappop(heap)[2])
         self._wake(due, newer=True)

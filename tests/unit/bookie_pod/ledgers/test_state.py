@@ -62,6 +62,29 @@ def test_a_removed_waiter_is_not_woken() -> None:
     assert woken == []
 
 
+def test_who_never_waited_is_not_taken_away() -> None:
+    state, woken = LedgerState(1, KEY, 0), []
+    state.add_waiter(waiter(1, woken))
+    state.remove_waiter(waiter(2, woken))
+    assert state.waiters is not None
+    assert len(state.waiters) == 1
+    state.raise_lac(2)
+    assert woken == [(1, True)]
+
+
+def test_those_who_left_go_when_they_outnumber_the_others() -> None:
+    state = LedgerState(1, KEY, 0)
+    waiters = [Waiter(number) for number in range(40)]
+    for one in waiters:
+        state.add_waiter(one)
+    sizes = []
+    for one in waiters[:32]:
+        state.remove_waiter(one)
+        assert state.waiters is not None
+        sizes.append(len(state.waiters._heap))
+    assert sizes == [40] * 28 + [11] * 4, "when there are more than two for each that waits, and some"
+
+
 def test_a_lac_that_passes_nobody_looks_at_one_and_who_leaves_leaves_nothing() -> None:
     class Counted(int):
         looks = 0

@@ -63,7 +63,7 @@ class Cluster:
         self.mends: dict[int, tuple[str, ...]] = {}
         self.mending_error: NotEnoughBookies | None = None
         self.registry = Registry()
-        self.now = 0.0
+        self.now = 1000.0
         self.looked_again: list[tuple[int, list[int], list[str]]] = []
         """First entry, positions, and bookies of which every copy was looked for, of each further look."""
         self.progress = WorkerProgress(lambda: self.now)
@@ -230,6 +230,20 @@ class TestLostCopies:
         assert cluster.note.done_fragments == 1
         assert cluster.metric("exceptions_BookieUnavailable") == 1
 
+    @pytest.mark.parametrize(
+        ("segments", "more"), [(3, ""), (4, "; and 1 more segments"), (5, "; and 2 more segments")]
+    )
+    async def test_of_very_many_in_trouble_the_first_are_told(self, segments: int, more: str) -> None:
+        cluster = Cluster(metadata_of({10 * each: "abc" for each in range(segments)}), {"a": LOST})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            raise BookieUnavailable("no answer")
+
+        cluster.refuse = refuse
+        result = await cluster.run()
+        told = "; ".join(f"segment at entry {10 * each}: no answer" for each in range(3))
+        assert (result.outcome, result.reason) == (Outcome.FAILED, told + more)
+
     async def test_the_metadata_service_is_away(self) -> None:
         cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
 
@@ -320,7 +334,9 @@ class TestWhatChangesMeanwhile:
 
     async def test_where_all_copies_are_back_none_was_made(self) -> None:
         cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
-        cluster.on_writable = lambda: setattr(cluster, "now", FRESH_SECONDS + 1) or cluster.verdicts.clear()
+        cluster.on_writable = lambda: (
+            setattr(cluster, "now", cluster.now + FRESH_SECONDS + 1) or cluster.verdicts.clear()
+        )
         assert (await cluster.run()).outcome is Outcome.REPAIRED
         assert (cluster.copies, len(cluster.complete)) == ([], 2)
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 0

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bookie_pod.autorecovery.worker.progress import WorkerProgress
-from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions, _Pauses, _Place
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
+from bookie_pod.autorecovery.worker.worker import (
+    Outcome,
+    ReplicationWorker,
+    RoundResult,
+    WorkerOptions,
+    _Pauses,
+    _Place,
+)
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.virtual_loop import VirtualLoop
 
@@ -182,5 +189,32 @@ def test_a_ledger_that_is_taken_in_the_moment_of_the_end_is_given_back(
         with pytest.raises(asyncio.CancelledError):
             await taking
         assert given_back == ([7] if how == "taken" else [])
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (BookieUnavailable("nobody answers"), "nobody answers"),
+        (ZeroDivisionError("by zero"), "a defect: ZeroDivisionError('by zero')"),
+    ],
+)
+def test_a_round_that_fails_is_counted_and_told(raised: Exception, reason: str) -> None:
+    async def main() -> None:
+        worker, failures = a_worker(Marks())
+        processed: list[tuple[float, bool]] = []
+        metrics: Any = worker._metrics
+        metrics.processed = lambda seconds, success: processed.append((seconds, success))
+
+        async def work(lock: LedgerLock, note: LedgerNote) -> RoundResult:
+            assert note.phase is Phase.CHECKING
+            await asyncio.sleep(3)
+            raise raised
+
+        note = worker.progress.begin(7, 0)
+        note.phase = Phase.BACKING_OFF
+        assert await worker._round(LedgerLock(7, 0, 1), note, work) == RoundResult(Outcome.FAILED, reason)
+        assert (failures, processed, worker.progress.ledgers_failed) == ([raised], [(3, False)], 1)
 
     on_a_virtual_clock(main())

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bookie_pod.autorecovery.worker.progress import LedgerProgress, Phase, Rate, WorkerProgress
+from bookie_pod.autorecovery.worker.progress import LedgerProgress, Phase, Rate, WorkerProgress, WorkerStatus
 from tests.support.clock import Clock
 
 
@@ -62,6 +62,7 @@ def test_the_rate_comes_near_what_is_copied_and_fades(progress: WorkerProgress, 
 
 
 def test_a_snapshot_has_all_that_was_noted(progress: WorkerProgress, clock: Clock) -> None:
+    assert progress.status() == WorkerStatus(False, (), 0, 0, 0, 0, 0, 0.0, None)
     note = progress.begin(3, 1)
     note.bad_fragments, note.done_fragments, note.entries_to_copy, note.lost_entries = 4, 2, 100, (7, 8)
     progress.copied(note, 10, 500)
