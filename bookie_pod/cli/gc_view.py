@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
@@ -27,6 +27,7 @@ from bookie_protocol.admin_api.gc import (
     Suspensions,
 )
 from bookie_protocol.admin_api.integrity import ScrubProgress
+from bookie_protocol.console import console
 from bookie_protocol.errors import NotThere
 from bookie_protocol.shown import time_text
 
@@ -76,8 +77,8 @@ class StatusWatch:
     """The same again and again: on a terminal in one place, elsewhere after each change. A context manager."""
 
     def __init__(self) -> None:
-        console = Console(highlight=False, markup=False)
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        shown = console()
+        self._live = Live(console=shown, auto_refresh=False) if shown.is_terminal else None
         self._before: list[Storage] | None = None
 
     def __enter__(self) -> StatusWatch:

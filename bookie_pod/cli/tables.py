@@ -1,25 +1,20 @@
-"""What people read: tables, sizes and times. On a terminal tables fit it; elsewhere no line is folded, because programs
-read lines.
-"""
+"""What people read: tables, sizes and times."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
-_UNFOLDED: Final = 100_000
+from bookie_protocol.console import console
+
 _DAY_MINUTES: Final = 24 * 60
 _SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def print_table(table: Table) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=_UNFOLDED)
-    console.print(table)
+    console().print(table)
 
 
 def facts() -> Table:

@@ -43,20 +43,20 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     import asyncio
 
     import uvloop
-    from rich.console import Console
 
     from bookie_pod import logs
     from bookie_pod.cli.exit_codes import end_with_sigterm
     from bookie_pod.cli.trial_view import TrialProgress, report_table
     from bookie_pod.node.standalone.trial import TrialOptions, run_trial
+    from bookie_protocol.console import console
 
     logs.configure("console", "warning")
-    console = Console()
+    shown = console()
     options = TrialOptions(file=file, bookies=bookies, entry_size=entry_size, data=data, kill=kill)
 
     async def run() -> TrialReport:
         end_with_sigterm()
-        with TrialProgress(console) as progress:
+        with TrialProgress(shown) as progress:
             return await run_trial(options, progress)
 
     try:
@@ -65,7 +65,7 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     except asyncio.CancelledError:
         click.echo("bookie: trial stopped", err=True)
         return FAILED
-    console.print(report_table(report))
+    shown.print(report_table(report))
     if report.problem is not None:
         click.echo(f"bookie: trial failed: {report.problem}", err=True)
         return FAILED

@@ -38,6 +38,7 @@ from bookie_pod.cli.tables import duration_text, facts, print_table, size_text
 from bookie_pod.client_options import replication_options
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.service import HttpConfig
+from bookie_protocol.console import console
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
 SILENT_S: Final = 60.0
@@ -280,8 +281,7 @@ async def _while_shown(
     work: Awaitable[T], lines: Callable[[], list[str]], notes: Callable[[], list[str]], stage: Callable[[], object]
 ) -> T:
     """`stage`: where no view is live, a line is due at once when this changes."""
-    console = Console(stderr=True, highlight=False, markup=False)
-    showing = asyncio.create_task(_show(console, lines, notes, stage))
+    showing = asyncio.create_task(_show(console(stderr=True), lines, notes, stage))
     try:
         return await work
     finally:
@@ -290,10 +290,10 @@ async def _while_shown(
 
 
 async def _show(
-    console: Console, lines: Callable[[], list[str]], notes: Callable[[], list[str]], stage: Callable[[], object]
+    shown: Console, lines: Callable[[], list[str]], notes: Callable[[], list[str]], stage: Callable[[], object]
 ) -> None:
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
+    if shown.is_terminal:
+        with Live(console=shown, auto_refresh=False, transient=True) as live:
             while True:
                 for note in notes():
                     live.console.print(note)

@@ -81,14 +81,14 @@ def _as_text(content: list[dict[str, Any]]) -> RenderableType:
 
 async def _watched(api: Api, name: str | None, everywhere: bool, output: str) -> None:
     """Show one picture that is redrawn on a terminal; elsewhere each state that differs from the one before."""
-    from rich.console import Console
     from rich.live import Live
 
     from bookie_operator.plugin.tables import print_to_terminal
+    from bookie_protocol.console import console
 
-    console = Console(highlight=False, markup=False)
-    if output == "text" and console.is_terminal:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+    shown = console()
+    if output == "text" and shown.is_terminal:
+        with Live(console=shown, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(_as_text(await _content(api, name, everywhere)), refresh=True)
                 await asyncio.sleep(_EVERY_S)

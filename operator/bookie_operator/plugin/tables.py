@@ -1,4 +1,4 @@
-"""Tables and times for people. On a terminal tables fit it; elsewhere no line is folded: programs read lines."""
+"""Tables and times for people."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
-_UNFOLDED: Final = 100_000
+from bookie_protocol.console import console
+
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def print_to_terminal(*parts: RenderableType) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, markup=False)
-    if console.is_terminal:
+    shown = console()
+    if shown.is_terminal:
         for part in parts:
-            console.print(part)
+            shown.print(part)
         return
-    console = Console(highlight=False, markup=False, width=_UNFOLDED)
-    with console.capture() as captured:
+    with shown.capture() as captured:
         for part in parts:
-            console.print(part)
+            shown.print(part)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 

@@ -96,29 +96,28 @@ def _run(row: ResultRow, arguments: Sequence[str], own_process: bool) -> None:
 
 def _show(row: ResultRow, result: JobResult, report: str | None) -> None:
     """Findings, then the counters; the report is written first, because it is what lasts."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=100_000)
+    from bookie_protocol.console import console
+
+    shown = console()
     if result.findings is not None:
         try:
             if report is not None:
                 folder = write_report(result.findings, report, row.started)
                 print(f"{row.job}: findings in {folder}", file=sys.stderr, flush=True)
         finally:
-            _print_findings(console, result.findings)
+            _print_findings(shown, result.findings)
     table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in result.counters.items():
-        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        table.add_row(name.replace("_", " "), shown)
-    console.print(table)
+        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        table.add_row(name.replace("_", " "), text)
+    shown.print(table)
 
 
-def _print_findings(console: Any, findings: Any) -> None:
+def _print_findings(shown: Any, findings: Any) -> None:
     from rich.table import Table
 
     names, rows = _first_rows(findings, _SHOWN_FINDINGS + 1)
@@ -129,9 +128,9 @@ def _print_findings(console: Any, findings: Any) -> None:
         table.add_column(name)
     for values in rows[:_SHOWN_FINDINGS]:
         table.add_row(*("" if value is None else one_line(value) for value in values))
-    console.print(table)
+    shown.print(table)
     if len(rows) > _SHOWN_FINDINGS:
-        console.print("... and more; --report URI keeps all of them")
+        shown.print("... and more; --report URI keeps all of them")
 
 
 def _first_rows(findings: Any, count: int) -> tuple[list[str], list[tuple[Any, ...]]]:
