@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.support.spark import SparkSessions
 
 # examples are not timed: the machine may be busy with other things
-settings.register_profile("podkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# What a change has to pass is the same examples each time, and a third of them; everybody else's runs find new ones.
+settings.register_profile("podkeeper", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+# What a change has to pass is the same examples each time; everybody else's runs find new ones.
 settings.register_profile("change", settings.get_profile("podkeeper"), derandomize=True, max_examples=30)
 # What one runs all day finds new ones, too, but fewer each time.
 settings.register_profile("check", settings.get_profile("podkeeper"), max_examples=20)

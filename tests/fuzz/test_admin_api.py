@@ -20,7 +20,7 @@ from tests.support.ledgers_of_bookie import some_ledgers
 from tests.support.live_bookie import live_bookie
 
 PATIENCE_S = 20.0
-EXAMPLES = 25
+EXAMPLES = 12
 """Random requests of each operation."""
 WILD = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=30)
 NUMBERS = st.integers(-(2**65), 2**65).map(str) | st.sampled_from(["0", "1", "-1", "+1", "1e3", "0x10", "9" * 400])
