@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +23,9 @@ from bookie_pod.autorecovery.auditor.lost_bookies import (
 from bookie_pod.autorecovery.auditor.membership import LATE_MS
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, TermMetrics
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.subscription import Subscription
-from tests.support.auditor_rig import QUIET
 from tests.support.memory_records import MemoryRecords
 from tests.support.virtual_loop import VirtualLoop
 
@@ -359,6 +356,18 @@ def test_times_of_loss_that_cannot_be_stored_are_stored_later() -> None:
     on_a_virtual_clock(main())
 
 
+def test_where_nobody_came_or_left_nothing_is_stored() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=600)
+        await cluster.begin()
+        before = list(cluster.memory.writes)
+        cluster.register(*ALL)
+        await asyncio.sleep(1)
+        assert (cluster.memory.writes, cluster.audits) == (before, [0])
+
+    on_a_virtual_clock(main())
+
+
 def test_what_cannot_be_followed_is_followed_again() -> None:
     async def main() -> None:
         cluster = Cluster(delay_s=600)
@@ -417,110 +426,5 @@ def test_what_the_auditor_before_left_is_gone_on_with() -> None:
         assert (cluster.lost.is_available("a"), cluster.lost.is_available("b")) == (True, False)
         assert cluster.audits == [0, 10]
         running.cancel()
-
-    on_a_virtual_clock(main())
-
-
-# --- the term -------------------------------------------------------------------------------------------------
-
-
-def a_term(cluster: Cluster) -> Term:
-    service: Any = cluster
-    nobody: Any = None
-    sources = Sources(nobody, nobody, nobody, nobody, nobody)
-    return Term(service, sources, QUIET, _Instruments(), cluster.clock, Random(1), "a1")  # type: ignore[arg-type]
-
-
-class _Instruments:
-    """Whatever is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *values, **named: self.told.append((name, *values, named))
-
-
-def test_a_term_that_cannot_begin_begins_later() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        cluster.down = {"initialize"}
-        term = a_term(cluster)
-        beginning = asyncio.create_task(term._prepare())
-        await asyncio.sleep(PAUSE_SECONDS + 1)
-        assert not beginning.done()
-        cluster.down = set()
-        await asyncio.sleep(PAUSE_SECONDS)
-        assert beginning.done()
-        assert cluster.now == 2 * PAUSE_SECONDS + 1
-
-    on_a_virtual_clock(main())
-
-
-def test_a_term_follows_whether_auto_recovery_is_enabled() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        term = a_term(cluster)
-        cluster.down = {"watch enabled"}
-        following = asyncio.create_task(term._follow_enabled())
-        await asyncio.sleep(1)
-        assert not term.enabled.is_set()
-        cluster.down = set()
-        await asyncio.sleep(PAUSE_SECONDS)
-        assert term.enabled.is_set()
-        for is_on in (False, True):
-            cluster.is_on = is_on
-            cluster.change("enabled")
-            await asyncio.sleep(0.1)
-            assert term.enabled.is_set() is is_on
-        following.cancel()
-
-    on_a_virtual_clock(main())
-
-
-def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        term = a_term(cluster)
-        membership = term.lost_bookies.membership
-        membership.observe(frozenset({"a"}), NOW_MS)
-        membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500}, NOW_MS)
-        membership.delay_s = 1
-        (b, c) = term.absent()
-        assert (b.bookie_id, b.since_ms, b.lost_at_ms, b.is_lost, b.is_audited) == (
-            "b",
-            NOW_MS - 1000,
-            NOW_MS,
-            True,
-            False,
-        )
-        assert (c.bookie_id, c.is_lost) == ("c", False)
-        statuses = term.check_statuses()
-        assert [each.check for each in statuses] == list(Check)
-        assert not any(each.is_running or each.next_ledger is not None or each.counts for each in statuses)
-        term.lost_bookies.running = AuditResult(ledgers=3)
-        bookies = term.check_statuses()[0]
-        assert (bookies.is_running, bookies.counts["ledgers"]) == (True, 3)
-        term._came_back({"b": 5})
-        assert term.withdrawals._since_ms == {"b": 5}
-
-    on_a_virtual_clock(main())
-
-
-def test_what_is_counted_is_handed_on() -> None:
-    async def main() -> None:
-        instruments = _Instruments()
-        metrics = TermMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
-        metrics.audit_ran(5.0, None)
-        metrics.audit_ran(6.0, AuditResult(marked=2, marked_bytes=30, publish_ms=4.0))
-        metrics.check_ran(Check.LEDGERS, 7.0, True)
-        metrics.check_finished(Check.LEDGERS, {"ledgers": 1})
-        assert instruments.told == [
-            ("audited", 5.0, {"success": False}),
-            ("audited", 6.0, {"success": True, "marked": 2, "nbytes": 30, "publish_ms": 4.0}),
-            ("check_finished", "bookies", NOW_MS, {}, {}),
-            ("check_ran", "ledgers", 7.0, {"success": True}),
-            ("check_finished", "ledgers", NOW_MS, {"ledgers": 1}, {}),
-        ]
 
     on_a_virtual_clock(main())
