@@ -403,3 +403,43 @@ async def test_no_more_reads_are_under_way_than_may_be(models, monkeypatch, know
         checker = LedgerChecker(client, CheckOptions(verification_percentage=100, max_reads=5))
         assert (await checker.check(ledger_id)).is_healthy
     assert 0 < most <= 5
+
+
+@pytest.mark.parametrize(
+    ("error", "lac_error"),
+    [(errors.MetadataUnavailable, None), (BookieTimeout, BookieTimeout)],
+    ids=["metadata", "bookies"],
+)
+async def test_the_end_of_an_open_ledger_that_nobody_tells(models, monkeypatch, error, lac_error):
+    await models.add(*"abc")
+
+    async def failing(*_):
+        raise error("no answer")
+
+    monkeypatch.setattr(check, "read_last_confirmed", failing)
+    async with models.client() as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+        await ledger.append_many([b"x"] * 3)
+        if lac_error is None:
+            with pytest.raises(error):
+                await LedgerChecker(client).check(ledger.ledger_id)
+            return
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert (type(report.lac_error), report.lac, report.cannot_tell) == (lac_error, -1, True)
+        assert (report.is_healthy, report.bad_fragments) == (False, ())
+
+
+async def test_others_have_their_turns_while_long_lists_are_compared(monkeypatch):
+    monkeypatch.setattr(check, "YIELD_EVERY", 3)
+    entries, turns = StripedEntries(0, 9, 0, 1, 1), []
+
+    async def counting():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(counting())
+    assert await check.first_missing(entries, decode_availability(encode_availability(range(10)))) is None
+    assert len(turns) == 3
+    assert await check.first_missing(entries, decode_availability(encode_availability([0, 1]))) == 2
+    assert len(turns) == 3
+    other.cancel()

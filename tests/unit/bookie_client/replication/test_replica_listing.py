@@ -6,6 +6,7 @@ from bookie_client.bookies import Registration
 from bookie_client.replication import replica_listing
 from bookie_client.replication.replica_listing import EntryRuns, replicas_of
 from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.keys import master_key
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
@@ -84,6 +85,18 @@ async def test_of_many_runs_the_first_are_told_and_all_entries_counted(models, m
             assert found.held == EntryRuns(7, ((0, 0), (3, 3)))
             assert found.missing == EntryRuns(4, ((1, 2), (4, 5)))
             assert found.surplus == EntryRuns(4, ((10, 10), (12, 12)))
+
+
+async def test_who_cannot_ask_the_metadata_service_lists_nothing(models, monkeypatch):
+    await models.add(*"abc")
+
+    async def away(*_):
+        raise MetadataUnavailable("it is away")
+
+    monkeypatch.setattr(replica_listing, "read_last_confirmed", away)
+    async with models.client() as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+        with pytest.raises(MetadataUnavailable):
+            await replicas_of(client, ledger.ledger_id)
 
 
 @pytest.mark.parametrize("most", [5, 4], ids=["what one can hold", "more than one can hold"])

@@ -187,6 +187,19 @@ async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models
         assert await replicator.unreadable(await fragment_of(client, other), [17, 18]) == ()
 
 
+async def test_what_is_read_to_see_whether_entries_are_there_counts_for_the_throttle(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 20)
+        fragment, throttle = await fragment_of(client, ledger_id), CountingThrottle()
+        replicator = FragmentReplicator(client, ReplicationOptions(throttle=throttle))
+        before = models.requests()
+        assert await replicator.unreadable(fragment, [3, 4, 7]) == ()
+        held = models.model("a").ledgers[ledger_id].entries
+        assert throttle.bytes_read == sum(len(held[each]) for each in (3, 4, 7))
+        assert throttle.requests == models.requests() - before
+
+
 async def test_an_entry_whose_replicas_are_unreachable_is_not_given_up_as_lost(models):
     await models.add(*"abcd")
     async with models.client() as client:

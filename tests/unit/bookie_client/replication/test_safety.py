@@ -2,9 +2,11 @@
 
 import pytest
 
+from bookie_client.replication import safety
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.safety import Risk, safety_check
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 from tests.unit.bookie_client.replication.restoring import fragment_of
 
@@ -45,6 +47,32 @@ async def test_striping_is_looked_at(models):
         ensemble = await members(client, many)
         assert many not in seen(await safety_check(client, [ensemble[0], ensemble[2]]))
         assert seen(await safety_check(client, [ensemble[0], ensemble[1]]))[many] == (Risk.NO_COPY, 0)
+
+
+async def test_copies_that_others_lack_are_not_the_fault_of_those_that_go(models):
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id = await written(client, 5, ensemble=5, write_quorum=2, ack_quorum=1)
+        ensemble = await members(client, ledger_id)
+        for name in ensemble[2:4]:
+            await models.lose(client, name)
+        assert (await safety_check(client, [ensemble[0]])).is_safe
+        assert seen(await safety_check(client, [ensemble[1]])) == {ledger_id: (Risk.NO_COPY, 0)}
+
+
+@pytest.mark.parametrize("first_is_worse", [True, False])
+async def test_a_ledger_counts_as_the_worst_of_its_segments(models, first_is_worse):
+    await models.add(*"ab")
+    bad, worse = ("a", "b", "x"), ("a", "x", "y")
+    segments = {0: worse, 5: bad} if first_is_worse else {0: bad, 5: worse}
+    made = LedgerMetadata(7, 3, 3, 2, segments).closed(9, 100)
+    async with models.client() as client:
+        await models.service.ledgers.create(made)
+        (found,) = (await safety_check(client, ["a"])).listed
+        assert (found.risk, found.copies_left, found.first_entry) == (Risk.NO_COPY, 0, 0 if first_is_worse else 5)
+        await models.service.under_replication.mark(7, ["b"], ctime_ms=None)
+        (found,) = (await safety_check(client, ["a"])).listed
+        assert (found.risk, found.copies_left) == (Risk.NO_COPY, 0)
 
 
 async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models, monkeypatch):
@@ -136,14 +164,19 @@ async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
         assert report.unknown == report.ledgers_concerned >= 1
 
 
-async def test_the_list_is_bounded_and_progress_is_told(models):
+async def test_the_list_is_bounded_and_progress_is_told(models, monkeypatch):
     await models.add(*"ab")
     async with models.client() as client:
         for _ in range(12):
             await written(client, 1, ensemble=2, write_quorum=2, ack_quorum=2)
         told = []
         report = await safety_check(client, ["a"], progress=lambda *state: told.append(state), max_listed=5)
-        assert (report.no_slack, len(report.listed), told[-1]) == (12, 5, (12, 12))
+        assert (report.no_slack, len(report.listed), told) == (12, 5, [(12, 12)])
+        told.clear()
+        monkeypatch.setattr(safety, "CONCURRENT_READS", 4)
+        monkeypatch.setattr(safety, "PROGRESS_EVERY", 6)
+        await safety_check(client, ["a"], progress=lambda *state: told.append(state))
+        assert told == [(8, 8), (12, 12), (12, 12)]
 
 
 async def test_what_was_unsafe_is_safe_once_it_was_copied(models):

@@ -253,6 +253,16 @@ async def test_a_bookie_that_is_filled_in_place_and_fails_is_told_at_once(models
         assert len(runs) == 1
 
 
+async def test_only_a_bookie_that_can_be_reached_is_filled_in_place(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 20)
+        bookie = (await fragment_of(client, ledger_id)).ensemble[1]
+        await models.stop(bookie)
+        with pytest.raises(BookieUnavailable, match=f"bookie {bookie} cannot be reached, so its copies cannot be"):
+            await restored(client, ledger_id, [1], in_place=[1])
+
+
 async def test_only_a_writable_bookie_is_filled_in_place(models):
     await models.add(*"abc")
     async with models.client() as client:
