@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
+from bookie_pod.storage.index import ledger_data
+from bookie_pod.storage.index.ledger_data import (
+    MAX_EXPLICIT_LAC_BYTES,
+    MAX_KEY_BYTES,
+    LedgerRecord,
+    Shared,
+    check_storable,
+    decode,
+    encode,
+)
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, NEEDS_INTEGRITY_CHECK, LedgerIndex
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
 from tests.support.memory_store import MemoryStores
 
 GOLDEN = json.loads((Path(__file__).parents[4] / "golden/disk-db/rocksdb.json").read_text())
@@ -160,3 +169,43 @@ def test_flags() -> None:
 def test_a_row_of_flags_that_has_another_length_is_a_fault() -> None:
     with pytest.raises(StorageFault, match="storage flags have 5 bytes"):
         LedgerIndex(_store((FLAGS_KEY, b"short")))
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 200, 16_383, 16_384])
+def test_lengths_that_take_more_than_a_byte(length: int) -> None:
+    for record in (LedgerRecord(b"k" * length), LedgerRecord(b"k", True, True, b"l" * length)):
+        assert decode(encode(record)) == record
+
+
+def test_a_varint_has_an_end() -> None:
+    with pytest.raises(StorageFault, match="more than ten bytes"):
+        decode(bytes.fromhex("08011000 1a00 38") + b"\x80" * 10 + b"\1")
+    assert decode(bytes.fromhex("08011000 1a00 38") + b"\x80" * 9 + b"\1").key == b""
+
+
+def test_a_key_is_refused_that_is_another_or_longer_than_a_bookie_takes() -> None:
+    index = LedgerIndex(_store((_id(1), encode(LedgerRecord(KEY)))))
+    with pytest.raises(Unauthorized, match="ledger 1: the master key differs"):
+        index.set_master_key(1, bytes(19) + b"x")
+    with pytest.raises(BadRequest, match=f"a master key of {MAX_KEY_BYTES + 1} bytes"):
+        index.set_master_key(2, b"k" * (MAX_KEY_BYTES + 1))
+    assert index.take_dirty() == set()
+    assert index.set_master_key(2, b"k" * MAX_KEY_BYTES).key == b"k" * MAX_KEY_BYTES
+    assert index.set_master_key(3, bytes(20)) == LedgerRecord(bytes(20))
+    assert index.set_master_key(3, KEY) == LedgerRecord(KEY), "nobody had told one"
+
+
+def test_an_explicit_lac_is_no_longer_than_a_bookie_takes() -> None:
+    check_storable(KEY, b"l" * MAX_EXPLICIT_LAC_BYTES)
+    check_storable(KEY, None)
+    with pytest.raises(BadRequest, match=f"an explicit LAC of {MAX_EXPLICIT_LAC_BYTES + 1} bytes"):
+        check_storable(KEY, b"l" * (MAX_EXPLICIT_LAC_BYTES + 1))
+
+
+def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_data, "_MOST_SHARED", 2)
+    shared = Shared[bytes]()
+    first = [shared(bytes([number]) * 3) for number in range(4)]
+    again = [shared(bytes([number]) * 3) for number in range(4)]
+    assert again == first
+    assert [one is other for one, other in zip(first, again, strict=True)] == [True, True, False, False]
