@@ -18,7 +18,8 @@ from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import v3
 from bookie_protocol.wire.add_frames import AddFrames
 from tests.support.add_frames import add_frames
-from tests.support.frames import KEY, OTHER_KEY, entry, v3_add, v3_fence
+from tests.support.auth import TwoTokens
+from tests.support.frames import KEY, OTHER_KEY, entry, v2_read, v3_add, v3_fence
 from tests.support.server_rig import PaperTransport, ServerRig, answers
 
 LEDGER = 7
@@ -204,3 +205,19 @@ async def test_a_defect_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -
     async with warm() as (_, conn, transport):
         conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one"]))
         assert transport.closing
+
+
+@pytest.mark.parametrize("who", ["a stranger", "one of version 2"])
+async def test_of_who_may_not_send_them_they_are_not_taken_as_they_are(taken: list[bool], who: str) -> None:
+    async with warm() as (rig, _, _):
+        rig.context.auth = TwoTokens() if who == "a stranger" else None
+        conn, transport = rig.connect()
+        if who == "one of version 2":
+            conn.data_received(v2_read(LEDGER, 0))
+        conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one"], txn=2))
+        assert taken == [False]
+        assert 1 not in rig.storage.active_entries(LEDGER)
+        if who == "a stranger":
+            assert [v3.parse_response(frame[4:]).status for frame in transport.frames] == [V3Status.EUA]
+        else:
+            assert transport.closing

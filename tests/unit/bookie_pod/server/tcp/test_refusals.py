@@ -74,6 +74,28 @@ async def test_an_add_of_version_2_that_is_shorter_than_its_prefix(rig: ServerRi
     assert (v2_code(refused), v2_code(added)) == (V2Code.EBADREQ, V2Code.EOK)
 
 
+@pytest.mark.parametrize("add", [v2_add, v3_add])
+@pytest.mark.parametrize("size", [16, 23, 24])
+async def test_nor_is_one_taken_on_a_hot_ledger(rig: ServerRig, add: Callable[[bytes], bytes], size: int) -> None:
+    """24 bytes are a whole prefix, of an entry that claims a length and has nothing."""
+    conn, transport = rig.connect()
+    conn.data_received(add(entry(1, 0)))
+    rig.journal.acknowledge()
+    short = add(entry(1, 1)[:size]) if add is v2_add else v3_short(entry(1, 1)[:size])
+    conn.data_received(short + add(entry(1, 2)) + short + add(entry(1, 3)) * 3)
+    told = [v2_code(frame) if add is v2_add else v3_status(frame) for frame in await answers(rig, transport, 7)]
+    refused = V2Code.EBADREQ if add is v2_add else V3Status.EBADREQ
+    assert told.count(refused) == (2 if size < 24 else 0)
+    assert list(rig.storage.entry_ids(1)) == ([0, 2, 3] if size < 24 else [0, 1, 2, 3])
+
+
+def v3_short(stored: bytes) -> bytes:
+    request = v3.new_request(pb.ADD_ENTRY, 5)
+    add = request.addRequest
+    add.ledgerId, add.entryId, add.masterKey, add.body = 1, 1, KEY, stored
+    return v3.encode_frame(request)
+
+
 def as_version(frame: bytes, version: int) -> bytes:
     request = v3.parse_request(frame[4:])
     assert request is not None
