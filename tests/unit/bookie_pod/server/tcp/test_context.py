@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bookie_pod.config.load import load_config
+from bookie_pod.node.options import tcp_options
 from bookie_pod.server.tcp import context as module
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import (
@@ -16,8 +19,10 @@ from bookie_pod.server.tcp.context import (
     LENGTH_BYTES,
     REQUEST_BYTES,
     REQUESTS_SHARE,
+    V2_HEAD_BYTES,
     ReadsInProgress,
     RequestsUnderWay,
+    TcpOptions,
 )
 from bookie_protocol.errors import StorageFault
 from tests.support.frames import KEY, entry, v2_add, v2_read, v3_force
@@ -206,3 +211,11 @@ async def test_of_a_force_whose_journal_has_failed_nothing_is_outstanding() -> N
     await rig.settle(lambda: transport.frames)
     assert not rig.context.busy
     rig.close()
+
+
+def test_without_a_configuration_the_port_is_as_one_that_says_nothing_makes_it() -> None:
+    """But for the sizes that depend on others."""
+    configured = tcp_options(load_config(environ={}))
+    sizes = {"max_frame_bytes": 5 << 20, "max_connections": 1 << 20}
+    assert replace(configured, **sizes) == TcpOptions()  # type: ignore[arg-type]
+    assert TcpOptions(max_frame_bytes=1000).max_entry_bytes == 1000 - V2_HEAD_BYTES == 972

@@ -11,6 +11,7 @@ import pytest
 from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import EntryDamaged, NoSuchEntry
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3
 from tests.support import frames
@@ -319,3 +320,23 @@ async def test_a_piggy_back_poll_asks_for_the_last_entry(rig: ServerRig) -> None
     request.readRequest.entryId = 2
     conn.data_received(v3.encode_frame(request))
     assert [read.status for read in polled(transport)] == [pb.EBADREQ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NoSuchEntry("striped elsewhere"), pb.EOK), (EntryDamaged("bits have flipped"), pb.EIO)]
+)
+async def test_an_entry_that_cannot_be_read_is_no_entry_that_is_elsewhere(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    await written(rig, 3)
+
+    def fails(ledger_id: int, entry_id: int) -> bytes:
+        raise error
+
+    monkeypatch.setattr(rig.storage, "read", fails)
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 0, 0))
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.status, read.HasField("body")) == (status, False)
+    assert read.maxLAC == (1 if status == pb.EOK else 0)
