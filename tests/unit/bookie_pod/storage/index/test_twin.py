@@ -213,7 +213,9 @@ def test_a_new_database_of_ledgers_gets_what_changed_while_it_was_filled(monkeyp
     index.write(index.take_dirty())
     assert list(filling) == [2, 1]
     index.unsealed = False
+    before = stores.faults.counts["sync"]
     index.adopt(fresh, lambda: _ledgers(stores, "fresh"))
+    assert stores.faults.counts["sync"] == before + 1, "it is durable before it is used"
     assert (index.path, index.unsealed, index.flags()) == ("/fresh/ledgers", True, NEEDS_INTEGRITY_CHECK)
     index.set_master_key(10, KEY)
     index.write(index.take_dirty())

@@ -17,6 +17,7 @@ from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
 from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.unit.bookie_pod.storage.index.ledger_cache.rig import KEY, Rig
 
@@ -490,3 +491,30 @@ def test_what_was_lost_in_the_middle_of_a_look_is_not_denied(entry_id: int, monk
     with pytest.raises(StorageFault, match="disk that failed") as caught:
         rig.cache.get(1, entry_id)
     assert not isinstance(caught.value, NoLedgerIndex)
+
+
+def test_files_in_use_beyond_the_limit_are_closed_when_they_are_let_go() -> None:
+    rig = Rig(open_files=1)
+    rig.add(1, 2, 3)
+    for ledger_id in (1, 2, 3):
+        rig.cache.put(ledger_id, [0], [7])
+    rig.flush()
+    rig.cache.close()
+    handles = [rig.cache.handles.acquire(ledger_id) for ledger_id in (1, 2, 3)]
+    assert rig.files.open_files == 3
+    for left, handle in enumerate(handles):
+        assert handle is not None
+        rig.cache.handles.release(handle)
+        assert rig.files.open_files == max(1, 2 - left)
+
+
+def test_a_file_of_today_keeps_its_version_and_the_lac_in_its_header() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [7])
+    rig.flush()
+    cache = rig.reopen()
+    assert cache.records.version_0 == set()
+    cache.records.put(1, LedgerRecord(KEY, explicit_lac=bytes(range(20))))
+    rig.flush()
+    assert rig.reopen().records.get(1) == LedgerRecord(KEY, explicit_lac=bytes(range(20)))

@@ -15,6 +15,7 @@ from tests.support.memory_faults import Gate
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie, memtable_options
 from tests.support.storage_engine import entry, put
+from tests.unit.bookie_pod.storage.index.ledger_cache.rig import Rig
 
 ENTRIES = 30
 
@@ -238,3 +239,28 @@ def test_half_a_move_to_a_disk_that_is_given_up_ends_there(old_too: bool) -> Non
     with pytest.raises(StorageFault, match="on a disk that failed"):
         cache.get(1, 3)
     moving.storage.close()
+
+
+def test_a_file_that_moves_is_gone_from_the_full_disk_before_its_copy_gets_its_name() -> None:
+    """Each step durably: a start finds the file, its copy, or both, and never two files."""
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [7])
+    rig.flush()
+    old = rig.path(1)
+    rig.states.report(old[:2], DiskState.FULL)
+    rig.cache.put(1, [1], [8])
+    changes = rig.files.faults.record()
+    rig.flush()
+    new = rig.path(1)
+    assert new[:2] != old[:2]
+    folders = [path.rpartition("/")[0] for path in (old, new)]
+    steps = [(one.name, one.path) for one in changes if one.name in ("unlink", "sync_directory", "rename")]
+    assert steps[-4:] == [
+        ("unlink", old),
+        ("sync_directory", folders[0]),
+        ("rename", new.replace(".idx", ".idx.rloc")),
+        ("sync_directory", folders[1]),
+    ]
+    assert ("sync_directory", folders[1]) in steps[:-4], "the copy was durable before"
+    assert [rig.cache.get(1, entry_id) for entry_id in (0, 1)] == [7, 8]
