@@ -175,12 +175,10 @@ class ReadPlan:
         self._settle(piece, nbytes + len(entries) * ENTRY_COST)
 
     def give_back(self, piece: Piece) -> None:
-        """It could not be fetched as it was asked for: `ask` offers it again."""
+        """It could not be fetched by batch: `ask` offers it again."""
         piece.is_asked = False
         self._unasked += 1
         self._settle(piece, 0)
-        if not piece.by_batch:
-            self.singles_in_use -= piece.count
 
     def consumed(self) -> None:
         """The application has taken the first piece."""

@@ -21,7 +21,7 @@ from bookie_protocol.errors import (
     StorageFault,
     TooManyRequests,
 )
-from tests.unit.bookie_client.reading.rig import Rig, now, run_virtually
+from tests.unit.bookie_client.reading.rig import Channel, Rig, now, run_virtually
 
 
 def read(rig, entry_id=0):
@@ -395,3 +395,28 @@ def test_the_failure_names_entry_and_replicas():
 def test_waiting_helps_while_some_replica_was_not_heard(errors, passes):
     failure = read_failure(3, 4, {f"b{i}": error("x") for i, error in enumerate(errors)})
     assert may_pass(failure) is passes
+
+
+def test_somebody_has_to_be_asked():
+    with pytest.raises(ValueError, match="no replica was asked"):
+        outcome_of({})
+
+
+def test_nobody_waits_for_replicas_any_more_once_one_has_served(monkeypatch):
+    """So that a connection which has not sent the others' requests yet need not."""
+    rig = Rig(first_speculative_read_timeout=0.0005)
+    requests, send = [], Channel.send_read
+
+    def noting(self, frame, key, request):
+        requests.append(request)
+        send(self, frame, key, request)
+
+    async def main():
+        reading = asyncio.ensure_future(rig.reader().read_entry(0))
+        await asyncio.sleep(0.0007)
+        wanted = [request.is_wanted for request in requests]
+        await reading
+        return wanted, [request.is_wanted for request in requests], {request.describe() for request in requests}
+
+    monkeypatch.setattr(Channel, "send_read", noting)
+    assert run_virtually(main) == ([True, True], [False, False], {"the read of entry 0 of ledger 7"})

@@ -297,6 +297,9 @@ def test_explicit_lacs_count_and_a_hint_leaves_its_position_unknown():
     assert vote.lac == 5
     vote.hinted(1, 9, StorageFault("no last entry"))
     assert (vote.outcome, vote.lac) == (VoteOutcome.FAILED, 9)
+    vote.hinted(1, 12, StorageFault("once more"))
+    vote.hinted(2, 12, StorageFault("of nobody"))
+    assert (vote.lac, str(vote.error)) == (9, "no last entry")
 
 
 def test_lengths_that_last_entries_tell():

@@ -100,6 +100,22 @@ def test_the_window_bounds_batches_in_bytes():
     assert rig.most_batches <= 7
 
 
+def test_a_reader_may_read_ahead_less_than_its_client_allows_and_never_more():
+    rig = Rig(400, size=1000, read_window_bytes=80_000, batch_read_bytes=10_000)
+
+    async def main():
+        reader = rig.reader()
+        peaks = []
+        for nbytes in (40_000, 1_000_000, 40_000):
+            reader.read_ahead(nbytes)
+            plan = reader._plan(0, 399)
+            async with aclosing(RangeRead(reader._sources, plan).batches()) as batches:
+                peaks.append((sum([len(batch) async for batch in batches]), plan.peak_bytes <= 40_000))
+        return peaks
+
+    assert run_virtually(main) == [(400, True)] * 3
+
+
 def test_entries_of_very_different_sizes_come_all_and_in_order():
     sizes = [5 if i % 10 else 9_000 for i in range(300)]
     rig = Rig(300, sizes=sizes, read_window_bytes=80_000, batch_read_bytes=10_000)

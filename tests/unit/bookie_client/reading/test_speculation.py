@@ -130,3 +130,14 @@ def test_nothing_is_set_after_stop_nor_for_reads_that_are_never_due():
     assert timers.set == []
     timers.advance(5.0)
     assert reads.looks == []
+
+
+def test_nothing_is_looked_at_once_all_have_ended():
+    timers, reads = Timers(), Reads(1.0)
+    speculator = Speculator(timers, {})
+    speculator.watch(reads)
+    speculator.forget(reads)
+    timers.advance(2.0)
+    assert (reads.looks, timers.set) == ([], [])
+    speculator.watch(Reads(2.5))
+    assert [timer.when for timer in timers.set] == [2.5]

@@ -215,6 +215,14 @@ def test_the_array_library_is_loaded_when_some_batches_have_come():
     assert done.stdout == "33\n"
 
 
+def test_a_few_batches_load_no_array_library(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy")
+    monkeypatch.setattr("bookie_client.reading.verified._batches", iter([1, 32]))
+    for _ in range(2):
+        assert verified_together(entries_of([b"four"] * 40), 40) is None
+        assert "numpy" not in sys.modules
+
+
 def test_where_the_array_library_cannot_be_loaded_each_digest_is_looked_at(monkeypatch):
     entries = entries_of([b"four"] * 40)
     monkeypatch.setitem(sys.modules, "numpy", None)  # importing it raises ImportError
