@@ -141,3 +141,20 @@ def test_nothing_is_looked_at_once_all_have_ended():
     assert (reads.looks, timers.set) == ([], [])
     speculator.watch(Reads(2.5))
     assert [timer.when for timer in timers.set] == [2.5]
+
+
+def test_who_answered_since_the_first_began_to_wait_is_alive_for_all():
+    timers, served, first, second = Timers(), {"A": 3, "B": 5}, Reads(1.0), Reads(1.0)
+    speculator = Speculator(timers, served)
+    speculator.watch(first)
+    served["A"] = 4
+    speculator.watch(second)
+    timers.advance(1.0)
+    assert first.looks == second.looks == [(1.0, frozenset("A"))]
+    later = Reads(2.0)
+    speculator.forget(first)
+    speculator.forget(second)
+    served["B"] = 6
+    speculator.watch(later)
+    timers.advance(2.0)
+    assert later.looks == [(2.0, frozenset())], "what was answered before it waited does not count"

@@ -140,3 +140,44 @@ def test_a_deletion_that_fails_does_not_hide_the_error():
     ledgers = Ledgers(fail_at=0, deletion_fails=True)
     with pytest.raises(QuorumLost):
         write_ledgers([pa.array([b"x"], pa.binary())], ledgers, BIG)
+
+
+@pytest.mark.parametrize(("second", "ledgers"), [(10, 1), (11, 2)])
+def test_a_ledger_takes_as_much_as_it_may(second, ledgers):
+    made = Ledgers()
+    columns = [pa.array([b"x" * size], pa.binary()) for size in (10, second)]
+    written = write_ledgers(columns, made, WriteLimits(20, 100))
+    assert (len(written.ledgers), made.closed) == (ledgers, set(made.entries))
+
+
+@pytest.mark.parametrize(("window", "most"), [(20, 20), (19, 10)])
+def test_as_much_is_under_way_as_may_be(window, most):
+    made = Ledgers(delay=100)
+    write_ledgers([pa.array([b"x" * 10], pa.binary()) for _ in range(5)], made, WriteLimits(1000, window))
+    assert made.most_waiting == most
+
+
+def test_a_ledger_that_cannot_be_closed_is_deleted_all_the_same(monkeypatch):
+    made = Ledgers(fail_at=0)
+
+    def close(_):
+        raise QuorumLost("too few bookies")
+
+    monkeypatch.setattr(Ledger, "close", close)
+    with pytest.raises(QuorumLost):
+        write_ledgers([pa.array([b"x"], pa.binary())], made, BIG)
+    assert made.deleted == list(made.entries)
+
+
+def test_an_attempt_of_which_one_deletion_fails_tries_no_more(monkeypatch):
+    """The metadata service is away, and each would take its time to fail."""
+    made, asked = Ledgers(fail_at=2), []
+
+    def delete(ledger_id):
+        asked.append(ledger_id)
+        raise MetadataUnavailable("away")
+
+    monkeypatch.setattr(made, "delete", delete)
+    with pytest.raises(QuorumLost):
+        write_ledgers([pa.array([b"x"], pa.binary()) for _ in range(3)], made, WriteLimits(1, 100))
+    assert (len(made.entries), len(asked)) == (3, 1)
