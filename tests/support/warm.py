@@ -152,8 +152,11 @@ async def start(program: str, arguments: Sequence[str]) -> WarmChild:
 
 async def start_bookie(configuration: Path, output: Path) -> WarmChild:
     """Stands for the `start_child` of `bookie_pod.node.standalone.cluster`."""
+    from bookie_pod.node.standalone.bookie_process import child_environment
+
+    words, environment = ["serve", "--config", str(configuration)], child_environment()
     with output.open("ab") as file:
-        return WarmChild(WarmProcess(BOOKIE, ["serve", "--config", str(configuration)], stdout=file, stderr=file))
+        return WarmChild(WarmProcess(BOOKIE, words, stdout=file, stderr=file, env=environment))
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -60,7 +60,7 @@ async def start_child(configuration: Path, output: Path) -> asyncio.subprocess.P
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env=_child_environment(),
+            env=child_environment(),
         )
 
 
@@ -121,7 +121,7 @@ def log_of(directory: Path) -> Path:
     return directory / "bookie.log"
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Without keys of the configuration: what a user sets for clients would win over the bookies' own files."""
     return {name: value for name, value in os.environ.items() if not name.startswith("BK_") and name != "BOOKIE_CONF"}
 
