@@ -6,8 +6,9 @@ import pytest
 
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, V2Code
+from bookie_protocol.wire import v2
 from bookie_protocol.wire.v2 import Flag
-from tests.support.frames import NO_KEY, entry, v2_add, v2_batch, v2_code, v2_entries, v2_fence, v2_read, v3_add
+from tests.support.frames import KEY, NO_KEY, entry, v2_add, v2_batch, v2_code, v2_entries, v2_fence, v2_read, v3_add
 from tests.support.server_rig import ServerRig, answers
 
 PAYLOADS = [0, 0, 100, 0]
@@ -140,3 +141,17 @@ async def test_a_fence_that_cannot_be_made_durable_is_no_fence_for_its_client(ri
     await rig.settle(lambda: told.frames)
     assert [v2_code(each) for each in told.frames] == [V2Code.EIO]
     assert rig.ledgers.states[1].fenced
+
+
+async def test_a_fencing_batch_is_answered_once_and_when_its_fence_is_durable(rig: ServerRig) -> None:
+    stored = await written(rig, [0] * 3)
+    conn, transport = rig.connect()
+    conn.data_received(v2.encode_batch_read_request(1, 1, 5, 0, 1000, Flag.DO_FENCING, KEY))
+    await rig.settle()
+    assert transport.frames == []
+    assert rig.ledgers.states[1].fenced
+    rig.journal.acknowledge()
+    await rig.settle(lambda: transport.frames)
+    await rig.settle()
+    assert [v2_entries(frame) for frame in transport.frames] == [stored[1:]]
+    assert (rig.context.reads_in_progress.count, rig.context.requests.count) == (0, 0)

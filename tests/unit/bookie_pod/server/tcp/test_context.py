@@ -22,6 +22,7 @@ from bookie_pod.server.tcp.context import (
     V2_HEAD_BYTES,
     ReadsInProgress,
     RequestsUnderWay,
+    ServerContext,
     TcpOptions,
 )
 from bookie_protocol.errors import StorageFault
@@ -142,6 +143,14 @@ async def test_reads_that_memory_answered_are_told_together_and_once(
         await rig.settle()
         assert told == [(4, 350, 0.0)]
         told.clear()
+
+
+async def test_nobody_is_served_before_the_bookie_says_so(rig: ServerRig) -> None:
+    nobody: Any = None
+    context = ServerContext(rig.context.loop, rig.operations, rig.admission, TcpOptions(), lambda context: nobody)
+    assert not context.accepting
+    assert (context.auth, context.tls, context.older, context.connections) == (None, None, None, set())
+    assert not context.busy
 
 
 async def test_a_bookie_is_busy_while_an_answer_is_outstanding(rig: ServerRig) -> None:

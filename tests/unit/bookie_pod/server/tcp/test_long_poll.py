@@ -340,3 +340,18 @@ async def test_an_entry_that_cannot_be_read_is_no_entry_that_is_elsewhere(
     (read,) = polled(transport)
     assert (read.status, read.HasField("body")) == (status, False)
     assert read.maxLAC == (1 if status == pb.EOK else 0)
+
+
+async def test_a_poll_that_finds_no_place_when_it_is_woken_costs_the_writer_nothing(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 1)
+    monkeypatch.setattr(rig.lanes, "room", lambda ledger_id, wanted: 0)
+    writer, told = rig.connect()
+    writer.data_received(v3_add(entry(LEDGER, 3)) + v3_add(entry(LEDGER, 4)))
+    rig.journal.acknowledge()
+    await rig.settle(lambda: len(told.frames) == 2)
+    assert [answer.status for answer in answers(told)] == [pb.EOK, pb.EOK]
+    assert [read.status for read in polled(transport)] == [pb.ETOOMANYREQUESTS]
+    assert (rig.polls.waiting, rig.context.requests.count, rig.context.reads_in_progress.count) == (0, 0, 0)

@@ -257,6 +257,21 @@ async def test_a_bookie_that_turns_read_only_refuses_what_waits(rig: ServerRig) 
     assert [(for_cache, in_vain) for _, _, for_cache, in_vain in parking.waits] == [(True, True), (True, False)]
 
 
+async def test_of_those_who_are_refused_so_nobody_waits_and_the_others_keep_their_order(rig: ServerRig) -> None:
+    fill(rig, 0)
+    fill(rig, 1)
+    parking = Parking(rig)
+    parking.park(3, 0)
+    for entry_id in range(6):
+        parking.park(2, entry_id, priority=entry_id % 2 == 0)
+    rig.admission.set_mode(read_only=True, high_priority_writes=True)
+    assert parking.log == [(name, BookieReadOnly) for name in ((3, 0), (2, 1), (2, 3), (2, 5))]
+    assert set(rig.admission._waiting) == {0}
+    rig.storage.flush()
+    assert parking.admitted == [(2, 0), (2, 2), (2, 4)]
+    assert rig.admission._waiting == {}
+
+
 async def test_a_closed_connection_answers_nothing(rig: ServerRig) -> None:
     fill(rig, 0)
     parking = Parking(rig, timeout_ms=10)
