@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.autorecovery.decommission import coordinator as module
+from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.state import Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_protocol.errors import Refused
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 from tests.support.until import until
 
@@ -104,6 +106,48 @@ async def test_a_bookie_that_is_seen_writable_in_the_drain_is_made_read_only_aga
     record = await coordinator.run(REQUEST)
     assert steps[:4] == [Phase.REQUESTED, Phase.DRAINING, Phase.REQUESTED, Phase.DRAINING]
     assert (record.phase, rig.registered[GOING]) == (Phase.DONE, R)
+
+
+async def test_a_bookie_that_turns_writable_at_once_is_not_drained_before_it_is_read_only(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Phase] = []
+    check, checks = Vigil.check, 0
+
+    async def turned(self: Vigil) -> Presence:
+        nonlocal checks
+        checks += 1
+        if checks == 3:  # after it was made read-only
+            await rig.set_registration(W)
+        return await check(self)
+
+    monkeypatch.setattr(Vigil, "check", turned)
+    record = await rig.coordinator(on_step=steps.append)[0].run(REQUEST)
+    assert steps[:3] == [Phase.REQUESTED, Phase.REQUESTED, Phase.DRAINING]
+    assert record.phase is Phase.DONE
+
+
+async def test_whoever_chose_a_bookie_while_it_was_writable_again_is_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, _ = await rig.connect()
+    steps: list[Phase] = []
+    locks: list[LedgerLock] = []
+    read = rig.service.cookies.read
+
+    async def comes_back(bookie_id: str) -> object:
+        if steps[-1:] == [Phase.PROVING] and not locks:  # no lock was held a moment ago
+            locks.append(await worker.under_replication.lock(50))
+            await rig.set_registration(W)
+        return await read(bookie_id)
+
+    monkeypatch.setattr(rig.service.cookies, "read", comes_back)
+    coordinator, _ = rig.coordinator(on_step=steps.append)
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(lambda: "ledgers 50 are being re-replicated" in coordinator.watched.waiting_for)
+    assert steps.count(Phase.REQUESTED) == 2
+    await worker.under_replication.release(locks[0])
+    assert (await running).phase is Phase.DONE
 
 
 async def test_a_bookie_that_is_stopped_in_the_drain_is_one_that_is_stopped(rig: Rig) -> None:

@@ -189,7 +189,8 @@ async def test_a_cookie_that_was_proven_is_fenced_and_no_other(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("cookie", "renamed"),
     [
-        (b'4\nbookieHost: "b0:1"\n', False),
+        (b'4\nbookieHost: "b0:1"\njournalDir: "/j"\nledgerDirs: "1 /l"\n', False),
+        (b'4\nbookieHost: ""\njournalDir: "/j"\nledgerDirs: "1 /l"\n', False),
         (b'4\nbookieHost: "b9:1"\njournalDir: "/j"\nledgerDirs: "1 /l"\n', True),
         (b'4\nbookieHost: "b9:1"\n', False),
         (b"4\n", False),
