@@ -132,3 +132,15 @@ async def test_who_is_cancelled_in_the_turn_in_which_room_comes_is_passed_over()
     await asyncio.wait([first])
     assert first.cancelled()
     assert (window.entries, window.nbytes) == (1, 100)
+
+
+async def test_who_waits_waits_for_slow_bookies_too():
+    window = Window(10, 100, 150)
+    window.try_acquire(100)
+    (task,) = await waiting(window, 1)
+    window.release(1, 100, lingering=151)
+    await asyncio.sleep(0)
+    assert not task.done()
+    window.release_lingering(1)
+    await task
+    assert (window.entries, window.nbytes, window.lingering) == (1, 1, 150)
