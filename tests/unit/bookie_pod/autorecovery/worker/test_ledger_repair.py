@@ -52,6 +52,8 @@ class Cluster:
         self.marked: list[tuple[int, list[str]]] = []
         self.complete: list[list[str]] = []
         """Bookies of which every copy was looked for, at each check."""
+        self.phases: list[Phase] = []
+        """What was told to be done, at each check, copy and recovery."""
         self.copies: list[tuple[int, dict[int, str], tuple[int, ...]]] = []
         """First entry, bad positions, and those filled in place, of each call."""
         self.asked: list[tuple[int, ...]] = []
@@ -95,6 +97,7 @@ class Cluster:
         if self.metadata is None:
             raise LedgerDeleted(f"ledger {ledger_id} does not exist")
         self.complete.append(sorted(complete))
+        self.phases.append(self.note.phase)
         return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
 
     async def check_again(
@@ -124,6 +127,7 @@ class Cluster:
         assert self.metadata is not None
         assert self.metadata.ensembles[fragment.first_entry] == fragment.ensemble
         self.copies.append((fragment.first_entry, dict(bad), tuple(sorted(in_place))))
+        self.phases.append(self.note.phase)
         self.refuse(bad, in_place)
         ensemble, unfilled = list(fragment.ensemble), {}
         moved = [position for position in bad if position not in in_place]
@@ -145,6 +149,7 @@ class Cluster:
         self, fragment: Fragment, *, session_id: int | None = None, progress: ProgressListener | None = None
     ) -> ReplicationResult:
         assert session_id == SESSION
+        self.phases.append(self.note.phase)
         if self.mending_error is not None:
             raise self.mending_error
         ensemble = self.mends.get(fragment.first_entry, fragment.ensemble)
@@ -174,6 +179,7 @@ class Cluster:
 
     async def _recover(self, report: LedgerReport) -> None:
         self.recoveries += 1
+        self.phases.append(self.note.phase)
         self.on_recovery()
 
 
@@ -188,6 +194,22 @@ class TestLostCopies:
         assert (cluster.note.done_fragments, cluster.note.entries_copied, cluster.note.bytes_copied) == (2, 80, 800)
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 1
         assert cluster.metric("NUM_ENTRIES_READ") == 80
+
+    async def test_what_is_being_done_is_told(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+        await cluster.run()
+        assert cluster.phases == [Phase.CHECKING, Phase.COPYING, Phase.VERIFYING]
+        moving = Cluster(metadata_of({0: "abc"}), {})
+        moving.mends = {0: ("x", "b", "c")}
+        await moving.run()
+        assert moving.phases == [Phase.CHECKING, Phase.MOVING, Phase.VERIFYING]
+        recovering = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})
+        recovering.on_recovery = lambda: setattr(recovering, "metadata", metadata_of({0: "abc"}))
+        assert (await recovering.run(recover=True)).outcome is Outcome.REPAIRED
+        assert recovering.phases == [
+            *(Phase.CHECKING, Phase.RECOVERING, Phase.CHECKING),
+            *(Phase.COPYING, Phase.VERIFYING),
+        ]
 
     async def test_whoever_is_filled_is_named_by_the_mark_first(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": MISSING})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,7 @@ from bookie_pod.autorecovery.worker.worker import (
     _Place,
 )
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.virtual_loop import VirtualLoop
 
@@ -216,5 +217,41 @@ def test_a_round_that_fails_is_counted_and_told(raised: Exception, reason: str) 
         note.phase = Phase.BACKING_OFF
         assert await worker._round(LedgerLock(7, 0, 1), note, work) == RoundResult(Outcome.FAILED, reason)
         assert (failures, processed, worker.progress.ledgers_failed) == ([raised], [(3, False)], 1)
+
+    on_a_virtual_clock(main())
+
+
+@pytest.mark.parametrize(("pause", "waits"), [(5.0, 5.0), (0.0, 1.0)])
+def test_whether_it_is_enabled_is_followed_again_after_a_pause(pause: float, waits: float) -> None:
+    async def main() -> None:
+        marks: Any = Marks()
+        followed: list[float] = []
+        answers: list[list[bool] | None] = [None, [True, False], None, [True]]
+
+        def watch() -> Subscription[bool]:
+            async def feed(publish: Callable[[bool], None]) -> None:
+                followed.append(asyncio.get_running_loop().time())
+                values = answers.pop(0)
+                if values is None:
+                    raise MetadataUnavailable("no answer")
+                for value in values:
+                    publish(value)
+                    await asyncio.sleep(0.25)
+
+            return Subscription(feed)
+
+        marks.watch_enabled = watch
+        worker, _ = a_worker(marks, pause_after_error=pause)
+        following = asyncio.create_task(worker._follow_enabled())
+        seen = [worker.status().is_enabled]
+        for _ in range(2):
+            await asyncio.sleep(waits + 0.1)
+            seen.append(worker.status().is_enabled)
+            await asyncio.sleep(0.4)
+            seen.append(worker.status().is_enabled)
+            await asyncio.sleep(waits)
+        assert seen[:3] == [None, True, False]
+        assert followed[:3] == [0.0, waits, 2 * waits + 0.5]
+        following.cancel()
 
     on_a_virtual_clock(main())
