@@ -16,10 +16,17 @@ from bookie_pod.storage.engines.detection import (
     find_log_with_entries,
 )
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import (
+    MIN_HALF_BYTES,
+    DbStorageOptions,
+    StorageParts,
+    StorageSettings,
+    open_storage,
+)
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_protocol.errors import InvalidConfiguration, WrongStorageEngine
+from tests.support.memtable_engine import MemTableBookie
 from tests.support.storage_engine import call_directly, entry, put, small_options
 
 GOLDEN = Path(__file__).parents[4] / "golden"
@@ -153,6 +160,8 @@ def test_what_counts_as_an_entry_in_a_log(tmp_path: Path) -> None:
         (ledgers_map + record, True),
         (record, True),
         (b"\xf0" * (4096 - 1024) + record, True),
+        (b"\xf0" * (4096 - 1024), False),
+        (b"\xf0" * (4096 - 1024) + ledgers_map, False),
         (record[:10], False),
     ]:
         log.write_bytes(b"BKLO".ljust(1024, b"\0") + body)
@@ -196,6 +205,21 @@ def _made(path: Path) -> str:
 def test_options_out_of_range_are_refused_by_their_key(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"dbStorage_|maxOperationNumbersInSingleRocksdbWriteBatch"):
         DbStorageOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_options_at_the_ends_of_their_ranges_are_taken() -> None:
+    DbStorageOptions(
+        write_cache_bytes=2 * MIN_HALF_BYTES, read_cache_bytes=0, read_ahead_entries=0, max_rows_per_batch=1
+    )
+    with pytest.raises(InvalidConfiguration, match="need at least 1 MB"):
+        DbStorageOptions(write_cache_bytes=2 * MIN_HALF_BYTES - 1)
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+def test_a_new_index_directory_is_stamped_before_any_entry_is_stored(engine: str) -> None:
+    bookie = MemTableBookie(engine)
+    bookie.open().close()
+    assert bookie.files.is_dir("/ledgers0/0/0")
 
 
 def test_a_disk_of_the_reference_s_db_engine_reads_whole(tmp_path: Path) -> None:
