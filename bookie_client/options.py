@@ -72,7 +72,7 @@ class ClientOptions:
     """Upper bound of adaptive time-outs, in seconds: what a dead bookie that was slow before can cost an add."""
     reconnect_delay: float = 0.1
     """Seconds after a failed attempt to connect during which requests to that bookie fail at once; doubles at each
-    failure. After a connection was lost the next request connects, unless another one was lost so shortly before."""
+    failure. A connection that is lost sooner than that counts as such; after any other the next request connects."""
     max_reconnect_delay: float = 5.0
     """Upper limit of that delay, in seconds."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE

@@ -21,7 +21,6 @@ sections 5 and 6.
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -257,7 +256,7 @@ class Channel:
         self._attempt: asyncio.Task[None] | None = None
         self._waiting: list[_Waiting] = []
         self._retry_at = 0.0
-        self._lost_at = -math.inf
+        self._connected_at = 0.0
         self._delay = 0.0
         self._error: PodkeeperError | None = None
         self.connection_number = 0
@@ -402,6 +401,7 @@ class Channel:
             self._attempt_failed(BookieUnavailable(f"bookie {self.bookie_id} is not ready: it closed the connection"))
             return
         self._connection, self._error, self._delay = connection, None, 0.0
+        self._connected_at = self._loop.time()
         self._pool.connections += 1
         self.connection_number = self._pool.connections
         self._record.connected(connection)
@@ -431,12 +431,11 @@ class Channel:
         if self._connection is connection:
             self._connection = None
             lost, now = BookieUnavailable(f"bookie {self.bookie_id}: connection lost"), self._loop.time()
-            if now < self._lost_at + self._pool.options.reconnect_delay:
-                self._back_off(lost)
+            if now < self._connected_at + self._pool.options.reconnect_delay:
+                self._back_off(lost)  # whoever hangs up at once is as good as down
             else:  # whatever cuts connections to all replicas would fail every read meanwhile
                 self._error, self._retry_at = lost, now
                 self._record.connection_failed(self._pool.options.max_reconnect_delay)
-            self._lost_at = now
             for told in list(self.on_lost):
                 told()
 

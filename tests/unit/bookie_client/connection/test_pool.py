@@ -139,17 +139,52 @@ async def test_a_lost_connection_fails_what_is_under_way_and_the_next_request_co
     assert all(probe.times == 1 for probe in probes)
 
 
-async def test_a_connection_that_is_cut_fails_no_later_request_but_those_after_a_second_cut(rig, monkeypatch):
+async def test_a_connection_that_is_cut_fails_no_later_request_unless_it_was_a_young_one(rig, monkeypatch):
     """A proxy may cut the connections to all replicas at once: who reads from them then finds one that answers."""
     monkeypatch.setattr(rig.pool, "options", replace(rig.pool.options, reconnect_delay=60.0))
+    loop = asyncio.get_running_loop()
     for number in range(2):
         assert await rig.add(number).ended == b""
-        (connection,) = rig.server.connections
-        connection.abort()
-        await until(lambda: rig.pool.channel("b")._connection is None)
-        assert rig.pool.down() == {"b"}
-    assert "connection lost" in str(await rig.add(2).ended)
-    assert rig.server.accepted == 2
+        monkeypatch.setattr(loop, "time", lambda now=loop.time, added=61.0: now() + added)
+        await _cut(rig)
+    assert await rig.add(2).ended == b""
+    assert rig.server.accepted == 3
+    await _cut(rig)
+    assert "connection lost" in str(await rig.add(3).ended)
+    assert rig.server.accepted == 3
+
+
+async def _cut(rig):
+    (connection,) = rig.server.connections
+    connection.abort()
+    await until(lambda: not rig.pool.channel("b").is_connected)
+    assert rig.pool.down() == {"b"}
+
+
+async def test_a_bookie_that_accepts_and_hangs_up_is_tried_once_per_delay(rig, monkeypatch):
+    """As one does that refuses this client's certificate behind the handshake, or a proxy before a bookie that is down:
+    a connection that is lost says no more for it than an attempt that fails."""
+    accepted = 0
+
+    async def hang_up(reader, writer):
+        nonlocal accepted
+        accepted += 1
+        await reader.read(1)
+        writer.transport.abort()
+
+    monkeypatch.setattr(rig.pool, "options", replace(rig.pool.options, reconnect_delay=60.0))
+    await rig.server.stop()
+    server = await asyncio.start_server(hang_up, "127.0.0.1", rig.server.port)
+    try:
+        loop = asyncio.get_running_loop()
+        for number in range(1, 4):
+            for _ in range(5):
+                assert isinstance(await rig.add().ended, BookieUnavailable)
+            assert accepted == number
+            monkeypatch.setattr(loop, "time", lambda now=loop.time, added=61.0: now() + added)
+    finally:
+        server.close()
+        await server.wait_closed()
 
 
 async def test_a_dead_bookie_is_tried_once_per_delay(rig):
