@@ -222,3 +222,16 @@ async def test_adds_behind_what_swapped_the_write_cache_go_into_the_new_half(
         assert rig.journal.records.count((RecordKind.ENTRY, LEDGER)) == len(frames)
     finally:
         rig.close()
+
+
+@VERSIONS
+@pytest.mark.parametrize("count", [3, add_runs.SHORTEST_RUN + 3])
+async def test_what_was_put_into_the_write_cache_is_told_it_to_the_byte(frame: Frame, count: int) -> None:
+    """By ledger, in turn; single adds, runs, and those behind a run."""
+    stored = [entry(LEDGER, 0), *(entry(LEDGER, FIRST + i, bytes(10)) for i in range(count))]
+    stored += [entry(OTHER_LEDGER, each, bytes(each)) for each in range(3)]
+    frames = [frame(FIRST + i, each, KEY, False) for i, each in enumerate(stored)]
+    outcome = await _outcome([frames[0], b"".join(frames[1:])], len(frames))
+    hot = stored[1 : 1 + count]
+    assert outcome.counted[LEDGER] == (sum(map(len, hot)), count)
+    assert outcome.counted[OTHER_LEDGER] == (sum(map(len, stored[2 + count :])), 2), "the first one went another way"

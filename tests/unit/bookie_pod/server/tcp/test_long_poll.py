@@ -142,6 +142,7 @@ async def test_answered_at_once(rig: ServerRig, previous: int, timeout_ms: int |
     await written(rig, 3)
     conn, transport = rig.connect()
     conn.data_received(v3_poll(LEDGER, previous, timeout_ms))
+    assert rig.polls.waiting == 0
     await rig.settle(lambda: polled(transport))
     (read,) = polled(transport)
     assert (read.maxLAC, read.HasField("body")) == (1, previous == 0)

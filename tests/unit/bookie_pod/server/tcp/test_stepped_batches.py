@@ -65,6 +65,14 @@ def test_it_brings_what_is_there_of_every_so_many_th_up_to_the_first_that_is_not
     assert response.entries.stepped == bool(expected)
 
 
+@pytest.mark.parametrize("flags", [Flag.NONE, Flag.BATCH_CLASS])
+async def test_behind_a_gap_nothing_is_brought(flags: Flag) -> None:
+    rig = await holding({0, 3, 9, 12, 99}, set())
+    response = await answered(rig, ask(0, 0, 3, flags=flags))
+    assert response.entries.split() == [entry(1, 0), entry(1, 3)]
+    rig.close()
+
+
 async def test_its_answer_is_no_larger_than_asked_for_and_has_an_entry_at_least() -> None:
     rig = await holding(set(range(0, 300, 3)), set())
     size = len(entry(1, 0)) + 4

@@ -22,7 +22,7 @@ from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, LARGE_BYTES, SECONDS, SMALL_BYTES, SMALL_READ
 from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAuth
 from bookie_protocol.auth.watched_file import CHECK_S
-from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.errors import ProtocolViolation, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, Peer, to_protobuf
@@ -89,6 +89,12 @@ async def test_a_long_frame_that_came_at_once(guarded: ServerRig, size: int) -> 
     await guarded.settle()
     assert transport.closing == (size == FRAME_BYTES)
     assert [v2_code(each) for each in transport.frames] == ([] if size == FRAME_BYTES else [V2Code.EUA])
+
+
+def test_how_long_a_strangers_frame_may_be() -> None:
+    strangers.check_frame(FRAME_BYTES)
+    with pytest.raises(ProtocolViolation, match=f"a frame of {FRAME_BYTES + 1} bytes before authentication"):
+        strangers.check_frame(FRAME_BYTES + 1)
 
 
 async def test_who_is_known_has_the_limits_of_everybody(guarded: ServerRig) -> None:
