@@ -81,6 +81,47 @@ def test_a_flush_is_repeated_as_long_as_it_is_wanted_and_possible(why: str) -> N
     storage.close()
 
 
+@pytest.mark.parametrize("why", ["", "closed", "wanted", "failed"])
+def test_a_flush_is_asked_for_once_and_only_where_it_is_possible(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryBookie().open()
+    (directory,) = storage.directories
+    submitted: list[int] = []
+    monkeypatch.setattr(storage, "_submit", submitted.append)
+    directory.flush_wanted = why == "wanted"
+    if why == "failed":
+        directory.failure = StorageFault("the disk is gone")
+    if why == "closed":
+        storage.close()
+    storage.request_flush(7)
+    storage.request_flush(7)
+    assert submitted == ([0] if why == "" else [])
+    storage.close()
+
+
+@pytest.mark.parametrize(("step", "gaps"), [(1, [True, False]), (3, [True, True])])
+def test_a_stream_of_a_striped_ledger_is_known_by_the_gaps_in_its_ids(
+    step: int, gaps: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = MemoryBookie.without_read_cache().open()
+    (directory,) = storage.directories
+    put(storage, *(entry(1, step * number) for number in range(20)))
+    storage.flush()
+    windows = directory._log_reads._windows
+    told: list[tuple[int, bool]] = []
+    done = windows.done
+
+    def noted(ledger_id: int, next_entry_id: int, window: int, *, gaps: bool = False) -> None:
+        told.append((next_entry_id, gaps))
+        done(ledger_id, next_entry_id, window, gaps=gaps)
+
+    monkeypatch.setattr(windows, "done", noted)
+    monkeypatch.setattr(directory._log_reads, "_window_bytes", 1 << 20)
+    storage.read(1, 0)
+    storage.read(1, step)
+    assert told == [(1, gaps[0]), (step + step * FIRST_WINDOW + 1, gaps[1])]
+    storage.close()
+
+
 def test_a_checkpoint_makes_durable_what_was_put_and_flags_are_kept() -> None:
     bookie = MemoryBookie()
     storage = bookie.open()

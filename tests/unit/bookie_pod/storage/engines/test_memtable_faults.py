@@ -21,7 +21,7 @@ from bookie_protocol.errors import (
     StorageFailed,
     StorageFault,
 )
-from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
+from tests.support.memtable_engine import ENGINES, Checkpoints, MemTableBookie, memtable_options
 from tests.support.storage_engine import entry, put
 from tests.support.until import until_true
 
@@ -68,6 +68,43 @@ def test_a_directory_that_failed_takes_nothing_and_no_mark_moves(engine: str) ->
             storage.flush()
     assert not [change for change in changes if change.path.startswith("/ledgers1")]
     assert [storage.read(ledger_id, 0) for ledger_id in range(2, 12)] == [entry(each, 0) for each in range(2, 12)]
+    storage.close()
+
+
+@engines
+def test_a_drain_that_fails_for_its_disk_counts_too(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, storage = _opened(engine)
+    told: list[int] = []
+    storage.on_directory_failure(lambda index, failure: told.append(index))
+
+    def refuses(drain: Drain) -> None:
+        raise DirectoryFault("it refuses", "/ledgers1")
+
+    monkeypatch.setattr(storage, "_run_drain", refuses)
+    put(storage, entry(1, 0))
+    for _ in range(FLUSH_TRIES):
+        assert told == []
+        with pytest.raises(DirectoryFault):
+            storage.flush()
+    assert told == [1]
+    monkeypatch.undo()
+    storage.flush()
+    assert storage.read(1, 0) == entry(1, 0)
+    storage.close()
+
+
+@engines
+def test_a_flush_of_nothing_moves_what_rotated_logs_hold_for_certain(engine: str) -> None:
+    _, storage = _opened(engine)
+    checkpoints = Checkpoints()
+    storage.start(checkpoints)
+    put(storage, entry(1, 0))
+    checkpoints.now = [LogMark(3, 0)]
+    storage.flush()
+    checkpoints.now = [LogMark(5, 0)]
+    storage.flush()
+    storage.logs.rotate()
+    assert storage._rotated_stamp == (LogMark(5, 0),)
     storage.close()
 
 

@@ -99,7 +99,7 @@ def test_one_flush_may_take_three_quarters_and_what_is_larger_is_not_kept_nor_an
     assert get(cache, 1, 0) == b"new"
     cache.keep(_flushed({1: {0: b"newest", 1: bytes(6000)}}))
     assert get(cache, 1, 0) is None
-    assert (cache.nbytes, cache.count) == (0, 0)
+    assert (cache.nbytes, cache.count, cache._flushed) == (0, 0, {}), "not even the names of its ledgers"
 
 
 def test_small_flushes_become_one_and_a_ledger_lies_in_few_dicts_however_many_there_are() -> None:
