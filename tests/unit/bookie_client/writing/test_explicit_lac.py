@@ -1,8 +1,12 @@
 """When a LAC is sent by itself; and that bookies get it."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from bookie_client.writing.explicit_lac import LacAnnouncements
+from bookie_client.distribution import Quorums
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.explicit_lac import ExplicitLac, LacAnnouncements
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadRequest, StorageFault
 from tests.support.until import until
@@ -88,3 +92,25 @@ async def test_announcements_end_with_the_handle(three):
 async def test_a_client_of_version_2_cannot_have_it(three):
     with pytest.raises(BadRequest, match="explicit_lac_interval needs protocol_version=3"):
         three.client(explicit_lac_interval=1.0, protocol_version=2)
+
+
+@pytest.mark.parametrize(("refusing", "counts"), [(1, True), (2, False)])
+async def test_a_lac_that_an_ack_quorum_has_is_known(refusing, counts):
+    """Two of three."""
+    state, asked = AddState(7, Quorums(3, 3, 2), ("A", "B", "C")), []
+
+    async def write_lac(bookie, *_):
+        asked.append(bookie)
+        if len(asked) <= refusing:
+            raise StorageFault("full")
+
+    context = SimpleNamespace(operations=SimpleNamespace(write_lac=write_lac))
+    explicit = ExplicitLac(context, state, CRC32C, b"key")
+    add = state.begin(1)
+    for bookie in ("A", "B"):
+        state.acknowledged(add, bookie)
+    state.deliver()
+    await explicit._announce()
+    assert asked == ["A", "B", "C"]
+    await explicit._announce()
+    assert len(asked) == (3 if counts else 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from bookie_client import Client, ClientOptions, PlacementOptions
 from bookie_client.distribution import Quorums
 from bookie_client.placement.options import make_policy
 from bookie_client.placement.topology import Topology, parse_location
-from bookie_client.writing.fault_domains import SpreadAddState
+from bookie_client.writing.fault_domains import DomainCheck, SpreadAddState
 from bookie_protocol.errors import BadRequest, BookieUnavailable, NotEnoughBookies, QuorumLost
 from tests.support.until import until
 
@@ -166,3 +167,20 @@ async def test_no_ledger_where_no_add_could_be_acknowledged(three):
     async with spread_client(three, racks=(1, 1, 1)) as client:
         with pytest.raises(NotEnoughBookies, match=r"too few fault domains .*enforce_fault_domains; rack-aware"):
             await client.create(write_quorum=3, ack_quorum=2)
+
+
+def test_what_suffices_is_asked_once_while_locations_stay():
+    asked = []
+
+    class Rule:
+        def acknowledgements_suffice(self, bookies, quorums, topology):
+            asked.append((bookies, topology))
+            return two_racks(bookies)
+
+    context, near, far = SimpleNamespace(topology="before"), frozenset("AB"), frozenset("AC")
+    check = DomainCheck(context, Quorums(3, 3, 2), Rule())
+    assert [check(near), check(far), check(near), check(far)] == [False, True, False, True]
+    assert asked == [(near, "before"), (far, "before")]
+    context.topology = "after"
+    assert (check(near), check(near)) == (False, False)
+    assert asked[2:] == [(near, "after")]
