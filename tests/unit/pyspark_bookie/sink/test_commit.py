@@ -25,7 +25,14 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink import commit, writers
-from pyspark_bookie.sink.commit import IdsFile, clean_up, publish, warn_of_tiny_ledgers
+from pyspark_bookie.sink.commit import (
+    METADATA_UNAVAILABLE,
+    IdsFile,
+    clean_up,
+    publish,
+    told_if_away,
+    warn_of_tiny_ledgers,
+)
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.writers import BatchWriter, StreamingWriter
 from pyspark_bookie.sink.writing import Batch, Written
@@ -183,6 +190,29 @@ def test_tiny_ledgers_are_told_once_in_a_while(monkeypatch, caplog):
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [
         "stream s: this batch made ledgers (2) of 0.00 MiB on average"
     ]
+
+
+def test_warnings_of_many_streams_are_forgotten_all_at_once(monkeypatch, caplog):
+    monkeypatch.setattr(commit, "_warned", {})
+    monkeypatch.setattr(commit, "MAX_WARNED", 2)
+    for name in ("a", "b", "a", "c", "c", "a"):
+        warn_of_tiny_ledgers(parse({**URI, "stream": name}, SinkOptions), batch(1_000))
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"stream {each}" for each in "abca"]
+    assert len(commit._warned) == 2
+
+
+def test_only_a_metadata_service_that_is_away_is_told_with_what_to_do():
+    alone = parse({"metadataServiceUri": "zk://nowhere/ledgers", "writeMode": "ledgerPerPartition"}, SinkOptions)
+    away, other = PodkeeperSparkError(METADATA_UNAVAILABLE, "no answer"), PodkeeperSparkError("OPTION", "no file")
+    for options, error, told in (
+        (OPTIONS, away, "stream s: no answer then"),
+        (OPTIONS, other, None),
+        (alone, away, None),
+    ):
+        with pytest.raises(PodkeeperSparkError) as raised, told_if_away(options, "then"):
+            raise error
+        assert (raised.value.message, raised.value.code) == (told or error.message, error.code)
+        assert (raised.value is error) is (told is None)
 
 
 def test_what_is_tiny_may_be_said(monkeypatch, caplog):
