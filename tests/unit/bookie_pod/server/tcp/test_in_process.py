@@ -256,3 +256,13 @@ async def test_an_end_that_is_closed_takes_nothing_more(ends):
     await asyncio.sleep(0)
     assert (server.received, server.events) == ([], [LOST])
     assert (client.events, client.transport.is_reading()) == ([LOST], False)
+
+
+async def test_however_often_something_is_written_one_turn_brings_no_more_than_a_turns_bytes(ends):
+    client, server = ends
+    for _ in range(3):
+        client.transport.write(bytes(TURN_BYTES))
+    server.transport.resume_reading()
+    for received in (1, 2, 3):
+        await asyncio.sleep(0)
+        assert len(server.received) == received

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -99,4 +100,27 @@ async def test_an_answer_without_a_step_does_not_claim_one() -> None:
     rig = await holding({0, 1}, set())
     response = await answered(rig, ask(0, 2, 1))
     assert (response.entries.stepped, len(response.entries.split())) == (False, 2)
+    rig.close()
+
+
+@pytest.mark.parametrize("flags", [Flag.NONE, Flag.BATCH_CLASS])
+async def test_no_more_is_read_than_its_answer_has_room_for(flags: Flag, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the first entry is much smaller than those behind it."""
+    rig = ServerRig(read_cache_bytes=0)
+    conn, _ = rig.connect()
+    stored = [entry(1, each, bytes(1000 if each else 0)) for each in range(0, 60, 2)]
+    conn.data_received(b"".join(map(v2_add, stored)))
+    rig.journal.acknowledge()
+    rig.storage.flush()
+    read_each, read = rig.storage.read_each, list[int]()
+
+    def counted(ledger_id: int, entry_ids: Sequence[int], **how: bool) -> Iterator[bytes | Exception]:
+        for entry_id, found in zip(entry_ids, read_each(ledger_id, entry_ids, **how), strict=True):
+            read.append(entry_id)
+            yield found
+
+    monkeypatch.setattr(rig.storage, "read_each", counted)
+    response = await answered(rig, ask(0, 0, 2, size=3300, flags=flags))
+    assert response.entries.split() == stored[:4]
+    assert len([each for each in read if each]) <= 5
     rig.close()
