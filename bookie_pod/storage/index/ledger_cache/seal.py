@@ -72,6 +72,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COUNTED: Final = 1 << 31
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
+_LAST_ENTRY: Final = (1 << 63) - 1
 _TOO_LARGE: Final = 1 << 31
 """Bytes, for a page."""
 _NO_PAGES: Final = HeldPages()
@@ -320,12 +321,15 @@ class IndexFilesSeal:
             slots = [patterns[each] if each < _COUNTED else each - _COUNTED for each in memoryview(which).cast("I")]
             return self._shared(HeldPages(numbers, tuple(slots)))
 
-        numbers = _unpacked("q", content[: 8 * total]).tobytes()
+        pages = _unpacked("q", content[: 8 * total])
+        if pages and not 0 <= min(pages) <= max(pages) <= _LAST_ENTRY // self._slots:
+            raise ValueError(f"no entry is on page {min(pages)}, or on page {max(pages)}")
+        numbers = pages.tobytes()
         which = _unpacked("I", content[8 * total : 12 * total]).tobytes()
         found: dict[int, HeldPages] = {}
         at = 0
-        for ledger_id, pages in zip(ledger_ids, many, strict=True):
-            end = at + pages
+        for ledger_id, its in zip(ledger_ids, many, strict=True):
+            end = at + its
             found[ledger_id] = pages_of(numbers[8 * at : 8 * end], which[4 * at : 4 * end])
             at = end
         return found

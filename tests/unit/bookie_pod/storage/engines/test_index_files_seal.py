@@ -480,6 +480,7 @@ MANY = 1 << 40
         _of(b"PKSEAL03", 1, 1, 64, 5, 1024, 0, rest=b"\0"),
         *(_of(b"PKSEAL04", number, 0, 64, 0) for number in (-1, 0, (1 << 63) - 1)),
         *(_of(b"PKSEAL04", 2, 0, page_bytes, 0) for page_bytes in (-64, 1 << 31, (1 << 63) - 1)),
+        *(_of(b"PKSEAL04", 2, 1, 64, 1, 5, 1024, 1, page, rest=b"\0\0\0\0\1") for page in (-1, -MANY, 1 << 60)),
     ],
 )
 def test_a_seal_that_says_nothing_sensible_is_damaged(content: bytes) -> None:
