@@ -149,3 +149,33 @@ async def test_a_service_that_does_not_answer_ends_no_waiting(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_ledger_that_is_still_locked_waits_on(rig: AuditorRig, said: Said) -> None:
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    lock = await rig.marks.lock(1)
+    await marker.mark_lost(1, ["b0:1", "b4:1"])
+    said.lost.add("b4:1")  # which no metadata name
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred, marker._deferred) == ({}, 1, {1: {"b0:1"}})
+    await rig.marks.release(lock)
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({1: ("b0:1",)}, 0)
+
+
+async def test_whoever_comes_back_while_its_ledger_is_looked_at_waits_no_more(
+    rig: AuditorRig, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    lock = await rig.marks.lock(1)
+    await marker.mark_lost(1, ["b0:1"])
+    read = rig.service.ledgers.read
+
+    async def back(ledger_id: int) -> object:
+        said.available.add("b0:1")
+        return await read(ledger_id)
+
+    monkeypatch.setattr(rig.service.ledgers, "read", back)
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({}, 0)
+    await rig.marks.release(lock)
