@@ -78,6 +78,13 @@ def test_fields_of_every_width_are_passed_over_and_groups_refused():
             Fields(damaged)
 
 
+def test_numbers_have_at_most_ten_bytes():
+    assert Fields(b"\x38" + b"\xff" * 9 + b"\x01").integer(7) == 2**64 - 1
+    for damaged in (b"\x80", b"\x38\xff", b"\x38" + b"\xff" * 10 + b"\x01"):
+        with pytest.raises(ValueError, match="a number that does not end"):
+            Fields(damaged)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused(data):
     try:

@@ -12,7 +12,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault, Unauthorized
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
-from pyspark_bookie.source.reading import ranges as reading
+from pyspark_bookie.source.reading import ranges as reading_ranges
 from pyspark_bookie.source.reading.ranges import _groups, range_chunks
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
 
@@ -41,6 +41,29 @@ async def test_leaving_early_leaves_nothing_behind(client):
     await anext(read)
     await read.aclose()
     assert {task for task in asyncio.all_tasks() - before if task.get_name().startswith("Task")} == set()
+
+
+async def test_of_ranges_that_are_read_ahead_the_first_error_counts_and_all_have_ended(client, monkeypatch):
+    ended = []
+
+    async def reading(_, wanted, *__):
+        if wanted.first == 0:
+            await asyncio.sleep(0)
+            raise PodkeeperSparkError("FIRST", "of the first")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(wanted.first):
+                await asyncio.sleep(0)
+            ended.append(wanted.first)
+            if wanted.first == 1:
+                raise PodkeeperSparkError("OTHER", "of another one")
+
+    monkeypatch.setattr(reading_ranges, "_all_of", reading)
+    ranges = [Range(_ledger(1000, 1000), first, first) for first in range(3)]
+    with pytest.raises(PodkeeperSparkError, match="of the first"):
+        await chunks(client, ranges, options(scope="all"))
+    assert ended == [1, 2]
 
 
 async def test_a_damaged_copy_costs_nothing_and_is_told_as_a_replica(client, three):
@@ -98,8 +121,8 @@ async def test_a_ledger_that_was_deleted_and_collected_is_one_row(client, three)
 @pytest.mark.parametrize(("rows", "nbytes"), [(3, 1 << 20), (1000, 3)])
 @pytest.mark.parametrize("away", [False, True])
 async def test_copies_come_a_few_at_a_time(client, three, monkeypatch, rows, nbytes, away):
-    monkeypatch.setattr(reading, "ROWS", rows)
-    monkeypatch.setattr(reading, "BYTES", nbytes)
+    monkeypatch.setattr(reading_ranges, "ROWS", rows)
+    monkeypatch.setattr(reading_ranges, "BYTES", nbytes)
     ledger_id = await write(client, [b"x"] * 8)
     if away:
         await three.servers["b1"].stop()
