@@ -83,3 +83,15 @@ async def test_a_cursor_is_told_to_the_stream(client, monkeypatch):
     assert await asyncio.to_thread(tails.move_cursor, "orders", Place(ids[0], 1, 1)) == 4, "it only goes forwards"
     cursors = await Streams(client).cursors("orders")
     assert {name: each.ordinal for name, each in cursors.items()} == {"etl": 4}
+
+
+async def test_handles_are_kept_of_what_is_open_alone(client):
+    await stream(client, "orders", [b"a"])
+    tails = following(stream="orders")
+    async with Streams(client).writer("orders") as writer:
+        await writer.append(b"b")
+        await tails._all_now(client)
+        (kept,) = tails._open._known
+        assert kept == (await Streams(client).manifest("orders")).open_ledger.ledger_id
+    await tails._all_now(client)
+    assert tails._open._known == {}

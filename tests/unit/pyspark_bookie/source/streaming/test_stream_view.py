@@ -133,3 +133,11 @@ def test_a_query_may_begin_behind_what_bookies_tell_of_an_open_ledger():
     """They know of an entry when the next one comes, and whoever names the place may have read it."""
     assert view([5], 3).begin(Positions(None, {99: 4})).ordinal == 9
     assert view([5, 2]).begin(Positions(None, {99: 4})).ordinal == 7, "of a closed one all is known"
+
+
+def test_bytes_of_a_part_are_those_of_average_entries():
+    seen = view([5, 3], 4)
+    assert [each.nbytes for each in seen.segments(1, 11)] == [40, 30, 30]
+    assert [each.nbytes for each in seen.segments(2, 3)] == [10]
+    empty = view([], 0)
+    assert empty.segments(0, 0) == []
