@@ -323,3 +323,29 @@ async def test_after_a_journal_failure_nothing_is_acknowledged(rig: ServerRig) -
     done = add(rig, 2, 0)
     assert len(done) == 1
     assert isinstance(done[0], StorageFault)
+
+
+async def test_a_deletion_is_journaled_and_nobody_waits_for_it(rig: ServerRig) -> None:
+    told: list[bool] = []
+    rig.operations.on_acknowledged = lambda: told.append(True)
+    rig.operations.forget(3, False)
+    (batch,) = rig.journals[1].batches
+    assert (rig.journals[1].records, batch.sync) == ([(RecordKind.DELETION, 3)], False)
+    rig.journals[1].acknowledge()
+    assert told == [True], "there is room for others again"
+    rig.journals[1].error = StorageFault("the disk is gone")
+    rig.operations.forget(5, False)
+    rig.operations.write_data = False
+    rig.operations.forget(2, False)
+    assert rig.journals[0].batches == []
+
+
+async def test_a_lane_that_was_handed_over_is_empty(rig: ServerRig) -> None:
+    lanes = rig.operations.lanes()
+    lane = rig.operations.add(lanes, 2, 0, -1, KEY, entry(2, 0), recovery=False)
+    lane.answers.append(b"answer")
+    lane.counted = 1
+    handed_over = lane.specials, lane.data, lane.answers
+    assert rig.operations.submit(lane, 1, lambda error: None) == 4 + len(entry(2, 0))
+    assert (lane.specials, lane.data, lane.answers, lane.counted) == ([], [], [], 0)
+    assert all(handed_over), "what is with the journal is not touched"
