@@ -197,8 +197,7 @@ class _Judge:
         """The surveys, as later files let them appear."""
         by_id = {survey.journal_id: survey for survey in surveys}
         for later in surveys:
-            knows = not later.blank or later.header.previous is not None
-            if knows and later.journal_id != self._mark.journal_id:
+            if not later.blank or later.header.previous is not None:
                 self._look_before(later, by_id)
         written = [survey.journal_id for survey in surveys if not survey.blank]
         for survey in surveys:

@@ -510,6 +510,7 @@ def test_files_that_do_not_say_what_came_before_follow_by_number(make: object) -
         replayed(files_with((7, first), (8, b""), (9, last)))
     unused = fmt.header_bytes(6)
     assert entries(files_with((7, first), (8, unused), (9, last))) == [(7, 0), (7, 1)]
+    assert entries(files_with((7, first), (9, unused))) == [(7, 0)], "it does not say what came before"
     assert entries(files_with((8, b""), (9, last)), LogMark(8, 0)) == [(7, 1)], "a replay ended in it"
 
 

@@ -297,9 +297,11 @@ def test_a_file_is_blank_that_holds_a_header_or_a_part_of_one_and_else_zeros(
 # --- marks and tools ----------------------------------------------------------------------------------------------
 
 
-def test_in_a_file_with_a_damaged_header_a_mark_stands_at_its_beginning_only() -> None:
+def test_in_a_file_with_a_damaged_header_a_mark_stands_at_its_beginning_and_end_only() -> None:
     data = checked_file(9, record(7, 0))
-    file = files_with((9, data[:20] + b"!!!!" + data[24:]), size=4096).open(path_of(9))
+    data = data[:20] + b"!!!!" + data[24:]
+    assert [surveyed(data, start).damage is None for start in (0, 512, 4095, 4096)] == [False, False, False, True]
+    file = files_with((9, data), size=4096).open(path_of(9))
     assert [at for at in (0, 1, 512, 4095, 4096, 4097) if may_start_at(file, 9, at)] == [0, 4096]
 
 
