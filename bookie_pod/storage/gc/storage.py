@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
@@ -182,11 +182,9 @@ class CollectedEngine(CollectedStorage):
             return 0
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
-        try:
+        with suppress(NoLedgerIndex):
             for page in self._storage.cache.scan(ledger_id, first_entry):
                 yield from page if not first_entry else (row for row in page if row[0] >= first_entry)
-        except NoLedgerIndex:
-            return
 
     def move(self, moves: Sequence[EntryMove]) -> int:
         moved = sum(self._storage.cache.move(*each) for each in moves)
