@@ -158,6 +158,14 @@ def test_rows_are_read_a_few_at_a_time(rig: Rig, count: int, monkeypatch: pytest
     assert rig.index.get_each(2, [0, 1, 2]) == [0, 0, 0]
 
 
+def test_a_compaction_is_one_of_the_store(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted: list[bool] = []
+    monkeypatch.setattr(rig.index._store, "compact", lambda: compacted.append(rig.index._compacting.locked()))
+    rig.index.compact()
+    assert compacted == [True], "no store takes its place meanwhile"
+    assert not rig.index._compacting.locked()
+
+
 def test_only_what_is_in_doubt_is_settled(rig: Rig) -> None:
     syncs = rig.stores.faults.counts
     before = syncs["sync"]
