@@ -95,6 +95,8 @@ async def test_who_is_too_busy_gets_an_entry_again_so_many_times(monkeypatch):
     assert made.b.sent[1:] == [b"11=eleven;"], "each target has tries of its own"
     assert not task.done()
     made.adds.refused("a", busy, TooManyRequests("busy"))
+    await asyncio.sleep(0)
+    assert task.done()
     with pytest.raises(TargetFailed) as failed:
         await task
     assert (failed.value.bookie, type(failed.value.error)) == ("a", TooManyRequests)
