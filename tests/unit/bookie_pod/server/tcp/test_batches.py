@@ -115,6 +115,8 @@ async def test_what_memory_has_is_answered_without_a_lane(rig: ServerRig, frame:
     conn.data_received(frame)
     assert len(transport.frames) == at_once
     await rig.settle(lambda: transport.frames)
+    pace = rig.reads.batch_pace
+    assert (pace.entries, pace.nbytes) == ((1, 32) if frame == v2_read(1, 1, Flag.BATCH_CLASS) else (0, 0))
 
 
 @pytest.mark.parametrize("frame", [v2_fence(1, 0, NO_KEY), v2_fence(1, 0, b"x" * 20)])
