@@ -177,12 +177,13 @@ def _parsed(document: object) -> Offset:
     if "s" in document:
         _only(document, ("v", "s", "from"))
         return StreamsOffset(_stream_places(document["s"]), _stream_places(document.get("from", {})))
-    _only(document, ("v", "w", "o", "f", "from"))
     begin = document.get("from")
-    return _ledgers(document, None if begin is None else _ledgers(begin))
+    own = {key: value for key, value in document.items() if key not in ("v", "from")}
+    return _ledgers(own, None if begin is None else _ledgers(begin))
 
 
 def _ledgers(document: Mapping[str, Any], begin: LedgersOffset | None = None) -> LedgersOffset:
+    _only(document, ("w", "o", "f"))
     next_entries = _next_entries(document["o"])
     finished = frozenset(map(_number, document.get("f", ())))
     if not finished <= set(next_entries):
