@@ -12,6 +12,7 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import (
     BadRequest,
     BookieUnavailable,
+    DigestMismatch,
     EntriesUnreadable,
     LedgerStateUnknown,
     TooManyRequests,
@@ -232,3 +233,16 @@ def test_options_make_sense():
     for bad in ({"entry_batch_size": 0}, {"max_bytes_in_flight": 0}):
         with pytest.raises(BadRequest):
             ReplicationOptions(**bad)
+
+
+@pytest.mark.parametrize("entry", [b"", b"abc", bytes(32), bytes(36)], ids=len)
+async def test_what_is_too_short_to_be_an_entry_is_a_damaged_copy(models, entry):
+    await models.add(*"abc")
+    async with models.client() as client:
+        stored = await client.stored_metadata(await written(client, 1))
+        fragment = await fragment_of(client, stored.value.ledger_id)
+        access = replica_access(stored.value, None, b"")
+        outcome = Outcome()
+        SourceReads(client.context, fragment, access, (), batch_reads=True)._take("a", (0,), (entry,), outcome)
+        assert (outcome.found, type(outcome.errors[0]["a"])) == ({}, DigestMismatch)
+        assert client.context.damaged_replicas == {"a": 1}

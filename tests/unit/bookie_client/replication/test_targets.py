@@ -15,6 +15,7 @@ from bookie_protocol.errors import (
     BookieReadOnly,
     BookieUnavailable,
     LedgerFenced,
+    MetadataVersionConflict,
     NotEnoughBookies,
     StorageFault,
     TooManyRequests,
@@ -310,3 +311,16 @@ async def test_a_lost_copy_goes_where_the_placement_stays_valid(models):
             report = client.placement.check(fragment.ensemble, fragment.quorums, await client.cluster_view())
             assert report.adherence is Adherence.MEETS_STRICT
             await is_whole(client, ledger_id)
+
+
+async def test_a_bookie_that_is_not_where_it_was_found_is_not_exchanged(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        fragment = await fragment_of(client, await written(client, 5))
+        replicator = FragmentReplicator(client)
+        for bad in ({0: fragment.ensemble[1]}, {3: fragment.ensemble[0]}, {-1: fragment.ensemble[2]}):
+            for work in (replicator.replicate, replicator.mend):
+                with pytest.raises(MetadataVersionConflict, match="does not name"):
+                    await work(fragment, bad)
+        with pytest.raises(BadRequest, match="are to be filled in place"):
+            await replicator.replicate(fragment, {0: fragment.ensemble[0]}, in_place=[1])
