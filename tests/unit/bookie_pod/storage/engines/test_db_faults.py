@@ -7,9 +7,11 @@ from concurrent.futures import Future
 import pytest
 
 from bookie_pod.storage.engines import frozen as frozen_module
+from bookie_pod.storage.engines import registry
 from bookie_pod.storage.engines.db import DbLedgerStorage, raise_worst
 from bookie_pod.storage.engines.detection import SWAP_FILE, check_no_swap, check_not_lost
 from bookie_pod.storage.engines.log_reads import FIRST_WINDOW, NEAR, NEAR_BYTES, ReadAheadWindows, _span
+from bookie_pod.storage.entry_log import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import StoreKind
@@ -257,6 +259,42 @@ def test_windows_that_are_off_remember_no_stream() -> None:
     windows = ReadAheadWindows(1000)
     windows.done(1, 5, 0)
     assert windows.window(1, 5) == FIRST_WINDOW
+
+
+def test_closing_tries_every_part_and_tells_the_first_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = MemoryBookie(("/ledgers0", "/ledgers1"))
+    storage = bookie.open()
+
+    def refuses() -> None:
+        raise StorageFault("it cannot be closed")
+
+    closed: list[int] = []
+    for index, directory in enumerate(storage.directories):
+        close = directory.logs.close
+        monkeypatch.setattr(
+            directory.logs, "close", refuses if index == 0 else lambda close=close: (closed.append(1), close())
+        )
+    with pytest.raises(StorageFault, match="it cannot be closed"):
+        storage.close()
+    assert closed == [1]
+    monkeypatch.undo()
+    bookie.open().close()  # the databases were closed, or they could not be opened again
+
+
+def test_a_directory_that_cannot_be_put_together_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = MemoryBookie()
+    closed: list[EntryLogger] = []
+    monkeypatch.setattr(registry.EntryLogger, "close", lambda logs: closed.append(logs))
+
+    def refuses(*_: object, **__: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(registry, "SingleDirectoryStorage", refuses)
+    with pytest.raises(ValueError, match="ours"):
+        bookie.open()
+    assert len(closed) == 1
+    monkeypatch.undo()
+    bookie.open().close()
 
 
 # --- what a start looks at ------------------------------------------------------------------------------------------

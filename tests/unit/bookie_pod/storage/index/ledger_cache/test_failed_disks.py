@@ -10,7 +10,7 @@ from bookie_pod.storage.entry_log import DiskState, LedgerDirStates
 from bookie_pod.storage.files import File
 from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.ledger_cache import seal as seal_module
-from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, max_entry_id
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, index_folders, max_entry_id
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal, drop_seals
 from bookie_protocol.errors import DirectoryFault, NoLedgerIndex, NoWritableDirectory, StorageFault
@@ -143,6 +143,16 @@ def test_a_directory_that_cannot_be_listed_or_tidied_up_is_a_fault() -> None:
             rig._open()
         rig.files.faults.clear()
     assert rig._open().get(1, 0) == 77
+
+
+def test_index_files_are_sought_in_folders_of_two_hexadecimal_digits() -> None:
+    files = MemoryFiles()
+    for folder in ("/a/0/1f", "/a/zz/1", "/a/abc/1", "/a/1/zz", "/a/1/abc", "/a/ff/0"):
+        files.makedirs(folder)
+    for name in ("/a/2", "/a/0/2", "/a/lastId"):
+        files.write_bytes(name, b"")
+    assert sorted(index_folders(files, "/a")) == ["/a/0/1f", "/a/ff/0"]
+    assert index_folders(files, "/none") == []
 
 
 def test_a_disk_that_cannot_say_what_is_left_on_it_takes_no_file() -> None:

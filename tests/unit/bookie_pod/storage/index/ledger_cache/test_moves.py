@@ -264,3 +264,5 @@ def test_a_file_that_moves_is_gone_from_the_full_disk_before_its_copy_gets_its_n
     ]
     assert ("sync_directory", folders[1]) in steps[:-4], "the copy was durable before"
     assert [rig.cache.get(1, entry_id) for entry_id in (0, 1)] == [7, 8]
+    rig.cache.close()
+    assert rig.files.open_files == 0, "nor is the old one kept open"
