@@ -69,16 +69,14 @@ class _Borrowed:
             raise Exception(self.reason)
 
 
-def test_a_close_waits_for_who_looks_something_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_waits_for_who_looks_something_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("bookie_pod.storage.index.rocksdb_store.time.sleep", pauses.append)
 
     def closed(reason: str, times: int, *, failed: bool = False) -> int:
-        store = RocksStore(str(tmp_path / "locations"))
-        database, used = store._db, _Borrowed(reason, times)
-        assert database is not None
-        database.close()
-        store._db, store._write_failed = used, failed  # type: ignore[assignment]
+        store = RocksStore.__new__(RocksStore)
+        store._path, store._closed, store._write_failed = "locations", False, failed
+        store._db = _Borrowed(reason, times)  # type: ignore[assignment]
         pauses.clear()
         store.close()
         return len(pauses)
