@@ -1,9 +1,9 @@
 """The start-up step between opening the storage and serving: replay every journal, flush, move the marks.
 
 Invariants
-- The marks move only after the storage is flushed. If the disks are full the bookie serves what it holds,
-  read-only until it is flushed, the marks stay, and a next start replays the same records again; any other failure ends
-  the start.
+- The marks move only after the storage is flushed, and what is before them in the journals is durable.
+- If the disks are full the bookie serves what it holds, read-only until it is flushed, the marks stay, and a next start
+  replays the same records again; any other failure ends the start.
 - Replaying the same records again changes nothing: entries are put anew, the index ends up at the newer copy.
 - A record of a ledger whose key neither a journal nor the storage knows is skipped: the ledger was deleted.
 - A ledger that was deleted begins anew at the record of its deletion: nothing from before comes back.
@@ -31,7 +31,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
-from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal
+from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal, settle_end
 from bookie_protocol.errors import (
     BadRequest,
     NoWritableDirectory,
@@ -90,8 +90,9 @@ def replay_journals(
         for index, folder in enumerate(journal_folders)
     ]
     sink.log_summary(count)
-    for mark_files, end in zip(marks, ends, strict=True):
+    for folder, mark_files, end in zip(journal_folders, marks, ends, strict=True):
         mark_files.goes_on_from(end.began)
+        settle_end(folder, files, end)
     unflushed: StorageFault | None = None
     try:
         storage.flush()
@@ -100,6 +101,9 @@ def replay_journals(
     except SHORT as error:
         unflushed = error
         _log.error("marks stay where they are; the next start replays the same again", reason=str(error))
+        for folder, mark_files, end in zip(journal_folders, marks, ends, strict=True):
+            if mark_files.written != end.mark:
+                settle_end(folder, files, end, cut=True)
     return ReplayedJournals(marks, [end.after for end in ends], sink.journaled_keys, unflushed)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from bookie_pod.storage.journal import JournalBatch, JournalOptions, LogMark, MarkFiles, replay_journal
 from bookie_pod.storage.journal import format as fmt
+from bookie_pod.storage.journal.replay import settle_end
 from bookie_protocol.errors import StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_entry, replayed, small_options
 from tests.support.memory_faults import quiet_death
@@ -206,7 +207,7 @@ def test_one_crash_after_another(seed: int) -> None:
             files = files.crash(rng) if rng.random() < 0.7 else files.restart()
             end = check(files, history)
             found = replayed(files, MarkFiles(files, LEDGER_DIRECTORIES, 0, 1).read())[0].events
-            history = after_replay(files, history, end, found)
+            history = after_replay(files, history, end, found) if rng.random() < 0.5 else kept(files, history, found)
 
 
 def after_replay(files: MemoryFiles, history: History, end: LogMark, found: list[Event]) -> History:
@@ -220,6 +221,19 @@ def after_replay(files: MemoryFiles, history: History, end: LogMark, found: list
         acknowledged=history.acknowledged,
         batches=history.batches,
         positions={**{mark: n for mark, n in history.positions.items() if n <= survived}, end: survived},
+    )
+
+
+def kept(files: MemoryFiles, history: History, found: list[Event]) -> History:
+    """What it does instead while its disks are full: the mark stays."""
+    mark = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1).read()
+    settle_end(DIRECTORY, files, replay_journal(DIRECTORY, [mark], files, Replayed()), cut=True)
+    survived = history.positions[mark] + len(found)
+    return History(
+        appended=history.appended[:survived],
+        acknowledged=history.acknowledged,
+        batches=history.batches,
+        positions={mark: n for mark, n in history.positions.items() if n <= survived},
     )
 
 
@@ -241,6 +255,32 @@ def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
     for seed in range(30):
         survived = replayed(files.crash(random.Random(seed)))[0].entries()
         assert survived == [(7, i) for i in range(len(survived))]
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_a_dead_process_left_unsynced_is_durable_before_anything_says_so(moves: bool) -> None:
+    """The mark and the file that follows name its end, and a power failure could take that back."""
+    files = fresh(strict=False)
+    with quiet_death():
+        rig = JournalRig(files, small_options(sync_data=False, page_cache_flush_interval_ms=1e9))
+        rig.journal.start()
+        rig.add(*[JournalBatch.of(fmt.entry_record(an_entry(7, i, bytes(500))), sync=False) for i in range(9)])
+        files.faults.die_now()
+        rig.journal._stopping = True
+        rig.journal._queue.wake()
+        rig.journal._writer_thread.join()
+        rig.journal._sync_thread.join()
+    files.faults.dead = False  # the next process, and what the first wrote is where that left it
+    end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
+    settle_end(DIRECTORY, files, end)
+    mark = end.mark if moves else LogMark()
+    rig = JournalRig(files)
+    rig.journal.start(end.after)
+    rig.add(JournalBatch.of(fmt.entry_record(an_entry(7, 9))))
+    for seed in range(30):
+        found = replayed(files.crash(random.Random(seed)), mark)[0].entries()
+        assert found == [(7, i) for i in range(9 if moves else 0, 10)]
+    rig.journal.stop()
 
 
 def test_the_directory_of_the_journal_exists_after_every_crash() -> None:

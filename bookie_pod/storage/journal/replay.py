@@ -13,6 +13,7 @@ Invariants
   syncs a file before it writes to the next one.
 - Anything else that is not sound is `JournalDamaged`, naming file and offset.
 - `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one.
+- Of the files only a torn tail is ever changed, and only where the mark stays before it (`settle_end`).
 - Replay is idempotent for the sink: it may get records again that ledger storage holds already.
 
 What the sink does with records of ledgers whose key it does not know (deleted since): it skips them.
@@ -81,11 +82,13 @@ class ReplayEnd:
     `began` the mark that it began at
     `mark`  to be written once storage is flushed: a replay from there finds nothing again
     `after` where the records end: what the next file names as having come before it
+    `torn`  a torn tail follows there
     """
 
     began: LogMark
     mark: LogMark
     after: LogMark
+    torn: bool = False
 
 
 def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions) -> LogMark:
@@ -146,13 +149,35 @@ def replay_journal(
     surveys = _Judge(directory, mark, options).judged([_survey(files, directory, each, mark) for each in ids])
     total = sum(survey.end - survey.start for survey in surveys)
     done = 0
+    torn = False
     for survey in surveys:
         _replay_file(files, survey, sink, _Progress(progress, done, total))
         done += survey.end - survey.start
         if not survey.blank:
             mark = max(mark, LogMark(survey.journal_id, survey.resume_at))
             after = max(after, LogMark(survey.journal_id, survey.end))
-    return ReplayEnd(began, mark, after)
+            torn = survey.torn
+    return ReplayEnd(began, mark, after, torn)
+
+
+def settle_end(directory: str, files: Files, end: ReplayEnd, *, cut: bool = False) -> None:
+    """Make what was replayed durable: a process that was killed need not have, and a mark, or the file that follows,
+    says that it is. `cut`: without the torn tail behind it, which would look like damage once the next file holds
+    records and no mark is past it. Raises `StorageFault`."""
+    if end.after == LogMark() or (cut and not end.torn):
+        return
+    path = journal_path(directory, end.after.journal_id)
+    try:
+        file = files.open(path, writable=True)
+        try:
+            if cut:
+                file.truncate(end.after.offset)
+                _log.warning("the torn tail of a journal is cut off", path=path, offset=end.after.offset)
+            file.sync()
+        finally:
+            file.close()
+    except OSError as error:
+        raise StorageFault(f"cannot settle the end of journal {path}: {error.strerror or error}") from error
 
 
 class _Progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -17,7 +18,7 @@ from bookie_pod.node.recovery import (
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark
+from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark, replay_journal
 from bookie_pod.storage.journal.format import (
     deletion_record,
     entry_record,
@@ -28,9 +29,11 @@ from bookie_pod.storage.journal.format import (
 from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import JournalMissing, LedgerStateUnknown, StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
+from tests.support.journal_rig import Replayed
 from tests.support.storage_engine import MemoryBookie, small_options
 
 JOURNALS = ["/j0/current", "/j1/current"]
+NOTHING = LogMark()
 
 
 @pytest.fixture
@@ -49,19 +52,22 @@ def storage(bookie: MemoryBookie) -> Iterator[DbLedgerStorage]:
     engine.close()
 
 
-def journal(bookie: MemoryBookie, index: int, *records: list[bytes]) -> None:
-    """A journal of one process that wrote these records and ended."""
+def journal(
+    bookie: MemoryBookie, index: int, *records: list[bytes], checks: bool = True, after: LogMark = NOTHING
+) -> str:
+    """A journal of one process that wrote these records and ended; gives its file."""
     made = Journal(
         JOURNALS[index],
         index,
         bookie.files,
-        JournalOptions(preallocate_bytes=4096),
+        JournalOptions(preallocate_bytes=4096, group_checks=checks),
         lambda batches, error: None,
         lambda error: None,
     )
-    made.start()
+    made.start(after)
     made.append(JournalBatch.of(*records))
     made.stop()
+    return f"{JOURNALS[index]}/{bookie.files.listdir(JOURNALS[index])[-1]}"
 
 
 def replay(bookie: MemoryBookie, storage: DbLedgerStorage, **more: object) -> ReplayedJournals:
@@ -258,6 +264,42 @@ def test_what_a_full_disk_takes_not_waits_in_memory_as_far_as_that_reaches(
     bookie.faults.clear()
     assert replay(bookie, storage).unflushed is None
     assert len(list(storage.entry_ids(2))) == 60
+
+
+def test_no_mark_is_past_what_a_power_failure_may_take_back(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    """A process that was killed left its last group unsynced, and the machine lives a little longer."""
+    path = journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    written = bookie.files.read_bytes(path)
+    bookie.files.corrupt(path, 512, bytes(len(written) - 512))
+    file = bookie.files.open(path, writable=True)
+    file.pwrite(written[512:], 512)
+    replay(bookie, storage)
+    for seed in range(20):
+        files = bookie.files.crash(Random(seed))
+        copies = MarkFiles(files, ["/l0", "/l1"], 0, 2).copies()
+        assert replay_journal(JOURNALS[0], copies, files, Replayed()).began.offset > 512
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_tail_that_was_torn_before_the_disks_were_full_is_no_damage_behind_another_crash(
+    bookie: MemoryBookie, storage: DbLedgerStorage, checks: bool
+) -> None:
+    """The mark stays before it, and what the next process wrote does not tell, or was torn as well."""
+    torn = b"".join(entry_record(entry(2, 1)))[:-5]
+    first = journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)), checks=checks)
+    bookie.files.truncate_to(first, 1536 if checks else 1024)
+    bookie.files.corrupt(first, 1536 if checks else 1024, torn)
+    bookie.faults.fail("write", "writev", "pwrite", path="/ledgers", errno=errno.ENOSPC)
+    replayed = replay(bookie, storage)
+    assert replayed.unflushed is not None
+    assert marks(bookie) == [LogMark(), LogMark()]
+
+    second = journal(bookie, 0, fence_record(2), checks=checks, after=replayed.ends[0])
+    if checks:
+        bookie.files.write_bytes(second, bookie.files.read_bytes(second)[:512] + torn)
+    bookie.faults.clear()
+    assert replay(bookie, storage).unflushed is None
+    assert list(storage.entry_ids(2)) == [0]
 
 
 def test_a_replay_ends_soon_after_it_was_cancelled(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
