@@ -273,6 +273,23 @@ def test_a_stream_is_made_as_it_is_asked_for_and_stays_as_it_is(shelf):
     ]
 
 
+def test_a_stream_that_somebody_else_makes_meanwhile_is_taken_as_it_is(shelf, monkeypatch):
+    async def missing(self, name):
+        raise NoSuchStream(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Streams, "settings", missing)
+        BatchWriter({**URI, "ensembleSize": "5"}, SCHEMA, False)
+    assert shelf.run(lambda client: Streams(client).settings("s")).ensemble == 1
+
+
+@pytest.mark.parametrize(("app_id", "version"), [("q", None), (None, 3)])
+def test_half_a_transaction_is_none(shelf, app_id, version):
+    publish(OPTIONS, GIVEN, app_id, version, replace=False)
+    found = shelf.run(lambda client: Streams(client).manifest("s"))
+    assert ([each.ledger_id for each in found.ledgers], found.transactions) == ([1007, 1008], {})
+
+
 def test_a_batch_of_tiny_ledgers_becomes_one_with_all_their_rows(shelf):
     made = commit.coalesced(TINY, GIVEN, 3)
     (copy,) = made.ledgers
