@@ -256,3 +256,18 @@ def test_when_ledgers_that_live_elsewhere_are_searched_for(interval: int, passed
     rig.metadata.ledgers[1] = ("other:3181",)
     rig.now += passed
     assert rig.gc.run_pass().ledgers_deleted == deleted
+
+
+def test_a_log_that_was_left_alone_delays_what_is_forgotten_for_one_pass() -> None:
+    rig = GcRig()
+    held = rig.write([1, 2], 3)
+    rig.delete(1)
+    rig.gc.excluded = lambda: {held: "its bits"}
+    rig.gc.run_pass()
+    rig.write([3], 1)
+    rig.gc.run_pass()
+    assert 1 in rig.gc._deleted, "it may be in the log that is held"
+    rig.gc.excluded = dict
+    assert rig.force(MAJOR).logs_compacted == 1
+    rig.gc.run_pass()
+    assert 1 not in rig.gc._deleted
