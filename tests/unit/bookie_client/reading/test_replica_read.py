@@ -137,3 +137,16 @@ def test_a_scan_that_is_given_up_leaves_nothing_behind():
         assert rig.batched()["A"] <= 6
 
     run_virtually(main)
+
+
+def test_a_bookie_that_knows_no_batches_is_not_asked_for_them_again_and_again():
+    rig = Rig(200, batch_read_entries=10)
+    rig.bookies["B"].knows_batches = False
+    assert len(scan(rig, "B", 0, 199)) == 200
+    assert 1 <= len(rig.bookies["B"].batches) <= replica_read.CHUNKS_AHEAD
+
+
+def test_one_entry_is_no_batch():
+    rig = Rig(200)
+    assert [answer.entry_id for answer in scan(rig, "B", 3, 3)] == [3]
+    assert (rig.bookies["B"].batches, rig.bookies["B"].reads) == ([], [3])

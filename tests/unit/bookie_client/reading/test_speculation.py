@@ -158,3 +158,14 @@ def test_who_answered_since_the_first_began_to_wait_is_alive_for_all():
     speculator.watch(later)
     timers.advance(2.0)
     assert later.looks == [(2.0, frozenset())], "what was answered before it waited does not count"
+
+
+def test_what_was_stopped_is_forgotten_though_others_come_later():
+    timers, before, later = Timers(), Reads(1.0), Reads(6.0)
+    speculator = Speculator(timers, {})
+    speculator.watch(before)
+    speculator.stop()
+    assert timers.set == []
+    speculator.watch(later)
+    timers.advance(6.0)
+    assert (before.looks, len(later.looks)) == ([], 1)
