@@ -214,6 +214,7 @@ def after_replay(files: MemoryFiles, history: History, end: LogMark, found: list
     """What a bookie does after replay: flush its storage, write the mark. Gives the history of the next process."""
     marks = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1)
     before = marks.read()
+    settle_end(DIRECTORY, files, replay_journal(DIRECTORY, [before], files, Replayed()))
     marks.write(end, LEDGER_DIRECTORIES)
     survived = history.positions[before] + len(found)
     return History(
@@ -227,7 +228,9 @@ def after_replay(files: MemoryFiles, history: History, end: LogMark, found: list
 def kept(files: MemoryFiles, history: History, found: list[Event]) -> History:
     """What it does instead while its disks are full: the mark stays."""
     mark = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1).read()
-    settle_end(DIRECTORY, files, replay_journal(DIRECTORY, [mark], files, Replayed()), cut=True)
+    end = replay_journal(DIRECTORY, [mark], files, Replayed())
+    settle_end(DIRECTORY, files, end)
+    settle_end(DIRECTORY, files, end, cut=True)
     survived = history.positions[mark] + len(found)
     return History(
         appended=history.appended[:survived],

@@ -241,11 +241,12 @@ class MemoryFiles(WholeFiles):
             return after
 
     def restart(self) -> MemoryFiles:
-        """The file system after the process was killed but the machine lived on: nothing is lost."""
+        """The file system after the process was killed but the machine lived on: nothing is lost yet. What the process
+        has not synced a power cut may still take; names stay."""
         with self._lock:
             after = self._like()
             after._folders = set(self._folders)
-            after._names = {path: inode.settled() for path, inode in self._names.items()}
+            after._names = {path: inode.copy() for path, inode in self._names.items()}
             after._durable_names = dict(after._names)
             return after
 

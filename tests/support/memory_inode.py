@@ -104,10 +104,11 @@ class Inode:
             size = change.size if isinstance(change, _Truncate) else max(size, change.offset + len(change.data))
             self.unsynced[index] = _Truncate(size)
 
-    def settled(self) -> Inode:
-        """A copy in which everything is durable."""
-        copy = Inode(self.now_ms, bytearray(self.data), bytearray(self.data), [], set(self.pages), self.reserved)
-        copy.modified_ms = self.modified_ms
+    def copy(self) -> Inode:
+        """The same for another process: what is not synced yet still is not."""
+        data, durable = bytearray(self.data), bytearray(self.durable)
+        copy = Inode(self.now_ms, data, durable, list(self.unsynced), set(self.pages), self.reserved)
+        copy.modified_ms, copy.settled_changes = self.modified_ms, self.settled_changes
         return copy
 
     def after_crash(self, rng: random.Random, *, whole_sectors: bool = False) -> Inode:
