@@ -32,7 +32,7 @@ TEST     = $(if $(filter tests,$(TESTS)),not change and )not slow
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
-# Its tests have their files in memory where there is room (on disks they are in `make test`), and draw 20 examples where
+# Its tests have their files in memory where there is room (on disks they are in `make test`), and draw 10 examples where
 # they name no number.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 2>/dev/null && echo /dev/shm)
 check: TESTS = tests/unit tests/contract

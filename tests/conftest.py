@@ -28,7 +28,7 @@ settings.register_profile("podkeeper", deadline=None, max_examples=50, suppress_
 # What a change has to pass is the same examples each time; everybody else's runs find new ones.
 settings.register_profile("change", settings.get_profile("podkeeper"), derandomize=True, max_examples=30)
 # What one runs all day finds new ones, too, but fewer each time.
-settings.register_profile("check", settings.get_profile("podkeeper"), max_examples=20)
+settings.register_profile("check", settings.get_profile("podkeeper"), max_examples=10)
 settings.load_profile("podkeeper")
 
 HERE = Path(__file__).parent

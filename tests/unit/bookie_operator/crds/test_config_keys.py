@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from bookie_operator.crds.config_keys import (
     RESERVED,
     dynamic_part,
@@ -80,12 +78,11 @@ _TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(known_keys()))
-def test_a_value_is_judged_as_by_the_bookie(name: str) -> None:
+def test_a_value_is_judged_as_by_the_bookie() -> None:
     """The same verdict on each text, as far as one key alone decides."""
-    key = known_keys()[name]
-    for text in [*_TEXTS, *key.choices, *(choice.rpartition(".")[2] for choice in key.choices)]:
-        assert bool(key.fault(text)) == _refused_by_the_bookie(name, text), f"{name}={text!r}: {key.fault(text)}"
+    for name, key in known_keys().items():
+        for text in [*_TEXTS, *key.choices, *(choice.rpartition(".")[2] for choice in key.choices)]:
+            assert bool(key.fault(text)) == _refused_by_the_bookie(name, text), f"{name}={text!r}: {key.fault(text)}"
 
 
 def _refused_by_the_bookie(name: str, text: str) -> bool:

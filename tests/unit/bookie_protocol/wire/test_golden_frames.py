@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -36,8 +34,12 @@ def test_golden_files_are_there():
     assert len(RESPONSES) > 120
 
 
-@pytest.mark.parametrize("golden", REQUESTS, ids=repr)
-def test_request(golden):
+def test_requests():
+    for golden in REQUESTS:
+        check_request(golden)
+
+
+def check_request(golden):
     request = v3.parse_request(golden.body)
     assert (request is not None) is golden.is_v3
     if request is not None:
@@ -53,8 +55,12 @@ def test_request(golden):
         assert [flag.name for flag in Flag if decoded.flags & flag] == golden.decoded["flags"]
 
 
-@pytest.mark.parametrize("golden", RESPONSES, ids=repr)
-def test_response(golden):
+def test_responses():
+    for golden in RESPONSES:
+        check_response(golden)
+
+
+def check_response(golden):
     if golden.is_v3:
         response = v3.parse_response(golden.body)
         assert v3.encode_frame(response) == golden.frame
@@ -84,9 +90,9 @@ def closes_connection(frames: list[bytes]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("case", golden_frames.edge_cases(), ids=lambda case: case["case"])
-def test_the_connection_is_closed_exactly_when_the_reference_closed_it(case):
-    assert closes_connection(case["sent"]) is case["closedByBookie"]
+def test_the_connection_is_closed_exactly_when_the_reference_closed_it():
+    cases = golden_frames.edge_cases()
+    assert [case["case"] for case in cases if closes_connection(case["sent"]) is not case["closedByBookie"]] == []
 
 
 def test_both_outcomes_occur():
