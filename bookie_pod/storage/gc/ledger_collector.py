@@ -56,7 +56,7 @@ class LedgerCollection:
     """Candidates that could not be verified, or that the service turned out to have after all."""
     failed: int = 0
     complete: bool = False
-    """Every local ledger was compared."""
+    """Of a search for what is whole elsewhere: every local ledger was compared."""
     doubt: str | None = None
     """Why it ended early, or what it did not believe."""
 
@@ -104,7 +104,6 @@ class LedgerCollector:
         result = LedgerCollection()
         local = sorted(self._storage.ledger_ids())
         if not local:
-            result.complete = True
             self.doubt = None
             return result
         try:
@@ -141,7 +140,6 @@ class LedgerCollector:
             self._nothing_listed(first_absent, result)
         else:
             self._saw_nothing = False
-        result.complete = at == len(local)
 
     def _nothing_listed(self, absent: Sequence[int], result: LedgerCollection) -> None:
         if not self._saw_nothing:

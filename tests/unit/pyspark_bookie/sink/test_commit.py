@@ -376,13 +376,15 @@ def test_it_tells_of_ledgers_that_stand_alone_which_are_published_nowhere(monkey
     assert (client.published, client.deleted) == (0, [7, 8])
 
 
-def test_of_a_batch_that_was_published_before_it_stays_as_it_is(monkeypatch, tmp_path):
+def test_of_a_batch_that_was_published_before_it_stays_as_it_is(monkeypatch, tmp_path, caplog):
     """What is at hand was deleted."""
+    monkeypatch.setattr(commit, "_warned", {})
     path = tmp_path / "ids.json"
     path.write_text("of the first time")
     repeated = Client(is_new=False, unlisted=(7, 8))
     published(monkeypatch, path, repeated)
     assert (path.read_text(), repeated.deleted) == ("of the first time", [7, 8])
+    assert caplog.records == [], "how small its ledgers are was told the first time"
     assert [each.name for each in tmp_path.iterdir()] == ["ids.json"]
 
 

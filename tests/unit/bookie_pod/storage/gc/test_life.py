@@ -271,3 +271,18 @@ def test_a_log_that_was_left_alone_delays_what_is_forgotten_for_one_pass() -> No
     assert rig.force(MAJOR).logs_compacted == 1
     rig.gc.run_pass()
     assert 1 not in rig.gc._deleted
+
+
+def test_what_may_be_in_a_quarantined_log_is_not_forgotten() -> None:
+    rig = GcRig()
+    damaged = rig.write([1, 2], 10)
+    rig.restart()
+    rig.flip(damaged, 1024)  # the length of the first entry
+    rig.delete(2)
+    rig.force()
+    assert damaged in rig.gc.state().quarantined
+    rig.metadata.ledgers[3] = None
+    put(rig.storage, entry(3, 0, 10))  # in a log that is written to, which is not looked at either
+    rig.storage.flush()
+    rig.gc.run_pass()
+    assert 2 in rig.gc._deleted
