@@ -6,6 +6,7 @@ import pytest
 
 from bookie_client.replication.copying import CopyLimits
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
+from bookie_client.replication.source_reads import SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle, YieldingThrottle
 from tests.unit.bookie_client.replication.cluster import equal_entries, watched_pieces, watched_windows
 from tests.unit.bookie_client.replication.restoring import fragment_of
@@ -61,6 +62,24 @@ async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
         replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=10_000))
         assert (await replicator.replicate(part, {0: part.ensemble[0]})).entries == 5
         assert peaks["pieces"] == 1
+
+
+async def test_how_large_entries_are_is_known_before_many_are_read(models, monkeypatch):
+    ended, ended_before, read = 0, [], SourceReads.read
+
+    async def noted(self, ids, *of):
+        nonlocal ended
+        ended_before.append(ended)
+        found = await read(self, ids, *of)
+        ended += 1
+        return found
+
+    await models.add(*"abcd")
+    async with models.client() as client:
+        part = await fragment_of(client, await equal_entries(client, 100, 100))
+        monkeypatch.setattr(SourceReads, "read", noted)
+        await FragmentReplicator(client, ReplicationOptions(entry_batch_size=16)).replicate(part, {0: part.ensemble[0]})
+    assert ended_before[:3] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
