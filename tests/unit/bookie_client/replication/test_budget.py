@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from bookie_client.replication.copying import CopyLimits
+from bookie_client.replication import replicator
+from bookie_client.replication.copying import CopyLimits, FragmentCopy
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.source_reads import SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle, YieldingThrottle
@@ -25,11 +26,11 @@ async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, wri
             await equal_entries(client, 150, 1_000, write_quorum=write_quorum, ack_quorum=write_quorum)
             for _ in range(4)
         ]
-        replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=200_000))
+        copier = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=200_000))
         parts = [await fragment_of(client, ledger_id) for ledger_id in ids]
-        await asyncio.gather(*(replicator.replicate(part, {0: part.ensemble[0]}) for part in parts))
+        await asyncio.gather(*(copier.replicate(part, {0: part.ensemble[0]}) for part in parts))
         assert 100_000 < peaks["bytes"] <= 200_000
-        limits = replicator._limits
+        limits = copier._limits
         assert (limits.window.nbytes, limits.window.entries) == (0, 0)
 
 
@@ -44,10 +45,10 @@ async def test_who_is_given_up_while_the_throttle_holds_it_leaves_the_budget_to_
     await models.add(*"abcd")
     async with models.client() as client:
         part = await fragment_of(client, await equal_entries(client, 5, 1_000))
-        replicator = FragmentReplicator(client, ReplicationOptions(throttle=Slow()))
-        copying = asyncio.create_task(replicator.replicate(part, {0: part.ensemble[0]}))
+        copier = FragmentReplicator(client, ReplicationOptions(throttle=Slow()))
+        copying = asyncio.create_task(copier.replicate(part, {0: part.ensemble[0]}))
         await reached.wait()
-        window = replicator._limits.window
+        window = copier._limits.window
         assert window.nbytes > 0
         copying.cancel()
         await asyncio.wait([copying])
@@ -59,12 +60,14 @@ async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
     async with models.client() as client:
         ledger_id = await equal_entries(client, 5, 300_000)
         part = await fragment_of(client, ledger_id)
-        replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=10_000))
-        assert (await replicator.replicate(part, {0: part.ensemble[0]})).entries == 5
+        copier = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=10_000))
+        assert (await copier.replicate(part, {0: part.ensemble[0]})).entries == 5
         assert peaks["pieces"] == 1
 
 
-async def test_how_large_entries_are_is_known_before_many_are_read(models, monkeypatch):
+@pytest.mark.parametrize("known", [True, False])
+async def test_how_large_entries_are_is_known_before_many_are_read(models, monkeypatch, known):
+    """Of a closed ledger at once, of another one from its first piece."""
     ended, ended_before, read = 0, [], SourceReads.read
 
     async def noted(self, ids, *of):
@@ -74,12 +77,18 @@ async def test_how_large_entries_are_is_known_before_many_are_read(models, monke
         ended += 1
         return found
 
+    class Noted(FragmentCopy):
+        def __init__(self, *of):
+            *others, average, told = of
+            super().__init__(*others, average if known else None, told)
+
+    monkeypatch.setattr(replicator, "FragmentCopy", Noted)
     await models.add(*"abcd")
     async with models.client() as client:
         part = await fragment_of(client, await equal_entries(client, 100, 100))
         monkeypatch.setattr(SourceReads, "read", noted)
         await FragmentReplicator(client, ReplicationOptions(entry_batch_size=16)).replicate(part, {0: part.ensemble[0]})
-    assert ended_before[:3] == [0, 1, 1]
+    assert ended_before[:3] == ([0, 0, 0] if known else [0, 1, 1])
 
 
 @pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
@@ -89,8 +98,8 @@ async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, wri
         ledger_id = await equal_entries(client, 300, 100, write_quorum=write_quorum, ack_quorum=write_quorum)
         part = await fragment_of(client, ledger_id)
         seen = watched_pieces(monkeypatch)
-        replicator = FragmentReplicator(client, ReplicationOptions(entry_batch_size=23))
-        result = await replicator.replicate(part, {0: part.ensemble[0]})
+        copier = FragmentReplicator(client, ReplicationOptions(entry_batch_size=23))
+        result = await copier.replicate(part, {0: part.ensemble[0]})
         assert (sum(seen["adds"]), max(seen["adds"])) == (result.entries, 23)
         # Of a striped ledger each of the two other bookies has some, and is asked for those that go together.
         assert max(seen["reads"]) == 23 if write_quorum == 3 else 1 < max(seen["reads"]) <= 12
