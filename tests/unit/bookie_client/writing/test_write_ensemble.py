@@ -46,6 +46,15 @@ def test_what_could_not_be_replaced_is_degraded_until_its_bookie_is_back():
     assert made.degraded == {2: "C"}
 
 
+def test_of_late_failures_only_those_are_left_that_no_change_has_dealt_with():
+    made = ensemble()
+    for position, bookie in enumerate(ABC):
+        made.failed_late(position, bookie)
+    made.begin_round({0: "A"})
+    made.end_change(("X", "B", "C"), {1: "B"})
+    assert (made.degraded, made.late) == ({1: "B"}, {2: "C"})
+
+
 def test_a_new_add_skips_degraded_positions_and_asks_for_a_change_when_too_few_are_left():
     made = ensemble()
     made.begin_round({0: "A"})

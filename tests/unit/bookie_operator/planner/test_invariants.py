@@ -11,6 +11,7 @@ from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import actions as a
 from bookie_operator.planner import decision as d
 from bookie_operator.planner import invariants, operations
+from bookie_operator.planner.plan import _settled
 from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting
@@ -161,6 +162,10 @@ def test_i10_a_busy_statefulset_is_left_alone() -> None:
         a.OrphanStatefulSet(one.name, one.uid),
     ):
         assert "I10" in refused(sim, busy, action)
+        waits = _settled(busy, decided := d.Act(action, "why"))
+        assert isinstance(waits, d.Wait)
+        assert waits.reason == "StatefulSetBusy", "it is not tried"
+        assert _settled(world, decided) is decided
 
 
 def test_i11_what_was_scaled_away_comes_back_first() -> None:
