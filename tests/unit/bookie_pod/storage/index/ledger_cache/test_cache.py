@@ -16,7 +16,9 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
+from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.unit.bookie_pod.storage.index.ledger_cache.rig import KEY, Rig
@@ -316,6 +318,18 @@ def test_a_damaged_header_leaves_limbo_and_a_newer_one_is_refused() -> None:
     rig.files.corrupt(path, 504, bytes(8))
     with pytest.raises(StorageFault, match="newer release"):
         rig.reopen()
+
+
+def test_who_lost_pages_keeps_what_his_header_says_and_who_is_gone_says_nothing() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.flush()
+    directories = IndexDirectories(rig.files, rig.states, 0)
+    records = IndexRecords(rig.files, directories, lambda lengths, headless: [*lengths, 2])
+    assert (records.get(1), records.get(2)) == (
+        LedgerRecord(KEY, limbo=True),
+        LedgerRecord(b"", fenced=True, limbo=True),
+    )
 
 
 def test_a_file_of_version_0_keeps_it() -> None:
