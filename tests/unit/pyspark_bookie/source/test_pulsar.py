@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_bookie.common.errors import UndecodableEntry
+from pyspark_bookie.source import pulsar
 from pyspark_bookie.source.pulsar import MAX_MESSAGES, MAX_TIME, Fields, Message, PulsarDecoder, messages, topic_of
 from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
 from tests.support.pulsar_metadata import message
@@ -118,9 +119,11 @@ def test_a_time_that_spark_cannot_hold_is_told_of_the_entry():
     assert PulsarDecoder().columns(there)["event_time"] < 1 << 63
 
 
-def test_what_an_entry_becomes_is_bounded():
+def test_what_an_entry_becomes_is_bounded(monkeypatch):
     """A batch of zeros, some KB on the wire, would be tens of millions of messages."""
     made = entry(bytes(4 * (MAX_MESSAGES + 1)), (11, MAX_MESSAGES + 1), compression="zstd")
     assert len(made) < 10_000
     with pytest.raises(UndecodableEntry, match="it is a batch of 100001 messages"):
         messages(made)
+    monkeypatch.setattr(pulsar, "MAX_MESSAGES", 2)
+    assert len(messages(entry(bytes(4 * 2), (11, 2)))) == 2
