@@ -139,7 +139,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' requirements.lock)
 	@$(BIN)/uv pip install -q --system-certs --python $(BIN)/python --require-hashes -r requirements.lock 2>$(VENV)/uv.log || \
 	  $(BIN)/pip install -q --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
-	@$(BIN)/python -m compileall -q -j 0 -x '/(aio|tests?)/' $(VENV)/lib >/dev/null || true  # some packages have templates
+	@$(BIN)/python -m compileall -q -j 0 -x '/(kubernetes/aio|tests?)/' $(VENV)/lib >/dev/null || true  # some packages have templates
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
