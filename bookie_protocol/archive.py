@@ -30,12 +30,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.shown import one_line
 
-UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What taking apart JSON that somebody else may have written fails with."""
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 

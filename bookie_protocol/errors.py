@@ -18,7 +18,7 @@ Sources: reference wire protocol, section 9 (codes); BookKeeper's client return 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 
 class V2Code(IntEnum):
@@ -92,6 +92,10 @@ class ExitCode(IntEnum):
     METADATA_SESSION_EXPIRED = 3
     REGISTRATION_FAILED = 4
     BOOKIE_EXCEPTION = 5
+
+
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What taking apart JSON that somebody else may have written fails with; who does tells which error of ours that is."""
 
 
 class PodkeeperError(Exception):

@@ -26,8 +26,8 @@ from bookie_client.streams.encoding import decode_document, encode_document
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, StreamPosition, check_stream_name
 from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
-from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import (
+    UNREADABLE,
     MetadataDamaged,
     MetadataExists,
     MetadataNotFound,

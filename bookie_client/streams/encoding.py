@@ -31,9 +31,8 @@ from typing import Any, Final
 
 from bookie_client.streams.manifest import Landmark, Manifest
 from bookie_client.streams.model import RetiredLedgers, StreamLedger, StreamPosition, StreamSettings, Transaction
-from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataDamaged, PodkeeperError
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged, PodkeeperError
 
 FORMAT: Final = 1
 

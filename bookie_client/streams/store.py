@@ -45,8 +45,8 @@ from bookie_client.streams.encoding import (
 )
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, check_stream_name
-from bookie_protocol.archive import UNREADABLE
 from bookie_protocol.errors import (
+    UNREADABLE,
     MetadataDamaged,
     MetadataError,
     MetadataExists,

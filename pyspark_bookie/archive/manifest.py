@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bookie_protocol.archive import INT_MAX, LONG_MAX, UNREADABLE, ArchivedFile, Counts, whole
+from bookie_protocol.archive import INT_MAX, LONG_MAX, ArchivedFile, Counts, whole
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.shown import moment, one_line
 

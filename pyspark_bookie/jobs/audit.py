@@ -26,8 +26,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from bookie_protocol.shown import time_text

@@ -30,8 +30,7 @@ from typing import Final
 from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext

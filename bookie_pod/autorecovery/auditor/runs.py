@@ -29,8 +29,7 @@ from enum import Enum
 from typing import Any, Final
 
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import MetadataExists, MetadataNotFound, Refused
+from bookie_protocol.errors import UNREADABLE, MetadataExists, MetadataNotFound, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.subscription import Subscription

@@ -27,8 +27,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final
 
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import MetadataDamaged, Refused
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged, Refused
 
 FORMAT: Final = 1
 SHOWN_BLOCKERS: Final = 20

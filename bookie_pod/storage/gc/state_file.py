@@ -24,8 +24,7 @@ import structlog
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.schedule import GcTimes
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import UNREADABLE, StorageFault
 
 _log = structlog.get_logger(__name__)
 

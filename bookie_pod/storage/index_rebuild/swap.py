@@ -34,8 +34,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import UNREADABLE, StorageFault
 
 VERSION: Final = 1
 Move = tuple[str, str]

@@ -39,8 +39,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
-from bookie_protocol.archive import UNREADABLE
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import UNREADABLE, StorageFault
 
 STATE_FILE: Final = "scrub-state.json"
 STATE_VERSION: Final = 1

@@ -32,8 +32,8 @@ from typing import BinaryIO, Final
 
 import google_crc32c
 
-from bookie_protocol.archive import UNREADABLE, Counts, whole
-from bookie_protocol.errors import EntryDamaged, NoSuchLedger, Refused
+from bookie_protocol.archive import Counts, whole
+from bookie_protocol.errors import UNREADABLE, EntryDamaged, NoSuchLedger, Refused
 from bookie_protocol.shown import one_line
 from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.checksum import Counter

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from bookie_protocol.archive import UNREADABLE, Counts
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.archive import Counts
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.shown import one_line
 
 KIND: Final = "transfer"
