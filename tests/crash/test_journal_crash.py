@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie_pod.storage.journal import JournalBatch, JournalOptions, LogMark, MarkFiles, replay_journal
+from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark, MarkFiles, replay_journal
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.replay import settle_end
 from bookie_protocol.errors import StorageFault
-from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_entry, replayed, small_options
+from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_add, an_entry, replayed, small_options
 from tests.support.memory_faults import quiet_death
 from tests.support.memory_files import Died, MemoryFiles
 
@@ -61,6 +61,14 @@ def batches(rng: random.Random, count: int, first: int) -> list[tuple[JournalBat
                 events.append(("lac", ledger, 0, b"lac%d" % number))
         made.append((JournalBatch.of(*records), events))
     return made
+
+
+def end_threads(journal: Journal) -> None:
+    """Of a process that died."""
+    journal._stopping = True
+    journal._queue.wake()
+    journal._writer_thread.join()
+    journal._sync_thread.join()
 
 
 def live(
@@ -115,10 +123,7 @@ def live(
         assert files.faults.dead
         raise Died from None
     finally:
-        journal._stopping = True
-        journal._queue.wake()
-        journal._writer_thread.join()
-        journal._sync_thread.join()
+        end_threads(journal)
 
 
 def check(files: MemoryFiles, history: History) -> LogMark:
@@ -240,20 +245,21 @@ def kept(files: MemoryFiles, history: History, found: list[Event]) -> History:
     )
 
 
+def die_unsynced(files: MemoryFiles, entries: int, **options: object) -> None:
+    """One process: acknowledges entries of ledger 7 after the write to the OS, and dies."""
+    with quiet_death():
+        rig = JournalRig(files, small_options(page_cache_flush_interval_ms=1e9, **options))
+        rig.journal.start()
+        rig.add(*[an_add(7, i, bytes(500), sync=False) for i in range(entries)])
+        files.faults.die_now()
+        end_threads(rig.journal)
+
+
 @pytest.mark.parametrize("sync_data", [True, False])
 def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
     """What was acknowledged after the write to the OS is lost with the machine at most, not with the process."""
-    options = small_options(sync_data=sync_data, page_cache_flush_interval_ms=1e9, max_file_bytes=4000)
     files = fresh(strict=False)
-    with quiet_death():
-        rig = JournalRig(files, options)
-        rig.journal.start()
-        rig.add(*[JournalBatch.of(fmt.entry_record(an_entry(7, i, bytes(500))), sync=False) for i in range(30)])
-        files.faults.die_now()
-        rig.journal._stopping = True
-        rig.journal._queue.wake()
-        rig.journal._writer_thread.join()
-        rig.journal._sync_thread.join()
+    die_unsynced(files, 30, sync_data=sync_data, max_file_bytes=4000)
     assert replayed(files.restart())[0].entries() == [(7, i) for i in range(30)]
     for seed in range(30):
         survived = replayed(files.crash(random.Random(seed)))[0].entries()
@@ -264,22 +270,14 @@ def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
 def test_what_a_dead_process_left_unsynced_is_durable_before_anything_says_so(moves: bool) -> None:
     """The mark and the file that follows name its end, and a power failure could take that back."""
     files = fresh(strict=False)
-    with quiet_death():
-        rig = JournalRig(files, small_options(sync_data=False, page_cache_flush_interval_ms=1e9))
-        rig.journal.start()
-        rig.add(*[JournalBatch.of(fmt.entry_record(an_entry(7, i, bytes(500))), sync=False) for i in range(9)])
-        files.faults.die_now()
-        rig.journal._stopping = True
-        rig.journal._queue.wake()
-        rig.journal._writer_thread.join()
-        rig.journal._sync_thread.join()
+    die_unsynced(files, 9, sync_data=False)
     files.faults.dead = False  # the next process, and what the first wrote is where that left it
     end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
     settle_end(DIRECTORY, files, end)
     mark = end.mark if moves else LogMark()
     rig = JournalRig(files)
     rig.journal.start(end.after)
-    rig.add(JournalBatch.of(fmt.entry_record(an_entry(7, 9))))
+    rig.add(an_add(7, 9))
     for seed in range(30):
         found = replayed(files.crash(random.Random(seed)), mark)[0].entries()
         assert found == [(7, i) for i in range(9 if moves else 0, 10)]

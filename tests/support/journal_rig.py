@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bookie_pod.metrics.journal import JournalMetrics
@@ -18,6 +20,7 @@ from bookie_pod.storage.journal import (
     replay_journal,
 )
 from bookie_pod.storage.journal.format import entry_record
+from tests.support.memory_faults import Gate
 from tests.support.memory_files import MemoryFiles
 
 DIRECTORY = "/journal/current"
@@ -148,8 +151,25 @@ class JournalRig:
             self.journal.append(batch)
         self.acknowledged.wait_for(before + len(batches))
 
+    def wait_for_written(self, groups: int) -> None:
+        """Until so many are written that wait for their sync."""
+        while self.journal.force_write_queue_size < groups:
+            time.sleep(0.0005)
+
     def journals(self) -> list[str]:
         return [name for name in self.files.listdir(self.directory) if name.endswith(".txn")]
+
+
+@contextmanager
+def in_its_sync(files: MemoryFiles) -> Iterator[tuple[JournalRig, Gate]]:
+    """A journal whose first entry is in a sync that ends with the gate, while its second is written and waits."""
+    gate = files.faults.hold("datasync")
+    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
+        rig.journal.append(an_add(7, 0))
+        gate.reached()
+        rig.journal.append(an_add(7, 1))
+        rig.wait_for_written(1)
+        yield rig, gate
 
 
 def replayed(

@@ -20,6 +20,7 @@ from tests.support.journal_rig import (
     Acknowledgements,
     JournalRig,
     an_add,
+    in_its_sync,
     records_of,
     small_options,
 )
@@ -50,13 +51,7 @@ def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: s
 
 def test_what_waits_for_its_sync_when_a_write_fails_is_not_acknowledged() -> None:
     files = MemoryFiles()
-    gate = files.faults.hold("datasync")
-    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
-        rig.journal.append(an_add(7, 0))
-        gate.reached()
-        rig.journal.append(an_add(7, 1))
-        while rig.journal.force_write_queue_size < 1:
-            time.sleep(0.0005)
+    with in_its_sync(files) as (rig, gate):
         files.faults.fail("writev")
         rig.journal.append(an_add(7, 2))
         rig.acknowledged.wait_for_failure()

@@ -6,7 +6,16 @@ import time
 
 from bookie_pod.storage.journal import JournalBatch, LogMark
 from bookie_pod.storage.journal import format as fmt
-from tests.support.journal_rig import DIRECTORY, FOREVER, JournalRig, an_add, an_entry, records_of, small_options
+from tests.support.journal_rig import (
+    DIRECTORY,
+    FOREVER,
+    JournalRig,
+    an_add,
+    an_entry,
+    in_its_sync,
+    records_of,
+    small_options,
+)
 from tests.support.memory_files import MemoryFiles
 
 
@@ -44,8 +53,7 @@ def test_one_sync_acknowledges_all_groups_that_waited() -> None:
             rig.journal.append(an_add(7, i))
             while files.faults.counts["writev"] < writes + i:
                 time.sleep(0.0005)
-        while rig.journal.force_write_queue_size < 5:
-            time.sleep(0.0005)
+        rig.wait_for_written(5)
         gate.open()
         rig.acknowledged.wait_for(6)
     assert [len(call) for call in rig.acknowledged.calls] == [1, 5]
@@ -53,13 +61,7 @@ def test_one_sync_acknowledges_all_groups_that_waited() -> None:
 
 def test_the_mark_is_the_end_of_what_was_written_before_the_sync() -> None:
     files = MemoryFiles()
-    gate = files.faults.hold("datasync")
-    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
-        rig.journal.append(an_add(7, 0))
-        gate.reached()
-        rig.journal.append(an_add(7, 1))
-        while rig.journal.force_write_queue_size < 1:
-            time.sleep(0.0005)
+    with in_its_sync(files) as (rig, gate):
         marks: list[LogMark] = []
         rig.acknowledged.deliver = lambda batches, error: marks.append(rig.journal.last_mark())  # type: ignore[method-assign]
         rig.journal._sync._deliver = rig.acknowledged.deliver
@@ -69,20 +71,13 @@ def test_the_mark_is_the_end_of_what_was_written_before_the_sync() -> None:
 
 def test_a_group_check_claims_no_more_than_was_synced() -> None:
     files = MemoryFiles()
-    gate = files.faults.hold("datasync")
-    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
-        rig.journal.append(an_add(7, 0))
-        gate.reached()
-        rig.journal.append(an_add(7, 1))
-        while rig.journal.force_write_queue_size < 1:
-            time.sleep(0.0005)
+    with in_its_sync(files) as (rig, gate):
         files.faults.clear()
         following = files.faults.hold("datasync")
         gate.open()
         following.reached()
         rig.journal.append(an_add(7, 2))
-        while rig.journal.force_write_queue_size < 1:
-            time.sleep(0.0005)
+        rig.wait_for_written(1)
         data = files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")
         following.open()
     journal_id = int(rig.journals()[0].split(".")[0], 16)
