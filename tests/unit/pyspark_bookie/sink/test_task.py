@@ -15,7 +15,7 @@ from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink import writing
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.writers import BatchWriter, StreamingWriter
-from pyspark_bookie.sink.writing import chunks, values
+from pyspark_bookie.sink.writing import Owner, chunks, values
 from tests.support.ledger_shelf import LedgerShelf
 
 SCHEMA = StructType().add("value", BinaryType())
@@ -70,13 +70,7 @@ def test_a_task_of_a_query_tells_its_batch_and_tags_its_ledgers(shelf, monkeypat
         "application": b"podkeeper-stream",
         "podkeeper/stream": b"s",
         "team": b"us",
-        "podkeeper/sink": b"pyspark_bookie",
-        "podkeeper/query-id": b"query",
-        "podkeeper/batch-id": b"12",
-        "podkeeper/partition-id": b"3",
-        "podkeeper/attempt": b"1",
-        "podkeeper/task-attempt-id": b"77",
-        "podkeeper/run-id": b"run",
+        **Owner(3, 1, 77, "run", "query", 12).tags(),
     }
 
 

@@ -32,6 +32,15 @@ def _two_ledgers() -> tuple[Rig, int, str, int]:
     return rig, by_directory["/a"], "/a", by_directory["/b"]
 
 
+def _flushed() -> Rig:
+    """Entry 0 of ledger 1 is at 77, and its file says so."""
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [77])
+    rig.flush()
+    return rig
+
+
 def test_a_disk_that_fails_in_a_flush_is_named_and_once_it_is_given_up_its_ledgers_are_cut_off() -> None:
     rig, lost, directory, other = _two_ledgers()
     for ledger_id in (lost, other):
@@ -111,10 +120,7 @@ def test_a_life_that_is_over_is_told() -> None:
 
 @pytest.mark.parametrize("operation", ["open", "pread"])
 def test_an_index_file_that_cannot_be_read_is_a_fault(operation: str) -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0], [77])
-    rig.flush()
+    rig = _flushed()
     path = rig.path(1)
     rig.cache.close()
     rig.files.faults.fail(operation, path=path)
@@ -130,10 +136,7 @@ def test_an_index_file_that_cannot_be_read_is_a_fault(operation: str) -> None:
 
 
 def test_a_directory_that_cannot_be_listed_or_tidied_up_is_a_fault() -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0], [77])
-    rig.flush()
+    rig = _flushed()
     path = rig.path(1)
     rig.cache.close()
     rig.files.rename(path, f"{path}.rloc")
@@ -191,10 +194,7 @@ def test_a_disk_that_cannot_say_how_long_a_file_may_be_is_believed_to_take_what_
 
 
 def test_a_file_that_went_is_opened_again_only_if_something_has_changed() -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0], [77])
-    rig.flush()
+    rig = _flushed()
     rig.cache.handles.drop(1)
     rig.files.unlink(rig.path(1))
     with pytest.raises(FileNotFoundError):
@@ -202,10 +202,7 @@ def test_a_file_that_went_is_opened_again_only_if_something_has_changed() -> Non
 
 
 def test_of_two_who_open_an_index_file_at_once_one_closes_its_own() -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0], [77])
-    rig.flush()
+    rig = _flushed()
     rig.cache.handles.drop(1)
     rig.cache.handles.close_unused()
     handles, adopt = rig.cache.handles, rig.cache.handles._adopt
@@ -227,10 +224,7 @@ def test_of_two_who_open_an_index_file_at_once_one_closes_its_own() -> None:
 
 
 def test_a_seal_that_cannot_be_read_is_a_fault_and_one_of_another_kind_is_none() -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0], [77])
-    rig.flush()
+    rig = _flushed()
     rig.cache.seal()
     (path,) = [
         f"{folder}/{seal_module.NAME}" for folder in ("/a", "/b") if seal_module.NAME in rig.files.listdir(folder)
