@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class _VirtualSelector(selectors.DefaultSelector):
@@ -24,3 +28,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self):
         return self._selector.now
+
+
+def on_a_virtual_clock(main: Coroutine[Any, Any, T]) -> T:
+    """What `main` returns; tasks that it leaves are cancelled."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)

@@ -21,7 +21,7 @@ from bookie_protocol.errors import BadVersion, NoSuchEntry, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.wire.v2 import PackedEntries
 from tests.support.packed import packed
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 LEDGER = 7
 DIGEST = digest_manager(DigestType.CRC32C, b"")
@@ -36,8 +36,7 @@ def run_virtually(main):
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return result
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(checked())
+    return on_a_virtual_clock(checked())
 
 
 async def read_range(reader, first, last):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery.auditor import auditor as module
 from bookie_pod.autorecovery.auditor.auditor import LOOK_SECONDS, RESIGN_SECONDS, SHARE, Auditor, Levels
@@ -18,12 +17,7 @@ from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.auditor_rig import QUIET
-from tests.support.virtual_loop import VirtualLoop
-
-
-def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
-        runner.run(main)
+from tests.support.virtual_loop import on_a_virtual_clock
 
 
 class Election:

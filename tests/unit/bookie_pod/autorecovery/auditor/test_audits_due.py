@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult
 from bookie_pod.autorecovery.auditor.lost_bookies import (
@@ -27,20 +26,10 @@ from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.subscription import Subscription
 from tests.support.memory_records import MemoryRecords
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 NOW_MS = 1_700_000_000_000
 ALL = frozenset({"a", "b", "c"})
-
-
-def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
-    async def run() -> None:
-        await main
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
-        runner.run(run())
 
 
 class Cluster:

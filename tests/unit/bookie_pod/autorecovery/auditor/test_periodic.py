@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery.auditor.periodic import (
     FIRST_PAUSE,
@@ -25,7 +24,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import LedgerRange
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.memory_records import MemoryRecords
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 NOW_MS = 1_700_000_000_000
 LEDGERS = 4
@@ -111,15 +110,11 @@ class Cluster:
         return [at for at, ledger_id in self.looks if ledger_id == 0]
 
 
-def on_a_virtual_clock(main: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+def with_a_cluster(main: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        before = asyncio.all_tasks()
         await main(Cluster())
-        for task in asyncio.all_tasks() - before:
-            task.cancel()
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
-        runner.run(run())
+    on_a_virtual_clock(run())
 
 
 def begin(check: PeriodicCheck) -> asyncio.Task[None]:
@@ -147,7 +142,7 @@ def test_it_runs_at_once_and_then_an_interval_after_each_end() -> None:
         await asyncio.sleep(2 * INTERVAL_S)
         assert cluster.begun == [0, INTERVAL_S + 4]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_one_without_an_interval_runs_when_somebody_asks_and_once() -> None:
@@ -165,7 +160,7 @@ def test_one_without_an_interval_runs_when_somebody_asks_and_once() -> None:
         await asyncio.sleep(500)
         assert cluster.begun == [500, 1000]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_a_time_that_was_reset_is_met_by_the_next_look() -> None:
@@ -177,7 +172,7 @@ def test_a_time_that_was_reset_is_met_by_the_next_look() -> None:
         await asyncio.sleep(POLL_SECONDS)
         assert cluster.begun == [2 * POLL_SECONDS]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_a_time_that_cannot_be_read_counts_as_never() -> None:
@@ -187,7 +182,7 @@ def test_a_time_that_cannot_be_read_counts_as_never() -> None:
         await asyncio.sleep(1)
         assert cluster.begun == [0]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_while_auto_recovery_is_disabled_it_waits_and_looks_anew() -> None:
@@ -204,7 +199,7 @@ def test_while_auto_recovery_is_disabled_it_waits_and_looks_anew() -> None:
         await asyncio.sleep(INTERVAL_S)
         assert cluster.begun == [300 + INTERVAL_S]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_a_failure_is_recorded_and_tried_again_ever_more_rarely_where_it_was() -> None:
@@ -234,7 +229,7 @@ def test_a_failure_is_recorded_and_tried_again_ever_more_rarely_where_it_was() -
         first, second = cluster.begun[1:3]
         assert second - first == FIRST_PAUSE, "the pauses begin anew"
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_a_defect_of_ours_ends_it() -> None:
@@ -246,7 +241,7 @@ def test_a_defect_of_ours_ends_it() -> None:
         assert cluster.ran == [(Check.LEDGERS, 1000, False)]
         assert not check.is_running
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +272,7 @@ def test_what_another_auditor_left_is_taken_up_unless_it_is_too_old(
         assert (last.started_ms, last.active_ms) == ((started_ms, 1500) if taken_up else (NOW_MS, 4000))
         assert last.request_ms == requested_ms
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_one_that_is_off_is_not_taken_up() -> None:
@@ -287,7 +282,7 @@ def test_one_that_is_off_is_not_taken_up() -> None:
         await asyncio.sleep(10)
         assert cluster.looks == []
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_one_that_is_not_due_is_taken_up_if_it_was_not_ended() -> None:
@@ -298,7 +293,7 @@ def test_one_that_is_not_due_is_taken_up_if_it_was_not_ended() -> None:
         await asyncio.sleep(10)
         assert [ledger_id for _, ledger_id in cluster.looks] == [3]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_passes_take_turns() -> None:
@@ -311,7 +306,7 @@ def test_passes_take_turns() -> None:
         await asyncio.sleep(1)
         assert cluster.begun == [100]
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_requests_that_cannot_be_followed_are_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +331,7 @@ def test_requests_that_cannot_be_followed_are_followed_again(monkeypatch: pytest
         await asyncio.wait([running])
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
-    on_a_virtual_clock(main)
+    with_a_cluster(main)
 
 
 def test_the_audit_of_bookies_has_no_pass_of_this_kind() -> None:

@@ -21,7 +21,7 @@ from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Look, Sus
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from tests.support.auditor_rig import AuditorRig, ledger
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 LEDGERS = 40
 
@@ -192,8 +192,7 @@ def test_second_looks_come_when_they_are_due_and_the_cursor_is_stored_now_and_th
         assert running.cursor.next_ledger == LEDGERS
         assert running.counts == {name: count for name, count in counts.items() if name != "finished"}
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(run())
+    on_a_virtual_clock(run())
 
 
 def test_second_looks_wait_for_auto_recovery_too() -> None:
@@ -209,8 +208,7 @@ def test_second_looks_wait_for_auto_recovery_too() -> None:
         await running
         assert check.second_looks == [LEDGERS - 1]
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(run())
+    on_a_virtual_clock(run())
 
 
 # --- what the checks say of ledgers that they cannot look at ------------------------------------------------

@@ -19,7 +19,8 @@ from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, TermMetrics, sources_of
 from tests.support.auditor_rig import QUIET
-from tests.unit.bookie_pod.autorecovery.auditor.test_audits_due import NOW_MS, Cluster, on_a_virtual_clock
+from tests.support.virtual_loop import on_a_virtual_clock
+from tests.unit.bookie_pod.autorecovery.auditor.test_audits_due import NOW_MS, Cluster
 
 
 def a_term(cluster: Cluster) -> Term:

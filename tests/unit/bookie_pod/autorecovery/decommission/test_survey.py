@@ -24,7 +24,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerRange
 from bookie_protocol.metadata_service.under_replication import LockHolder, UnderreplicatedLedger
 from tests.support.auditor_rig import ledger
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 GOING = "b0:1"
 
@@ -84,11 +84,6 @@ class Cluster:
     async def is_registered(self, bookie_id: str, group: BookieGroup) -> bool:
         assert bookie_id == GOING
         return self.registered[group].pop(0)
-
-
-def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main)
 
 
 async def test_a_listing_counts_everything_and_finds_what_names_the_bookie() -> None:

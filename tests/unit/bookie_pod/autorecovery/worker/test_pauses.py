@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import (
@@ -22,12 +21,7 @@ from bookie_pod.autorecovery.worker.worker import (
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.under_replication import LedgerLock
-from tests.support.virtual_loop import VirtualLoop
-
-
-def on_a_virtual_clock(main: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
-        runner.run(main)
+from tests.support.virtual_loop import on_a_virtual_clock
 
 
 def test_of_too_many_pauses_the_one_ends_that_would_end_first() -> None:

@@ -11,7 +11,7 @@ import pytest
 from bookie_pod.node.integrity.replicas import AVOID_S, FetchedEntry, Replicas
 from bookie_protocol.errors import BookieUnavailable, NoSuchEntry
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 ME, HERE, THERE = "me:1", "b:1", "c:1"
 
@@ -42,11 +42,6 @@ class Bookies:
         return await self.replicas._fetch_one(reader, self.metadata, entry_id)
 
 
-def run(scenario: Any) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(scenario)
-
-
 def test_a_bookie_that_is_down_is_asked_ever_more_rarely_until_it_answers() -> None:
     async def scenario() -> None:
         bookies = Bookies(HERE)
@@ -66,7 +61,7 @@ def test_a_bookie_that_is_down_is_asked_ever_more_rarely_until_it_answers() -> N
         bookies.down.clear()
         assert (await bookies.fetch()).entry == HERE.encode()
 
-    run(scenario())
+    on_a_virtual_clock(scenario())
 
 
 def test_reads_side_by_side_that_fail_count_once() -> None:
@@ -78,7 +73,7 @@ def test_reads_side_by_side_that_fail_count_once() -> None:
         await asyncio.sleep(1)
         assert (await bookies.fetch()).entry == HERE.encode()
 
-    run(scenario())
+    on_a_virtual_clock(scenario())
 
 
 def test_the_next_bookie_is_asked_at_once_and_this_one_never() -> None:
@@ -95,7 +90,7 @@ def test_the_next_bookie_is_asked_at_once_and_this_one_never() -> None:
         with pytest.raises(NoSuchEntry):
             raise (await bookies.fetch()).error or AssertionError
 
-    run(scenario())
+    on_a_virtual_clock(scenario())
 
 
 def test_an_entry_that_only_this_bookie_should_have() -> None:
@@ -103,4 +98,4 @@ def test_an_entry_that_only_this_bookie_should_have() -> None:
         found = await Bookies().fetch()
         assert "no other bookie holds entry 0" in str(found.error)
 
-    run(scenario())
+    on_a_virtual_clock(scenario())

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from structlog.testing import capture_logs
 
 from bookie_pod.server.tcp.answers import JOIN_MAX, TLS_PART
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.server_rig import PaperTransport, ServerRig
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 
 class Noted(PaperTransport):
@@ -215,8 +214,7 @@ def slow_client(timeout_ms: int, steps: Sequence[tuple[float, str]], *, close: b
         rig.close()
         return transport.aborted, transport.writes
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
-        return runner.run(main())
+    return on_a_virtual_clock(main())
 
 
 @pytest.mark.parametrize(

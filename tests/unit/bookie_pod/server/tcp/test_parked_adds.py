@@ -17,7 +17,7 @@ from bookie_protocol.errors import BookieReadOnly, TooManyRequests
 from tests.support.frames import KEY, entry
 from tests.support.server_rig import HeldJournal, ServerRig
 from tests.support.until import until
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import on_a_virtual_clock
 
 
 class Told(Reply):
@@ -128,11 +128,17 @@ async def test_past_the_deadline_the_cache_full_adds_are_rejected(rig: ServerRig
     assert len(parking.log) == 2
 
 
-def test_deadlines_are_each_adds_own() -> None:
-    """On a virtual clock."""
-
-    async def main() -> None:
+def two_on_a_virtual_clock(main: Callable[[ServerRig], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
         rig = two_of_each()
+        await main(rig)
+        rig.close()
+
+    on_a_virtual_clock(run())
+
+
+def test_deadlines_are_each_adds_own() -> None:
+    async def main(rig: ServerRig) -> None:
         fill(rig, 0)
         parking = Parking(rig, timeout_ms=150)
         parking.park(2, 0)
@@ -142,10 +148,8 @@ def test_deadlines_are_each_adds_own() -> None:
         assert parking.log == [((2, 0), TooManyRequests)]
         rig.storage.flush()
         assert parking.log[1:] == [((2, 1), None)]
-        rig.close()
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
+    two_on_a_virtual_clock(main)
 
 
 async def test_who_waits_for_a_journal_has_no_deadline(rig: ServerRig) -> None:
@@ -337,16 +341,6 @@ async def test_an_add_that_may_not_wait_for_the_cache_waits_for_the_journal_in_p
     parking.parked.drop_all()
 
 
-def on_a_virtual_clock(main: Callable[[ServerRig], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        rig = two_of_each()
-        await main(rig)
-        rig.close()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(run())
-
-
 def test_the_earliest_of_those_who_wait_is_looked_for_at_its_deadline() -> None:
     """Whatever was admitted, refused or parked meanwhile; and nothing is, where nobody waits."""
 
@@ -375,7 +369,7 @@ def test_the_earliest_of_those_who_wait_is_looked_for_at_its_deadline() -> None:
         await asyncio.sleep(5)
         assert len(looks) == 3
 
-    on_a_virtual_clock(main)
+    two_on_a_virtual_clock(main)
 
 
 @pytest.mark.parametrize(("timeout_ms", "looks_at"), [(1000, [1.0, 2.0, 3.0]), (50, [0.05, 0.15, 0.25])])
@@ -395,7 +389,7 @@ def test_whoever_waits_for_a_journal_is_looked_at_again_now_and_then(timeout_ms:
         parking.parked.drop_all()
         assert parking.parked._timer is None
 
-    on_a_virtual_clock(main)
+    two_on_a_virtual_clock(main)
 
 
 async def test_one_turn_hands_over_so_many_bytes_and_small_adds_count_too(rig: ServerRig) -> None:
