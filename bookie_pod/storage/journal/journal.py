@@ -122,11 +122,12 @@ class JournalFileSupply:
             thread.join()
 
     def _create(self) -> JournalFile:
-        self._last_id += 1
-        while self._files.exists(journal_path(self._directory, self._last_id)):
-            self._last_id += 1
+        journal_id = self._last_id + 1
+        while self._files.exists(journal_path(self._directory, journal_id)):
+            journal_id += 1
         began = time.perf_counter()
-        made = JournalFile.create(self._files, self._directory, self._last_id, self._options, self._previous)
+        made = JournalFile.create(self._files, self._directory, journal_id, self._options, self._previous)
+        self._last_id = journal_id  # only now: files that do not name the one before them must leave no gap
         self._metrics.creation_latency.observe_ms((time.perf_counter() - began) * 1000)
         return made
 

@@ -13,7 +13,8 @@ Invariants
   syncs a file before it writes to the next one.
 - Anything else that is not sound is `JournalDamaged`, naming file and offset.
 - `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one.
-- Of the files only a torn tail is ever changed, and only where the mark stays before it (`settle_end`).
+- Of the files only a torn tail is ever changed, and only where the mark stays before it, and files that never got
+  their header are removed (`settle_end`).
 - Replay is idempotent for the sink: it may get records again that ledger storage holds already.
 
 What the sink does with records of ledgers whose key it does not know (deleted since): it skips them.
@@ -83,12 +84,14 @@ class ReplayEnd:
     `mark`  to be written once storage is flushed: a replay from there finds nothing again
     `after` where the records end: what the next file names as having come before it
     `torn`  a torn tail follows there
+    `unbegun` files behind it that never got a header
     """
 
     began: LogMark
     mark: LogMark
     after: LogMark
     torn: bool = False
+    unbegun: tuple[int, ...] = ()
 
 
 def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions) -> LogMark:
@@ -157,18 +160,23 @@ def replay_journal(
             mark = max(mark, LogMark(survey.journal_id, survey.resume_at))
             after = max(after, LogMark(survey.journal_id, survey.end))
             torn = survey.torn
-    return ReplayEnd(began, mark, after, torn)
+    unbegun = [each.journal_id for each in surveys if each.is_emptied and each.damage is None]
+    return ReplayEnd(began, mark, after, torn, tuple(each for each in unbegun if each > after.journal_id))
 
 
 def settle_end(directory: str, files: Files, end: ReplayEnd, *, cut: bool = False) -> None:
     """Make what was replayed durable: a process that was killed need not have, and a mark, or the file that follows,
     says that it is. `cut`: without the torn tail behind it, which would look like damage once the next file holds
-    records and no mark is past it. Raises `StorageFault`."""
+    records and no mark is past it. Files behind it that never got a header go, as they would look emptied then.
+
+    Raises `StorageFault`.
+    """
+    _remove_unbegun(directory, files, end)
     if end.after == LogMark() or (cut and not end.torn):
         return
     path = journal_path(directory, end.after.journal_id)
     try:
-        file = files.open(path, writable=True)
+        file = files.open(path, writable=cut)
         try:
             if cut:
                 file.truncate(end.after.offset)
@@ -178,6 +186,19 @@ def settle_end(directory: str, files: Files, end: ReplayEnd, *, cut: bool = Fals
             file.close()
     except OSError as error:
         raise StorageFault(f"cannot settle the end of journal {path}: {error.strerror or error}") from error
+
+
+def _remove_unbegun(directory: str, files: Files, end: ReplayEnd) -> None:
+    for journal_id in end.unbegun:
+        path = journal_path(directory, journal_id)
+        try:
+            files.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _log.warning("cannot remove a journal that was never begun", path=path, error=str(error))
+        else:
+            _log.info("removed a journal that was never begun", path=path)
 
 
 class _Progress:

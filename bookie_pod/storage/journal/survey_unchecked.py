@@ -10,7 +10,8 @@
 - A record of nothing but zeros counts as a zero length word: its length was written and its body was not.
 - The last record is left out if it ends inside a sector without padding behind it, and that sector holds nothing but
   zeros: the process died between two writes of one group. A client could read such an entry, but its digest fails,
-  and the ledger could not be recovered. No group without its padding was ever acknowledged.
+  and the ledger could not be recovered. No group without its padding was ever acknowledged. A file that ends with the
+  record itself was cut there by a replay, which had found it whole.
 - A negative length is damage, but for a padding marker cut short by zeros. A record below 16 bytes is damage if
   anything but zeros follows it.
 
@@ -117,7 +118,7 @@ class UncheckedSurvey:
     def _before_cut_record(self, start: int, end: int) -> int:
         """`end`, or where the last record begins if its own end was never written."""
         within = end % SECTOR
-        if not self._padded or not within or end - within < start:
+        if not self._padded or not within or end - within < start or end == self._file.window.size:
             return end
         if self._file.window.read(end - within, within).strip(b"\0"):
             return end

@@ -153,6 +153,21 @@ def test_a_next_file_that_could_not_be_made_early_is_made_when_needed() -> None:
     assert rig.acknowledged.failures == []
 
 
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "sync_directory"])
+def test_a_next_file_that_could_not_be_made_leaves_no_gap(checks: bool, operation: str) -> None:
+    """Files that do not name the one before them follow each other by number."""
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=8192, group_checks=checks)) as rig:
+        name = "" if operation == "sync_directory" else f"{int(rig.journals()[0][:-4], 16) + 1:x}.txn"
+        files.faults.fail(operation, path=name, errno=errno.ENOSPC, times=1)
+        for i in range(40):
+            rig.add(an_add(7, i, bytes(400)))
+    ids = [int(name[:-4], 16) for name in rig.journals()]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+    assert replayed(files, LogMark())[0].entries() == [(7, i) for i in range(40)]
+
+
 def test_a_file_is_synced_before_anything_is_written_to_the_next() -> None:
     files = MemoryFiles()
     log = files.faults.record()

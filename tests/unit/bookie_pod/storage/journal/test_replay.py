@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 import struct
 
 import pytest
 
+from bookie_pod.storage.files import File
 from bookie_pod.storage.journal import JournalBatch, LogMark, read_records
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_pod.storage.journal.reader import CHUNK
-from bookie_pod.storage.journal.replay import replay_journal
+from bookie_pod.storage.journal.replay import replay_journal, settle_end
 from bookie_protocol.errors import JournalDamaged, JournalMissing, StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_add, an_entry, replayed, small_options
 from tests.support.memory_files import MemoryFiles
@@ -531,6 +535,59 @@ def test_a_torn_tail_that_the_next_file_knows_of_is_no_damage() -> None:
         files.write_bytes_synced(path_of(8), torn[:left].ljust(SIZE, b"\0"))
         with pytest.raises(JournalDamaged, match=r"8\.txn is damaged .* says that it goes to 1024"):
             replayed(files)
+
+
+# --- what a start makes of the end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_an_entry_that_ends_in_zeros_before_a_tail_that_was_cut_off_stays(checks: bool) -> None:
+    torn = plain_file(record(7, 0)) + record(7, 1, b"x" * 100 + bytes(900)) + record(7, 2, b"y" * SIZE)[:300]
+    files = files_with((8, torn))
+    end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
+    assert end.torn
+    settle_end(DIRECTORY, files, end, cut=True)
+    rig = JournalRig(files, small_options(group_checks=checks))
+    rig.journal.start(end.after)
+    rig.add(an_add(7, 3))
+    rig.journal.stop()
+    assert entries(files, LogMark()) == [(7, 0), (7, 1), (7, 3)]
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("left", [b"", b"BK", bytes(SIZE)])
+@pytest.mark.parametrize("whole", [[(8, plain_file(record(7, 0)))], []])
+def test_a_file_that_was_never_begun_is_not_taken_for_an_emptied_one_later(
+    checks: bool, left: bytes, whole: list[tuple[int, bytes]]
+) -> None:
+    """The machine went down while the next file was being made."""
+    files = files_with(*whole)
+    files.write_bytes_synced(path_of(9), left)
+    end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
+    settle_end(DIRECTORY, files, end)
+    rig = JournalRig(files, small_options(group_checks=checks))
+    rig.journal.start(end.after)
+    rig.add(an_add(7, 1))
+    rig.journal.stop()
+    assert entries(files, LogMark()) == [(7, 0)] * len(whole) + [(7, 1)]
+
+
+def test_a_file_is_opened_for_writing_only_to_cut_it() -> None:
+    """One that was restored from a backup may be somebody else's."""
+
+    class ReadOnly(MemoryFiles):
+        def open(self, path: str, *, writable: bool = False) -> File:
+            if writable:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return super().open(path)
+
+    files = ReadOnly()
+    files.makedirs(DIRECTORY)
+    files.write_bytes(path_of(8), checked_file(8, record(7, 0)))
+    end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
+    settle_end(DIRECTORY, files, end)
+    assert entries(files, LogMark()) == [(7, 0)]
+    assert files.crash(random.Random(0)).read_bytes(path_of(8)) == files.read_bytes(path_of(8))
 
 
 # --- for tools ------------------------------------------------------------------------------------------------------
