@@ -33,6 +33,7 @@ from tests.support.frames import (
     v2_read,
     v3_add,
     v3_answer,
+    v3_auth,
     v3_fence,
     v3_force,
     v3_list,
@@ -293,10 +294,7 @@ def auth_v2(token: bytes, plugin: str = "TestAuth") -> bytes:
 
 
 def auth_v3(token: bytes, txn: int = 1) -> bytes:
-    request = v3.new_request(pb.AUTH, txn)
-    request.authRequest.authPluginName = "TestAuth"
-    request.authRequest.payload = token
-    return v3.encode_frame(request)
+    return v3_auth(AuthMessage("TestAuth", token), txn=txn)
 
 
 async def test_the_exchange_of_version_2(tmp_path: Path) -> None:

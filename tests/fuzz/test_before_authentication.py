@@ -17,21 +17,13 @@ from bookie_protocol.wire.auth import AuthMessage
 from tests.fuzz.test_live_bookie import FRAMES, damaged
 from tests.support.auth import TwoTokens
 from tests.support.certificates import Certificates
-from tests.support.frames import entry, v2_add, v3_start_tls
+from tests.support.frames import entry, v2_add, v3_auth, v3_start_tls
 from tests.support.served_bookie import RawClient, ServedBookie
 from tests.support.until import until
 
-
-def _auth_v3(plugin: str, token: bytes) -> bytes:
-    request = v3.new_request(pb.AUTH, 1)
-    request.authRequest.authPluginName = plugin
-    request.authRequest.payload = token
-    return v3.encode_frame(request)
-
-
 LOGINS = [
-    make(plugin, token)
-    for make in (_auth_v3, lambda plugin, token: v2.encode_auth(AuthMessage(plugin, token)))
+    make(AuthMessage(plugin, token))
+    for make in (v3_auth, v2.encode_auth)
     for plugin in ("TestAuth", "sasl", "AuthDisabledPlugin", "")
     for token in (b"", b"hello", b"guess", bytes(5000))
 ]

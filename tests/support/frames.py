@@ -6,6 +6,7 @@ import struct
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode
+from bookie_protocol.wire.auth import AuthMessage, to_protobuf
 from bookie_protocol.wire.v2 import Flag
 from bookie_protocol.wire.varint import encode_varint
 
@@ -138,6 +139,14 @@ def v3_list(ledger_id: int, *, txn: int = 1) -> bytes:
 def v3_start_tls(*, txn: int = 1) -> bytes:
     request = v3.new_request(pb.START_TLS, txn)
     request.startTLSRequest.SetInParent()
+    return v3.encode_frame(request)
+
+
+def v3_auth(message: AuthMessage | None, *, txn: int = 1) -> bytes:
+    """`message` None: the request lacks its own."""
+    request = v3.new_request(pb.AUTH, txn)
+    if message is not None:
+        request.authRequest.CopyFrom(to_protobuf(message))
     return v3.encode_frame(request)
 
 

@@ -19,9 +19,8 @@ from bookie_pod.server.tcp.authentication import CertificateRoles
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.requests import Reply, code_of, status_of
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, Unauthorized, V2Code, V3Status
-from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v2, v3
-from bookie_protocol.wire.auth import AUTH_DISABLED, AuthMessage, Peer, Subject, to_protobuf
+from bookie_protocol.wire import v2
+from bookie_protocol.wire.auth import AUTH_DISABLED, AuthMessage, Peer, Subject
 from tests.support.auth import TwoTokens
 from tests.support.frames import (
     OTHER_KEY,
@@ -33,17 +32,11 @@ from tests.support.frames import (
     v2_read,
     v3_add,
     v3_answer,
+    v3_auth,
     v3_start_tls,
     v3_status,
 )
 from tests.support.server_rig import PaperTransport, ServerRig, answers
-
-
-def auth_v3(message: AuthMessage | None) -> bytes:
-    request = v3.new_request(pb.AUTH, 1)
-    if message is not None:
-        request.authRequest.CopyFrom(to_protobuf(message))
-    return v3.encode_frame(request)
 
 
 def trail_of(rig: ServerRig, folder: Path) -> Callable[[], list[dict[str, str]]]:
@@ -124,7 +117,7 @@ async def test_a_role_in_the_certificate_decides_who_is_served(
     assert len(rig.context.strangers) == 1
     login = AuthMessage(rig.context.auth.plugin_name, b"")
     with capture_logs() as logs:
-        conn.data_received(v3_add(entry(1, 0)) + auth_v3(login) + v2_add(entry(1, 0)))
+        conn.data_received(v3_add(entry(1, 0)) + v3_auth(login) + v2_add(entry(1, 0)))
     statuses = [v3_status(frame) for frame in secured.frames[:3]]
     assert statuses == [V3Status.EIO, V3Status.EUA, V3Status.EUA]
     assert v2_code(secured.frames[3]) == V2Code.EUA
@@ -223,14 +216,14 @@ async def test_a_login_of_version_3_that_is_refused_is_answered(rig: ServerRig, 
     """What is no login, or is none for this bookie, may be followed by a better one; a wrong one ends it."""
     rig.context.auth = TwoTokens()
     conn, transport = rig.connect()
-    conn.data_received(auth_v3(message))
+    conn.data_received(v3_auth(message))
     await rig.settle(lambda: not conn.stalled)
     assert [v3_status(frame) for frame in transport.frames] == [V3Status.EUA]
     assert transport.closing == (message is not None and message.payload == b"guess")
     if transport.closing:
         return
     for payload in (b"hello", b"secret"):
-        conn.data_received(auth_v3(AuthMessage("TestAuth", payload)))
+        conn.data_received(v3_auth(AuthMessage("TestAuth", payload)))
         await rig.settle(lambda: not conn.stalled)
     told = [v3_answer(frame) for frame in transport.frames[1:]]
     assert [(answer.status, answer.authResponse.payload) for answer in told] == [(0, b"welcome?"), (0, b"ok")]
@@ -241,7 +234,7 @@ async def test_a_login_of_version_3_that_is_refused_is_answered(rig: ServerRig, 
 async def test_where_nobody_has_to_log_in_every_login_is_answered_so(rig: ServerRig, version: int) -> None:
     conn, transport = rig.connect()
     message = AuthMessage("Whatever", b"hello")
-    conn.data_received(auth_v3(message) if version == 3 else v2.encode_auth(message, 1))
+    conn.data_received(v3_auth(message) if version == 3 else v2.encode_auth(message, 1))
     await rig.settle(lambda: transport.frames)
     (frame,) = transport.frames
     if version == 3:
@@ -286,7 +279,7 @@ async def test_who_goes_in_the_middle_of_a_step_ends_it(rig: ServerRig, monkeypa
 
     rig.context.auth = Slow()
     conn, _ = rig.connect()
-    conn.data_received(auth_v3(AuthMessage("TestAuth", b"hello")))
+    conn.data_received(v3_auth(AuthMessage("TestAuth", b"hello")))
     await rig.settle(lambda: conn.stalled)
     conn.connection_lost(None)
     await rig.settle(lambda: ended)

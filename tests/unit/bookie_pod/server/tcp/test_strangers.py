@@ -24,10 +24,10 @@ from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAu
 from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.errors import ProtocolViolation, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v2, v3
-from bookie_protocol.wire.auth import AuthMessage, Peer, to_protobuf
+from bookie_protocol.wire import v2
+from bookie_protocol.wire.auth import AuthMessage, Peer
 from tests.support.auth import TwoTokens
-from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_start_tls, v3_status
+from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_auth, v3_start_tls, v3_status
 from tests.support.server_rig import ServerRig
 from tests.support.until import until
 
@@ -494,12 +494,6 @@ async def test_a_file_that_cannot_be_used_is_no_word_against_the_client(
             conn.data_received(v2.encode_auth(message) if version == 2 else v3_auth(message))
             await rig.settle()
         assert (conn.authenticated, transport.closing, len(transport.frames)) == (not broken, broken, 1 + (not broken))
-
-
-def v3_auth(message: AuthMessage) -> bytes:
-    request = v3.new_request(pb.AUTH, 1)
-    request.authRequest.CopyFrom(to_protobuf(message))
-    return v3.encode_frame(request)
 
 
 def nonce(frame: bytes) -> bytes:
