@@ -26,6 +26,7 @@ from bookie_pod.server.tcp.context import (
     TcpOptions,
 )
 from bookie_protocol.errors import StorageFault
+from tests.support.clock import Clock
 from tests.support.frames import KEY, entry, v2_add, v2_read, v3_force
 from tests.support.server_rig import HeldJournal, ServerRig, answers
 
@@ -60,13 +61,13 @@ class Reader:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now))
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock, perf_counter=clock))
     return clock
 
 
-def test_at_the_limit_on_reads_those_who_ask_wait_until_there_are_fewer(clock: SimpleNamespace) -> None:
+def test_at_the_limit_on_reads_those_who_ask_wait_until_there_are_fewer(clock: Clock) -> None:
     reads, first, second = ReadsInProgress(2), Reader(), Reader()
     conns: list[Any] = [first, second]
     reads.started(conns[0])
@@ -89,7 +90,7 @@ def test_at_the_limit_on_reads_those_who_ask_wait_until_there_are_fewer(clock: S
     assert (first.blocked, second.blocked) == ([3.0], [4.0])
 
 
-def test_who_is_gone_waits_for_no_reads(clock: SimpleNamespace) -> None:
+def test_who_is_gone_waits_for_no_reads(clock: Clock) -> None:
     reads, gone = ReadsInProgress(1), Reader()
     conn: Any = gone
     reads.started(conn)

@@ -16,19 +16,13 @@ from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming import open_tails
 from pyspark_bookie.source.streaming.ledgers import SelectedLedgers
+from tests.support.clock import Clock
 from tests.unit.pyspark_bookie.source.reads import write
 from tests.unit.pyspark_bookie.source.streaming.test_idle import BlockingHere
 
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
 BORN = 1_700_000_000
 """Ledger 0, in seconds since 1970; each further one a second later."""
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def following(clock=None, **raw):
