@@ -84,6 +84,7 @@ class ReplayEnd:
     `mark`  to be written once storage is flushed: a replay from there finds nothing again
     `after` where the records end: what the next file names as having come before it
     `torn`  a torn tail follows there
+    `unused` files behind it that hold a header and nothing else
     `unbegun` files behind it that never got a header
     """
 
@@ -91,6 +92,7 @@ class ReplayEnd:
     mark: LogMark
     after: LogMark
     torn: bool = False
+    unused: tuple[int, ...] = ()
     unbegun: tuple[int, ...] = ()
 
 
@@ -160,27 +162,34 @@ def replay_journal(
             mark = max(mark, LogMark(survey.journal_id, survey.resume_at))
             after = max(after, LogMark(survey.journal_id, survey.end))
             torn = survey.torn
-    unbegun = [each.journal_id for each in surveys if each.is_emptied and each.damage is None]
-    return ReplayEnd(began, mark, after, torn, tuple(each for each in unbegun if each > after.journal_id))
+    behind = [each for each in surveys if each.journal_id > after.journal_id and each.damage is None]
+    unused = tuple(each.journal_id for each in behind if not each.is_emptied)
+    return ReplayEnd(began, mark, after, torn, unused, tuple(each.journal_id for each in behind if each.is_emptied))
 
 
 def settle_end(directory: str, files: Files, end: ReplayEnd, *, cut: bool = False) -> None:
     """Make what was replayed durable: a process that was killed need not have, and a mark, or the file that follows,
     says that it is. `cut`: without the torn tail behind it, which would look like damage once the next file holds
-    records and no mark is past it. Files behind it that never got a header go, as they would look emptied then.
+    records and no mark is past it. Files behind it that never got a header, or lost it to a power failure, would look
+    emptied then: those go, and the headers of the others are made durable too.
 
     Raises `StorageFault`.
     """
     _remove_unbegun(directory, files, end)
-    if end.after == LogMark() or (cut and not end.torn):
-        return
-    path = journal_path(directory, end.after.journal_id)
+    for journal_id in end.unused:
+        _settle(files, journal_path(directory, journal_id))
+    if end.after != LogMark() and (end.torn or not cut):
+        _settle(files, journal_path(directory, end.after.journal_id), end.after.offset if cut else None)
+
+
+def _settle(files: Files, path: str, size: int | None = None) -> None:
+    """Make a file durable, cut to `size` before if that is given."""
     try:
-        file = files.open(path, writable=cut)
+        file = files.open(path, writable=size is not None)
         try:
-            if cut:
-                file.truncate(end.after.offset)
-                _log.warning("the torn tail of a journal is cut off", path=path, offset=end.after.offset)
+            if size is not None:
+                file.truncate(size)
+                _log.warning("the torn tail of a journal is cut off", path=path, offset=size)
             file.sync()
         finally:
             file.close()

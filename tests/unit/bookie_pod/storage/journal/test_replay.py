@@ -572,6 +572,20 @@ def test_a_file_that_was_never_begun_is_not_taken_for_an_emptied_one_later(
     assert entries(files, LogMark()) == [(7, 0)] * len(whole) + [(7, 1)]
 
 
+def test_the_header_of_a_file_that_was_never_used_is_durable_before_another_follows_it() -> None:
+    """The process was killed while it made that file, and the machine lives a little longer."""
+    files = files_with((8, plain_file(record(7, 0))))
+    files.create(path_of(9)).write(plain_file().ljust(SIZE, b"\0"))
+    end = replay_journal(DIRECTORY, [LogMark()], files, Replayed())
+    settle_end(DIRECTORY, files, end)
+    rig = JournalRig(files, small_options(group_checks=False))
+    rig.journal.start(end.after)
+    rig.add(an_add(7, 1))
+    rig.journal.stop()
+    for seed in range(20):
+        assert entries(files.crash(random.Random(seed)), LogMark()) == [(7, 0), (7, 1)]
+
+
 def test_a_file_is_opened_for_writing_only_to_cut_it() -> None:
     """One that was restored from a backup may be somebody else's."""
 
