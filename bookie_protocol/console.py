@@ -27,7 +27,8 @@ class _HarmlessConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=_harmless(segment.text))
+            shown = segment.text if segment.control else _harmless(segment.text)
+            yield segment if shown is segment.text else segment._replace(text=shown)  # a table has one for every cell
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -39,7 +40,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def _harmless(text: str) -> str:
-    if text.isprintable():
+    if text == "\n" or text.isprintable():
         return text
     return "".join(
         each if each.isprintable() or each == "\n" or "\ud800" <= each <= "\udfff" else "\N{REPLACEMENT CHARACTER}"
