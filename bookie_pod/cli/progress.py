@@ -20,6 +20,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from bookie_protocol.console import console
+
 _UPDATES: Final = 200
 """Bars are redrawn ten times a second at most; telling them more often costs the work."""
 
@@ -39,16 +41,16 @@ class Shown:
         self._bars.stop()
 
 
-def bars(console: Console, *counts: ProgressColumn) -> Progress:
-    """What draws bars, each with its text and these columns behind it, if the console is a terminal."""
+def bars(shown: Console, *counts: ProgressColumn) -> Progress:
+    """What draws bars, each with its text and these columns behind it, if it is a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         *counts,
-        console=console,
+        console=shown,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not shown.is_terminal,
     )
 
 
@@ -57,7 +59,7 @@ class Bar(Shown):
 
     def __init__(self, text: str, total: float | None = None, *, in_bytes: bool = False) -> None:
         counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-        self._bars = bars(Console(stderr=True), *counts, TimeRemainingColumn())
+        self._bars = bars(console(stderr=True), *counts, TimeRemainingColumn())
         self._task = self._bars.add_task(text, total=total)
         self._step = (total or 0) / _UPDATES
         self._held_back = 0.0
@@ -82,7 +84,7 @@ class DirectoryBars(Shown):
     """A bar per directory of a bookie; a context manager. `in_bytes`: show sizes."""
 
     def __init__(self, *, in_bytes: bool = False) -> None:
-        self._bars = bars(Console(stderr=True), DownloadColumn() if in_bytes else MofNCompleteColumn())
+        self._bars = bars(console(stderr=True), DownloadColumn() if in_bytes else MofNCompleteColumn())
         self._tasks: list[TaskID] = []
 
     def show(self, directories: Iterable[Reached]) -> None:

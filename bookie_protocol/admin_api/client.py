@@ -212,7 +212,9 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
     if isinstance(error, aiohttp.NonHttpUrlClientError | ValueError) and not isinstance(error, OSError):
         return ProtocolViolation(f"{at.shown} has no URL that can be asked")
     reason = str(error)
-    if isinstance(error, OSError) and error.errno is not None:  # aiohttp's words have the host, which may be a login
+    if isinstance(error, aiohttp.ConnectionTimeoutError):  # aiohttp's words have the host, which may be a login
+        reason = "no connection in time"
+    elif isinstance(error, OSError) and error.errno is not None:  # so here
         reason = os.strerror(error.errno) if error.errno > 0 else error.strerror
     reason = reason or type(error).__name__
     return BookieUnavailable(f"{at.shown} cannot be reached: {one_line(reason, _MAX_WORDS)}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
@@ -138,6 +140,32 @@ async def test_what_is_no_url_is_told_in_one_line(url: str) -> None:
         with pytest.raises(CouldNotTell) as caught:
             await AdminClient(session, "a-secret").fetch(Place(url, url, shows_token_in_plain=True), ROUTE)
     assert "s3cret" not in str(caught.value)
+
+
+async def test_a_name_that_leads_to_who_takes_no_connection_is_told_without_its_login() -> None:
+    """Every name below a domain may have an address."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(server.getsockname())
+        url = f"http://user%3As3cret%40h:{server.getsockname()[1]}"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=_Here())) as session:
+            with pytest.raises(BookieUnavailable, match="cannot be reached") as caught:
+                await AdminClient(session, connect_s=0.05).fetch(Place(url, url), ROUTE)
+    assert "s3cret" not in str(caught.value)
+
+
+class _Here(AbstractResolver):
+    """Every name is that of this machine."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 @asynccontextmanager

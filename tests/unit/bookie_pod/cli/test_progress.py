@@ -24,6 +24,13 @@ def test_a_bar_for_each_directory_whatever_it_is_called(capsys: pytest.CaptureFi
         assert text in shown
 
 
+def test_the_name_of_a_directory_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with DirectoryBars() as bars:
+        bars.show([Reached("/data\x1b]0;title\x07: reading", 3, 10)])
+    shown = capsys.readouterr().err
+    assert ("]0;title" in shown, "\x1b]" in shown, "\x07" in shown) == (True, False, False)
+
+
 def test_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     with DirectoryBars(in_bytes=True) as bars:
         bars.show([Reached("/data: copying", 3_000_000, 9_000_000)])
