@@ -43,10 +43,13 @@ def known_part(model: type[BaseModel], spec: Mapping[str, Any]) -> tuple[Mapping
         return spec, ()
     except ValidationError as error:
         unknown = [fault["loc"] for fault in error.errors() if fault["type"] == "extra_forbidden"]
-    kept = copy.deepcopy(dict(spec))
+    kept, own = dict(spec), set[tuple[int | str, ...]]()
     for location in unknown:
         parent: Any = kept
-        for part in location[:-1]:
+        for depth, part in enumerate(location[:-1], 1):  # no more than that: the rest may be as deep as people like
+            if location[:depth] not in own:
+                parent[part] = copy.copy(parent[part])
+                own.add(location[:depth])
             parent = parent[part]
         del parent[location[-1]]
     why = "this release of the operator does not know it, and goes on without; upgrade the operator"

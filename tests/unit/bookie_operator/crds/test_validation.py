@@ -8,7 +8,7 @@ import pytest
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.reading import MESSAGES
-from bookie_operator.crds.validation import parse_spec, parse_status, validate
+from bookie_operator.crds.validation import known_spec, parse_spec, parse_status, validate
 from tests.support.admission_cases import IN_PLACE
 from tests.unit.bookie_operator.crds.examples import PARTIAL, minimal, parsed
 
@@ -269,6 +269,20 @@ def test_values_of_keys_and_variables_are_not_told() -> None:
     faults = validate(spec, NOTHING)
     assert len(faults) == 5
     assert secret not in "".join(faults)
+
+
+@pytest.mark.parametrize("wrong", ["newer", "replicas"])
+def test_a_field_that_is_not_known_is_left_out_of_a_spec_of_any_depth(wrong: str) -> None:
+    """What is freeform is as deep as people like."""
+    affinity: dict[str, Any] = {}
+    for _ in range(800):
+        affinity = {"a": affinity}
+    spec, before = ({**minimal(pod={"affinity": affinity, "newer": 1}), wrong: "many"} for _ in range(2))
+    kept, told = known_spec(spec)
+    assert "newer" not in kept["pod"]
+    assert kept["pod"]["affinity"] is affinity
+    assert (wrong in kept, len(told)) == ((False, 2) if wrong == "newer" else (True, 1))
+    assert (list(spec), list(spec["pod"])) == (list(before), list(before["pod"]))
 
 
 def test_messages_are_bounded() -> None:
