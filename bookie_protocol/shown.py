@@ -48,12 +48,19 @@ def take_any_text(stream: TextIO) -> None:
 
 
 def _as_it_is_or_escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Of the whole run: who answers for one character is asked anew for each, behind a look at all of them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    first = ord(error.object[error.start])
-    if error.encoding == "utf-8" and 0xDC80 <= first <= 0xDCFF:  # a byte of a name that is no text
-        return bytes((first - 0xDC00,)), error.start + 1
-    return error.object[error.start].encode("ascii", "backslashreplace"), error.start + 1
+    run = error.object[error.start : error.end]
+    if error.encoding != "utf-8":
+        return run.encode("ascii", "backslashreplace").decode("ascii"), error.end
+    return b"".join(map(_byte_or_escaped, run)), error.end
+
+
+def _byte_or_escaped(character: str) -> bytes:
+    """The byte, of a name that is no text."""
+    is_byte = "\udc80" <= character <= "\udcff"
+    return bytes((ord(character) - 0xDC00,)) if is_byte else character.encode("ascii", "backslashreplace")
 
 
 _ANY_TEXT: Final = "podkeeper-any-text"

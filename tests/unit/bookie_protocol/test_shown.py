@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 
 import pytest
@@ -29,6 +30,7 @@ def test_a_time_that_no_calendar_has_is_its_number(ms: int) -> None:
         ("utf-8", b"\xff\\ud800\xfe\xe2\x82\xac\n"),
         ("latin-1", b"\\udcff\\ud800\\udcfe\\u20ac\n"),
         ("ascii", b"\\udcff\\ud800\\udcfe\\u20ac\n"),
+        ("utf-16-le", "\\udcff\\ud800\\udcfe\N{EURO SIGN}\n".encode("utf-16-le")),
     ],
 )
 def test_any_text_can_be_printed(encoding: str, printed: bytes) -> None:
@@ -38,6 +40,18 @@ def test_any_text_can_be_printed(encoding: str, printed: bytes) -> None:
     take_any_text(stream)
     print("\udcff\ud800\udcfe\N{EURO SIGN}", file=stream, flush=True)
     assert output.getvalue() == printed
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_of_what_cannot_be_encoded_a_run_is_answered_at_once(encoding: str) -> None:
+    """With an answer for each character, each behind a look at the rest, a stranger's long name takes minutes."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    take_any_text(stream)
+    run = "\udcff\ud800" * 500
+    error = UnicodeEncodeError(encoding, f"a{run}b", 1, 1 + len(run), "not there")
+    answer, goes_on_at = codecs.lookup_error(stream.errors)(error)
+    assert goes_on_at == 1 + len(run)
+    assert answer == (b"\xff\\ud800" * 500 if encoding == "utf-8" else "\\udcff\\ud800" * 500)
 
 
 @pytest.mark.parametrize(
