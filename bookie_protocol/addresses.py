@@ -6,6 +6,7 @@ Pure; any thread.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from typing import Final
 
 EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 """Hosts to listen on that mean all addresses of the machine, of both families: a pod may have either or both."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?")
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -21,8 +24,10 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def host_to_bind(host: str, port: int) -> str | None:
-    """What `asyncio`'s `create_server` listens on; None: on all addresses of both families. With port 0 each family
-    would get a port of its own, so that is IPv4 alone."""
+    """Return the host that `asyncio`'s `create_server` listens on; None: all addresses of both families.
+
+    With port 0 each family would get a port of its own, so that is IPv4 alone.
+    """
     if host not in EVERY_ADDRESS:
         return host
     return None if port else "0.0.0.0"
@@ -30,8 +35,8 @@ def host_to_bind(host: str, port: int) -> str | None:
 
 @contextmanager
 def resolving() -> Iterator[None]:
-    """Around what resolves names: one that no host can have is one that nobody has, and an `OSError` as of any other.
-    Python says UnicodeError."""
+    """Turn the UnicodeError of an impossible name, in a block that resolves names, into an `OSError` as for any
+    unknown name."""
     try:
         yield
     except UnicodeError as error:
@@ -39,15 +44,15 @@ def resolving() -> Iterator[None]:
 
 
 def server_name(host: str) -> str:
-    """What the certificate of a host has to name: without the dot at the end of a complete name, and of an IPv6 address
-    without brackets and zone."""
+    """Return the name that the certificate of a host must have: without the dot at the end of a complete name, and
+    for an IPv6 address without brackets and zone."""
     bare = host.strip("[]")
     address = bare.partition("%")[0]
     return address if ":" in address and is_address(address) else bare.rstrip(".")
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an address, and no name that has to be resolved."""
+    """Return True if it is an address, not a name that has to be resolved."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -55,8 +60,17 @@ def is_address(host: str) -> bool:
     return True
 
 
+def is_host(host: str) -> bool:
+    """Return True if it can stand in a URL as a host, and as nothing else: a name, or an address of IPv4 or IPv6, with
+    or without brackets. Names of Docker and Kubernetes may have underscores."""
+    if _NAME.fullmatch(host) is not None:
+        return True
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return _IPV6.fullmatch(bare) is not None and is_address(bare)
+
+
 def is_loopback(host: str) -> bool:
-    """Whether it means this machine, whoever says it."""
+    """Return True if the host means the machine of any process that uses it."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,9 +1,10 @@
-"""What the metadata service tells of ledgers in an archive, which `bookie job offload` writes: where all entries of one
-are, and how far it is on its way there.
+"""The metadata service's records of archived ledgers, which `bookie job offload` writes.
+
+A record says where all entries of a ledger are, and how far its offload is.
 
 A record of kind `offload`, by the ledger's id:
 
-    PREPARED    an attempt with a uuid of its own has begun: whatever has this uuid in the archive is its doing
+    PREPARED    an attempt with a uuid of its own has begun: all files with this uuid in the archive are its own
     UPLOADED    all files are in the attempt's temporary folder; sizes and checksums are recorded
     VERIFIED    they were read again and are what the ledger held
     COMPLETE    files and manifest are where readers find them
@@ -12,11 +13,11 @@ A record of kind `offload`, by the ledger's id:
 Invariants
 - A record changes by compare-and-set only, and every state is written after what it claims is durable.
 - An attempt that is taken over gets a new uuid, and the old one is remembered in `abandoned` until its files are gone.
-- `ledger` tells the ledger apart from another one that somebody made later with the same id. What the archive has of a
-  ledger that was complete is never given up for a later one: that gets an attempt, files and a manifest of its own.
+- `ledger` identifies the ledger: another one may be made later with the same id. What the archive has of a ledger that
+  was complete is never given up for a later one: that gets an attempt, files and a manifest of its own.
 - A ledger is in the archive on the record's word alone (`metadata_service.records.archived_ledger`); without one, on
-  the metadata service's word, it is not. What cannot be told raises, and is never "not there". That bookies still hold
-  the ledger, or do not, is another matter.
+  the metadata service's word, it is not. An unknown state raises, and is never "not there". That bookies still hold the
+  ledger, or do not, is another matter.
 
 Pure; any thread.
 """
@@ -36,6 +37,11 @@ from bookie_protocol.shown import one_line
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+KIND: Final = "offload"
+"""The kind of the records."""
+MAX_ABANDONED: Final = 32
+_UUID: Final = re.compile(r"[0-9a-f]{32}")
+_VERSION: Final = 1
 
 
 def whole(value: Any, least: int = 0, most: int = LONG_MAX) -> int:
@@ -65,7 +71,7 @@ class Counts:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Counts:
-        """Raises what is `UNREADABLE` for what is none."""
+        """Raises one of `UNREADABLE` for a row of another form."""
         return cls(*(whole(row[name]) for name in ("entries", "bytes", "payload_crc32c", "lengths_crc32c")))
 
 
@@ -88,7 +94,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLedger:
-    """Where all entries of a ledger are, in the archive `target`, a URI. `created_ms`: of the ledger, since 1970."""
+    """The place of all entries of a ledger, in the archive `target`, a URI. `created_ms`: of the ledger, since 1970."""
 
     ledger_id: int
     target: str
@@ -96,13 +102,6 @@ class ArchivedLedger:
     files: tuple[ArchivedFile, ...]
     counts: Counts
     created_ms: int | None = None
-
-
-KIND: Final = "offload"
-"""The kind of the records."""
-MAX_ABANDONED: Final = 32
-_UUID: Final = re.compile(r"[0-9a-f]{32}")
-_VERSION: Final = 1
 
 
 class OffloadState(Enum):
@@ -122,9 +121,11 @@ class OffloadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerIdentity:
-    """What never changes of a closed ledger, unlike its ensembles. `created_ms`: as the ledger recorded it, or as the
-    metadata service knows it of its own; None in records of older versions where no ledger recorded it. `token`: the
-    creation token; 0 where there is none."""
+    """The properties of a closed ledger that never change, unlike its ensembles.
+
+    `created_ms`: as the ledger recorded it, or as the metadata service knows it; None in records of older versions
+    where no ledger recorded it. `token`: the creation token; 0 if there is none.
+    """
 
     last_entry_id: int
     length: int
@@ -136,8 +137,8 @@ class LedgerIdentity:
         return cls(metadata.last_entry_id, metadata.length, metadata.ctime, metadata.creation_token)
 
     def is_surely(self, other: LedgerIdentity) -> bool:
-        """Whether this is the same ledger, on the word of what its creation left. False: it is another one of the same
-        id, or nobody can tell without its content."""
+        """Return True if this is the same ledger, by its creation. False: it is another one of the same id, or
+        only the content can tell."""
         if not self.has_size_of(other):
             return False
         if self.token and other.token:
@@ -145,7 +146,7 @@ class LedgerIdentity:
         return self.created_ms is not None and self.created_ms == other.created_ms
 
     def has_size_of(self, other: LedgerIdentity) -> bool:
-        """Whether the content can be the same."""
+        """Return True if the content can be the same."""
         return (self.last_entry_id, self.length) == (other.last_entry_id, other.length)
 
 
@@ -174,6 +175,10 @@ class OffloadRecord:
     completed_ms: int | None = None
     deleted_ms: int | None = None
     abandoned: tuple[Abandoned, ...] = ()
+    tables: tuple[str, ...] = ()
+    """UUIDs of the Iceberg tables that have this attempt's files."""
+    is_placed: bool = False
+    """True if the archive's manifest has the place of the ledger in its stream."""
 
     @property
     def key(self) -> str:
@@ -181,12 +186,12 @@ class OffloadRecord:
 
     @property
     def attempt(self) -> Abandoned:
-        """What is left of this attempt when it is given up."""
+        """Return what is left of this attempt when it is given up."""
         return Abandoned(self.target, self.uuid, self.folder)
 
     @property
     def archived(self) -> ArchivedLedger | None:
-        """What readers find in the archive; None: not yet."""
+        """Return the ledger as readers find it in the archive; None: not yet."""
         if not self.state.is_archived or self.counts is None:
             return None
         return ArchivedLedger(self.ledger_id, self.target, self.uuid, self.files, self.counts, self.ledger.created_ms)
@@ -194,9 +199,11 @@ class OffloadRecord:
     # --- transitions ------------------------------------------------------------------------------------------
 
     def restarted(self, target: str, uuid: str, folder: str, ledger: LedgerIdentity) -> OffloadRecord:
-        """The record begun anew, with another attempt; this one is abandoned, unless it was complete: then it is
-        what the archive has of an earlier ledger of this id, and stays. The oldest of very many are forgotten: the
-        sweep finds what they left."""
+        """Return the record for a new attempt. The current one is abandoned, unless it was complete: then it is
+        the archive's copy of an earlier ledger of this id, and stays.
+
+        Very many attempts are not all kept: the sweep finds what the oldest left.
+        """
         left = self.abandoned if self.state.is_archived else (*self.abandoned, self.attempt)[-MAX_ABANDONED:]
         return OffloadRecord(
             ledger_id=self.ledger_id,
@@ -217,14 +224,21 @@ class OffloadRecord:
     def complete(self, now_ms: int) -> OffloadRecord:
         return self._after(OffloadState.VERIFIED, state=OffloadState.COMPLETE, completed_ms=now_ms)
 
+    def placed(self) -> OffloadRecord:
+        return replace(self, is_placed=True)
+
     def deleted(self, now_ms: int) -> OffloadRecord:
         return self._after(OffloadState.COMPLETE, state=OffloadState.BK_DELETED, deleted_ms=now_ms)
 
     def of_life(self, ledger: LedgerIdentity, now_ms: int) -> OffloadRecord:
-        """What is archived is this ledger's content, too; the lag before its deletion begins now."""
+        """Return the record for another ledger with the archived content; the lag before its deletion begins now."""
         if not self.state.is_archived:
             raise ValueError(f"ledger {self.ledger_id} is {self.state.value}, and not archived")
         return replace(self, state=OffloadState.COMPLETE, ledger=ledger, completed_ms=now_ms, deleted_ms=None)
+
+    def in_table(self, table_uuid: str) -> OffloadRecord:
+        """The files of this attempt are in the table."""
+        return self if table_uuid in self.tables else replace(self, tables=(*self.tables, table_uuid))
 
     def without_abandoned(self, cleaned: frozenset[Abandoned]) -> OffloadRecord:
         """The files of these attempts are gone."""
@@ -252,6 +266,8 @@ class OffloadRecord:
             "completed_ms": self.completed_ms,
             "deleted_ms": self.deleted_ms,
             "abandoned": [[each.target, each.uuid, each.folder] for each in self.abandoned],
+            "placed": self.is_placed,
+            "tables": list(self.tables),
         }
         return json.dumps(row).encode()
 
@@ -283,11 +299,13 @@ class OffloadRecord:
             abandoned=tuple(
                 Abandoned(str(target), _uuid(uuid), str(folder)) for target, uuid, folder in row["abandoned"]
             ),
+            is_placed=bool(row.get("placed", False)),
+            tables=tuple(str(each) for each in row.get("tables", ())),
         )
 
 
 def _uuid(value: Any) -> str:
-    """Of an attempt: folders that are deleted have its name."""
+    """Check the name of an attempt: folders that are deleted have it."""
     if _UUID.fullmatch(value) is None:
-        raise ValueError("what ought to be a uuid is none")
+        raise ValueError("the name of an attempt is not a UUID")
     return str(value)

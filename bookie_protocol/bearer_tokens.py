@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
+SHORTEST: Final = 16
+"""Characters of a token that a port takes."""
 MAX_BYTES: Final = 64 * 1024
-"""Of a file. Whoever reads one reads a byte more, so that it shows."""
+"""Maximum bytes of a file. A reader reads one byte more, to notice a larger file."""
 
 
 def token_lines(written: bytes) -> list[tuple[int, list[bytes]]]:
@@ -40,8 +42,15 @@ def first_token(written: bytes) -> str | None:
 
 
 def shown_token(written: bytes) -> str:
-    """As `first_token`; that there is none is a `ValueError` too."""
+    """Return the token as `first_token` does; a token that is missing or too short is a `ValueError` too."""
     token = first_token(written)
     if token is None:
         raise ValueError("it holds no token; write one a line")
+    if len(token) < SHORTEST:
+        raise ValueError(f"line {token_lines(written)[0][0]}: {too_short(len(token))}")
     return token
+
+
+def too_short(length: int) -> str:
+    """Return the message for a token of `length` characters."""
+    return f"the token has {length} characters; use at least {SHORTEST}"

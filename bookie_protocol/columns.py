@@ -21,7 +21,7 @@ def byte_column(data: bytes, at: int, size: int, step: int, count: int) -> list[
     before."""
     try:
         import numpy as np
-    except Exception:  # whatever it is, nobody's answers may be lost for it
+    except Exception:  # whatever it is, no answers may be lost because of it
         starts = range(at, at + step * count, step)
         if starts and starts[-1] + size > len(data):
             raise ValueError("the strides of the records lead beyond the end") from None

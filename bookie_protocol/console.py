@@ -1,5 +1,6 @@
-"""What people read in a terminal, of rich's: ids, names and words that strangers chose stay as they are, and do nothing
-to the terminal. On one tables fit it; elsewhere no line is folded, because programs read lines.
+"""A console of rich's for text in a terminal: ids, names and words of strangers are shown without any effect.
+
+On a terminal tables fit it; elsewhere no line is folded, because programs read lines.
 
 Invariants
 - Nothing in a text is markup, nor the name of an emoji: the IPv6 address 2001:db8:a:b::1 has two of them.
@@ -32,7 +33,7 @@ class _HarmlessConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Of standard output, or standard error."""
+    """Return a console for standard output, or standard error."""
     found = _HarmlessConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not found.is_terminal:
         found.width = _UNFOLDED

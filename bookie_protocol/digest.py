@@ -34,6 +34,19 @@ from bookie_protocol.keys import mac_key
 
 Buffer = bytes | bytearray | memoryview
 
+
+def as_bytes(payload: Buffer) -> bytes:
+    """Return the payload as it is now, and immutable. Raises `TypeError` for what is not bytes."""
+    if type(payload) is bytes:
+        return payload
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        given: object = payload
+        remedy = ": use .encode()" if isinstance(given, str) else ""
+        raise TypeError(f"an entry is bytes, not {type(given).__name__}{remedy}") from None
+
+
 _pack_crc32c: Final = struct.Struct(">I").pack
 _crc32c: Final = google_crc32c.value
 _extend: Final = google_crc32c.extend
@@ -49,7 +62,7 @@ class DigestType(IntEnum):
 
     @property
     def metadata_name(self) -> str:
-        """The name that stands in ledger metadata."""
+        """Return the name that ledger metadata use."""
         return "HMAC" if self is DigestType.MAC else self.name
 
     @classmethod
@@ -85,7 +98,7 @@ class DigestManager(ABC):
         return self.front(ledger_id, entry_id, lac, length, body) + body
 
     def front(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes) -> bytes:
-        """What stands in front of the payload: header and digest."""
+        """Return the bytes before the payload: header and digest."""
         header = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
         return header + self.digest(header, payload)
 
@@ -180,7 +193,7 @@ class MacDigest(DigestManager):
 
 
 class DummyDigest(DigestManager):
-    """No digest; header and ids are still checked."""
+    """A digest of no bytes; header and ids are still checked."""
 
     type = DigestType.DUMMY
     size = 0

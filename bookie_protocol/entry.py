@@ -88,8 +88,8 @@ def read_prefix(entry: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def is_possible_lac(lac: int, entry_id: int) -> bool:
-    """Whether an entry may carry this LAC: none, or an entry before it. An entry is not confirmed when it is sent, so
-    any other header is damaged, or was made up."""
+    """Return True if an entry may carry this LAC: none, or an entry before it. An entry is not confirmed when it
+    is sent, so any other header is damaged, or was made up."""
     return NO_LAC <= lac < entry_id
 
 

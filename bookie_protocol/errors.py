@@ -1,7 +1,7 @@
 """The one error taxonomy of Podkeeper, with the codes that errors have elsewhere.
 
-It stays in one file although that is long: it is read as one table, in which each class stands beside its codes, and a
-new error has to be weighed against all the others.
+It stays in one file although that is long: it is read as one table, in which each class is beside its codes, and a new
+error has to be weighed against all the others.
 
 Invariants
 - "Not there" and "could not tell" never share a type below `PodkeeperError`: `NotThere` is a promise that the
@@ -12,13 +12,17 @@ Invariants
 Any thread may raise or read these; they hold no state but their message (and `EntriesUnreadable` the entries that it
 names, `NotDecommissioned` a reason).
 
-Sources: reference wire protocol, section 9 (codes); BookKeeper's client return codes.
+Sources: docs/internals/wire-protocol.md, section 9 (codes); BookKeeper's client return codes.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar, Final, TypeVar
+
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""Errors of taking apart JSON from elsewhere; the caller turns them into an error of this module."""
+E = TypeVar("E", bound=BaseException)
 
 
 class V2Code(IntEnum):
@@ -94,10 +98,6 @@ class ExitCode(IntEnum):
     BOOKIE_EXCEPTION = 5
 
 
-UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What taking apart JSON that somebody else may have written fails with; who does tells which error of ours that is."""
-
-
 class PodkeeperError(Exception):
     """Root of every error that Podkeeper raises on purpose."""
 
@@ -106,14 +106,14 @@ class PodkeeperError(Exception):
     client: ClassVar[ClientCode] = ClientCode.UNEXPECTED
 
 
-E = TypeVar("E", bound=BaseException)
-
-
 def fresh(kept: E) -> E:
-    """A copy, without the frames that it has passed through, of an error that somebody keeps: what is kept of one that
-    was caught, and what is raised of one that is kept. One of these frames, most often, keeps whoever keeps the error,
-    so that only the collector of cycles would free what a failed call leaves; and an error that is raised again and
-    again has ever more of them. A defect stays as it is, with the frames that tell where it came from."""
+    """Return a copy of an error that is kept, or that was kept and is raised, without the frames that it has
+    passed.
+
+    One of these frames usually refers to the object that keeps the error, so that only the collector of cycles would
+    free what a failed call leaves; and an error that is raised again collects ever more of them. A defect is returned
+    as it is, with the frames that show its origin.
+    """
     if not isinstance(kept, PodkeeperError):
         return kept
     raised = type(kept).__new__(type(kept), *kept.args)
@@ -149,11 +149,11 @@ class NoSuchEntry(NotThere):
 
 
 class NoLedgerIndex(NoSuchLedger):
-    """No index of this ledger exists here: it was never stored, or it was deleted."""
+    """An error: no index of this ledger exists here; it was never stored, or it was deleted."""
 
 
 class NoSuchStream(NotThere):
-    """No stream of ledgers of this name, or no such cursor of it."""
+    """An error: there is no stream of ledgers of this name, or no such cursor of it."""
 
     client = ClientCode.NO_SUCH_LEDGER_ON_METADATA_SERVER
 
@@ -163,8 +163,8 @@ class NoCookie(NotThere):
 
 
 class NotDecommissioned(NotThere):
-    """Nobody takes this bookie out of the cluster, and nobody has. `refusal`: why the last attempt ended; empty: there
-    was none."""
+    """An error: this bookie is not being decommissioned, and was not. `refusal`: why the last attempt ended;
+    empty: there was none."""
 
     def __init__(self, message: str, refusal: str = "") -> None:
         super().__init__(message)
@@ -209,7 +209,7 @@ class LedgerFenced(Refused):
 
 
 class LedgerClosed(Refused):
-    """An append through a closed handle, or on a ledger that somebody has closed."""
+    """An append through a closed handle, or on a ledger that another client has closed."""
 
     client = ClientCode.LEDGER_CLOSED
 
@@ -230,6 +230,10 @@ class NotEnoughBookies(Refused):
     """Fewer writable bookies than the ensemble, or its replacement, needs."""
 
     client = ClientCode.NOT_ENOUGH_BOOKIES
+
+
+class SparesUnreachable(NotEnoughBookies):
+    """There are bookies that could take the place, and none of them can be reached just now."""
 
 
 class BookieReadOnly(Refused):
@@ -322,11 +326,11 @@ class DigestMismatch(CouldNotTell):
 
 
 class NoTls(CouldNotTell):
-    """Somebody took the connection, and does not speak TLS."""
+    """An error: the peer accepted the connection, but does not speak TLS."""
 
 
 class BookieUnavailable(CouldNotTell):
-    """No connection to the bookie, or no answer in time."""
+    """An error: there is no connection to the bookie, or no answer in time."""
 
     client = ClientCode.BOOKIE_HANDLE_NOT_AVAILABLE
 
@@ -335,6 +339,11 @@ class BookieTimeout(BookieUnavailable):
     """The bookie got the request and did not answer in time: it may still carry it out."""
 
     client = ClientCode.TIMEOUT
+
+
+class BookieBusy(BookieUnavailable):
+    """The bookie has not yet taken what this client sent to it before, for longer than a request may take: the request
+    was not sent."""
 
 
 class ConnectionLost(BookieUnavailable):
@@ -355,11 +364,16 @@ class RecoveryFailed(CouldNotTell):
 
 
 class EntriesUnreadable(CouldNotTell):
-    """No replica gives some entries of a ledger at present: none of them can be copied. `entries` names them, the first
-    ones if they are many."""
+    """An error: no replica serves some entries of a ledger at present, so that they cannot be copied.
+
+    `entries` names the first of them. Of the bookies that should have one, `silent` names those that did not answer,
+    and `untold` those that answered that they do not know: they may have it.
+    """
 
     client = ClientCode.READ
     entries: tuple[int, ...] = ()
+    silent: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
 
 
 class ProtocolViolation(CouldNotTell):
@@ -377,14 +391,14 @@ class MetadataError(PodkeeperError):
 
 
 class MetadataUnavailable(MetadataError, CouldNotTell):
-    """No answer from the metadata service: nothing is known about what it holds."""
+    """An error: the metadata service did not answer, so that its content is unknown."""
 
     client = ClientCode.ZK
 
 
 class MetadataRefused(MetadataUnavailable):
-    """The metadata service answers, and gives nothing to who has these credentials: whoever reads them once, at the
-    start, waits in vain."""
+    """An error: the metadata service answers, but refuses these credentials. A process that reads them only at the
+    start waits in vain."""
 
 
 class SessionEnded(MetadataUnavailable):
@@ -410,8 +424,13 @@ class MetadataVersionConflict(MetadataError, Refused):
     client = ClientCode.METADATA_VERSION
 
 
+class MetadataReplaced(MetadataVersionConflict):
+    """An error: the object to change was deleted, and another one has its name: a different ledger now has this
+    id, say. That one was not changed."""
+
+
 class MetadataNotEmpty(MetadataError, Refused):
-    """What is to be deleted still holds something: a node its children, a cluster its bookies or ledgers."""
+    """An error: the object to delete still holds something: a node its children, a cluster its bookies or ledgers."""
 
 
 class LedgerIdsExhausted(MetadataError, Refused):
@@ -424,6 +443,10 @@ class MetadataDamaged(MetadataError, CouldNotTell):
     """Stored metadata that cannot be read."""
 
     client = ClientCode.METADATA_SERIALIZATION
+
+
+class MetadataWentBack(MetadataError, CouldNotTell):
+    """The metadata service was put back to an older state, so it knows nothing of newer ledgers."""
 
 
 # --- start-up: each ends the process with one line and its exit code -------------------------------------------
@@ -472,6 +495,6 @@ class JournalMissing(StartupError):
 
 
 def public_kind(error: PodkeeperError) -> type[PodkeeperError]:
-    """The kind by whose name users know an error, in answers and codes: a ledger that does not exist is `NoSuchLedger`,
-    whoever said so."""
+    """Return the type by which users know an error, in answers and codes: a ledger that does not exist is
+    `NoSuchLedger` from any source."""
     return NoSuchLedger if isinstance(error, NoSuchLedger) else type(error)

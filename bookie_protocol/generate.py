@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-MESSAGES: Final = ("bookie_protocol/wire/bookkeeper.proto", "bookie_protocol/ledger_metadata/metadata_formats.proto")
+MESSAGES: Final = (
+    "bookie_protocol/wire/bookkeeper.proto",
+    "bookie_protocol/ledger_metadata/metadata_formats.proto",
+    "bookie_protocol/metadata_service/etcd/etcd.proto",
+)
 SERVICES: Final = (
     "bookie_protocol/ledger_service/ledger_service.proto",
     "bookie_protocol/metadata_service/embedded/embedded_metadata.proto",

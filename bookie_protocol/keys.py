@@ -15,8 +15,9 @@ from typing import Final
 
 MASTER_KEY_SIZE: Final = 20
 NO_KEY: Final = bytes(MASTER_KEY_SIZE)
-"""What counts for a client that presents no key: one as good as any other, and not the next one's. It is not the same
-as no bytes, which a bookie stores where it does not know the key."""
+"""Key that counts for a client that presents none: one as good as any other, and not the next one's. It is not the
+same as no bytes, which a bookie stores if it does not know the key.
+"""
 
 
 def master_key(password: bytes) -> bytes:
@@ -35,8 +36,10 @@ def is_unknown_key(key: bytes) -> bool:
 
 
 def takes_the_place_of(key: bytes, stored: bytes) -> bool:
-    """Whether a key that was journaled counts instead of the stored one: whatever is known instead of what is not, and
-    zeros, which are the key of a ledger that was begun without one, instead of no bytes."""
+    """Return True if a journaled key replaces the stored one.
+
+    A known key replaces an unknown one, and zeros, the key of a ledger that was begun without one, replace no bytes.
+    """
     return is_unknown_key(stored) and (not is_unknown_key(key) or (not stored and bool(key)))
 
 

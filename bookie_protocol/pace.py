@@ -1,6 +1,6 @@
-"""How fast something may go: so much a second (`Pace`), and longer pauses after each failure (`doubled`).
+"""Rates: an amount per second (`Pace`), and longer pauses after each failure (`doubled`).
 
-Whoever has to wait does so in its own way, on a thread or on a loop; the account is the same everywhere.
+Callers wait in their own way, on a thread or on a loop; the account is the same everywhere.
 
 Invariants
 - A piece larger than what is free passes, and those behind it wait longer.
@@ -43,7 +43,8 @@ class Pace:
     async def turn(self, deadline: float = math.inf) -> None:
         """Wait for one turn by the clock of the event loop; turns are given in the order of the calls.
 
-        `TimeoutError` at once if it would come behind the deadline. Whoever is refused, or gives up, has used no turn.
+        `TimeoutError` at once if it would come behind the deadline. A caller that is refused, or gives up, has used no
+        turn.
         """
         if not self.rate:
             return

@@ -1,4 +1,6 @@
-"""What libraries say of connections on standard error, and do at forks: a program says it itself, in one line.
+"""Silence for libraries that write about connections, or secrets, to standard error.
+
+A program reports connections itself, in one line.
 
 Called before gRPC or kazoo is loaded, which this module does not do, on the main thread.
 """
@@ -7,6 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Final
+
+_DEBUG_WITH_SECRETS: Final = ("kazoo.client", "kubernetes.client.rest")
+"""They log whole requests and answers at debug: logins, passwords of ledgers, Secrets."""
+_WITH_SECRETS: Final = "opentelemetry.util.re"
+"""It logs each header for a collector that it cannot read."""
 
 
 def quiet_grpc() -> None:
@@ -25,3 +33,18 @@ def without_fork_handlers() -> None:
 def quiet_kazoo() -> None:
     """kazoo has a line for each try to reach a ZooKeeper. Its errors stay."""
     logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def quiet_secrets() -> None:
+    """Keep loggers of libraries from lines that contain secrets, whatever the level."""
+    for name in _DEBUG_WITH_SECRETS:
+        logging.getLogger(name).addFilter(_above_debug)
+    logging.getLogger(_WITH_SECRETS).addFilter(_nothing)
+
+
+def _above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False

@@ -1,4 +1,4 @@
-"""What messages, logs and reports show of texts that others chose: file names, answers, URIs, errors of stores.
+"""Texts that others chose, made fit to show in messages, logs and reports: file names, answers, URIs, errors of stores.
 
 Pure; any thread.
 """
@@ -41,14 +41,15 @@ def time_text(ms: int) -> str:
 
 
 def take_any_text(stream: TextIO) -> None:
-    """What is printed to the stream from now on ends no command: names of files are printed as they are, and what else
-    its encoding does not know is escaped."""
+    """Let printing to the stream never fail: names of files are printed as they are, and other characters that its
+    encoding does not know are escaped."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=_ANY_TEXT)
 
 
 def _as_it_is_or_escaped(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Of the whole run: who answers for one character is asked anew for each, behind a look at all of them."""
+    """Handle an encoding error for the whole run: a handler of one character is called for each, after all of them
+    were scanned again."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     run = error.object[error.start : error.end]
@@ -77,7 +78,7 @@ def shown_uri(uri: str) -> str:
     if ":" not in before_marks and (scheme.lower() == "file://" or (not scheme and rest.startswith(("/", ".")))):
         return one_line(uri)
     head, mark, query = _partition(rest)
-    if "@" in query:  # a login with such a sign in it, or a query: nobody can tell
+    if "@" in query:  # a login with such a sign in it, or a query: that cannot be decided
         return f"{scheme}..."
     _, at, place = head.rpartition("@")
     return one_line(f"{scheme}{'...@' if at else ''}{place}{'?...' if mark else ''}")

@@ -1,5 +1,8 @@
-"""TLS as Java's programs configure it: keys and certificates out of key stores (PKCS12 and JKS), and which versions and
-cipher suites are used, under the names that Java gives them.
+"""TLS as Java's programs configure it: keys and certificates of key stores, versions and cipher suites.
+
+Stores are PKCS12 and JKS.
+
+Versions and suites have the names that Java gives them.
 
 The cipher suites of TLS 1.3 cannot be chosen singly: naming one of them lets TLS 1.3 be used with all three, all of
 which are sound, and naming none turns TLS 1.3 off, as it would in Java. Names of OpenSSL are taken too.
@@ -37,6 +40,7 @@ from pathlib import Path
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.extras import needed
 
 PEM: Final = "PEM"
 LARGEST: Final = 16 * 1024 * 1024
@@ -45,6 +49,12 @@ _OPEN_FILES: Final = "/proc/self/fd"
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _SALT: Final = 20
 _PRIVATE, _TRUSTED = 1, 2
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+OLD_VERSIONS: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
+"""Further versions that Java knows. Many configurations name them beside newer ones; they are never used."""
+_NEWEST: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+"""The cipher suites of TLS 1.3."""
+_SUITE: Final = re.compile(r"TLS_([A-Z0-9_]+)_WITH_([A-Z0-9_]+)")
 
 
 class BadStore(ValueError):
@@ -53,7 +63,7 @@ class BadStore(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a store has, as PEM."""
+    """The content of a store, as PEM."""
 
     key: bytes
     """PKCS8, not encrypted; empty if the store has none."""
@@ -65,7 +75,7 @@ class Stored:
 
 
 def read_store(path: str, password_file: str | None) -> Stored:
-    """Raises `BadStore`, and `OSError` for a file that cannot be read."""
+    """Raises `BadStore`, `OSError` for a file that cannot be read, and InvalidConfiguration without the extra."""
     with open(path, "rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -110,8 +120,8 @@ def load_own(
 
 
 def load_trusted(context: ssl.SSLContext, kind: str, store: str, password_file: str | None) -> None:
-    """The certificates that this side trusts, whether somebody else has signed them or not, as in Java. Raises as
-    `load_own`."""
+    """Load the certificates that this side trusts, also those that another certificate has signed, as in Java.
+    Raises as `load_own`."""
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if kind == PEM:
         context.load_verify_locations(store)
@@ -153,6 +163,7 @@ def _pem(what: str, der: bytes) -> bytes:
 
 
 def _pkcs12(content: bytes, secret: str) -> Stored:
+    needed("cryptography", "pkcs12", "a PKCS12 key store")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
@@ -192,7 +203,7 @@ def _entries(content: memoryview) -> Iterator[tuple[int, bytes, list[bytes]]]:
     """Tag, protected key, certificates as PEM."""
     version, count = struct.unpack_from(">II", content, 4)
     if version not in (1, 2):
-        raise BadStore(f"a JKS store of version {version}, which nobody knows")
+        raise BadStore(f"a JKS store of version {version}, which is unknown")
     at = 12
 
     def block(head: str) -> bytes:
@@ -224,7 +235,7 @@ def _entries(content: memoryview) -> Iterator[tuple[int, bytes, list[bytes]]]:
                 raise BadStore("a JKS store with more certificates than bytes")
             yield tag, protected, [certificate() for _ in range(certificates)]
         else:
-            raise BadStore(f"a JKS store with an entry of kind {tag}, which nobody knows")
+            raise BadStore(f"a JKS store with an entry of kind {tag}, which is unknown")
 
 
 def _unprotected(der: bytes, utf16: bytes) -> bytes:
@@ -250,17 +261,9 @@ def _length(der: bytes, at: int) -> int:
 
 
 def _inside(der: bytes, at: int) -> int:
-    """Where the content of the element at `at` begins."""
+    """Return the start of the content of the element at `at`."""
     first = der[at + 1]
     return at + 2 + (0 if first < 0x80 else first & 0x7F)
-
-
-_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-OLD_VERSIONS: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
-"""What Java knows besides. Configurations that name them beside newer ones are many; nobody is served with them."""
-_NEWEST: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
-"""The cipher suites of TLS 1.3."""
-_SUITE: Final = re.compile(r"TLS_([A-Z0-9_]+)_WITH_([A-Z0-9_]+)")
 
 
 def limit_tls(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
@@ -297,7 +300,7 @@ def openssl_name(suite: str) -> str:
 
 def _version(name: str) -> ssl.TLSVersion:
     if name not in _VERSIONS:
-        raise InvalidConfiguration(f"tlsEnabledProtocols: {name} is none of {', '.join(_VERSIONS)}")
+        raise InvalidConfiguration(f"tlsEnabledProtocols: {name} is not supported; use {' or '.join(_VERSIONS)}")
     return _VERSIONS[name]
 
 

@@ -1,5 +1,4 @@
-"""Many requests at the same time, but not too many: of a list (`bounded`), or ahead of whoever takes the answers in
-order (`read_ahead`).
+"""Many requests at the same time, but not too many: of a list (`bounded`), or in order (`read_ahead`).
 
 Event loop only; for a blocking client: `client.run(lambda each: bounded(ids, each.metadata))`.
 """
@@ -74,8 +73,8 @@ async def read_ahead(
 
 
 async def _first(under_way: deque[asyncio.Task[U]]) -> U:
-    """What the first one gives. Awaited itself it would be cancelled in place of whoever waits, and an error that it
-    made of that would keep the other from ending."""
+    """Return the result of the first task. If it were awaited itself, it would be cancelled in place of the
+    caller, and an error that it made of that would keep the caller from ending."""
     if not under_way[0].done():
         await asyncio.wait([under_way[0]])
     return under_way.popleft().result()

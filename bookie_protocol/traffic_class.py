@@ -13,7 +13,7 @@ are served as if it were not there.
 
 Pure; any thread.
 
-Source: reference wire protocol, sections 3.3 and 4.2.
+Source: docs/internals/wire-protocol.md, sections 3.3 and 4.2.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from typing import Final
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 
+CONTEXT_KEY: Final = "podkeeper.trafficClass"
+
 
 class TrafficClass(StrEnum):
     """The class of the reads of one client."""
 
     ONLINE = "online"
-    """Somebody waits for them. What every client is that says nothing."""
+    """Requests that a user waits for; the class of a client that names none."""
     BATCH = "batch"
-    """Those of jobs: served behind everything else."""
+    """Requests of jobs: served behind everything else."""
 
 
-CONTEXT_KEY: Final = "podkeeper.trafficClass"
 BATCH_CONTEXT: Final = pb.Request(
     requestContext=[pb.ContextPair(key=CONTEXT_KEY, value=TrafficClass.BATCH)]
 ).SerializePartialToString()
-"""What stands behind the fields of a request of version 3 to mark it."""
+"""Bytes behind the fields of a request of version 3 that mark it."""
 
 
 def is_batch(request: pb.Request) -> bool:
-    """Whether a request says that it is of the class `batch`."""
+    """Return True if a request is marked with the class `batch`."""
     return any(pair.key == CONTEXT_KEY and pair.value == TrafficClass.BATCH for pair in request.requestContext)

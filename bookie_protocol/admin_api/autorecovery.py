@@ -8,22 +8,27 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 
 from bookie_protocol.admin_api.bodies import API, NOTHING, Body, Query, Route
+from bookie_protocol.admin_api.decommission import BookieId
 
 CheckName = Literal["bookies", "ledgers", "placement", "replicas"]
 Forcible = Literal["ledgers", "placement", "replicas"]
 """Checks that can be asked for; the audit of bookies has a path of its own."""
 DELAY_MAX: Final = 2**31 - 1
+_MARKED: Final[Any] = list[int] | dict[str, list[str]]
+AUDITOR: Final = Route("GET", f"{API}/autorecovery/who_is_auditor", NOTHING)
+TRIGGER_AUDIT: Final = Route("PUT", f"{API}/autorecovery/trigger_audit", NOTHING)
+DELAY: Final = Route("GET", f"{API}/autorecovery/lost_bookie_recovery_delay", NOTHING)
 
 
 class Enabled(Body):
-    """Whether auto-recovery may run in this cluster."""
+    """The switch of auto-recovery in this cluster."""
 
     enabled: bool
     """It may."""
 
 
 class EnabledQuery(Query):
-    """Whether it is to run."""
+    """The wanted state of the switch."""
 
     enabled: bool
     """true or false."""
@@ -33,11 +38,11 @@ class MarksQuery(Query):
     """Which marks to list, and what to tell of them."""
 
     missingreplica: str | None = None
-    """Only those that miss this bookie's copies."""
+    """List only marks that miss this bookie's copies."""
     excludingmissingreplica: str | None = None
-    """Only those that do not miss this bookie's copies."""
+    """List only marks that do not miss this bookie's copies."""
     printmissingreplica: str | None = None
-    """With any value: tell which bookies' copies are missing."""
+    """Include the bookies whose copies are missing, with any value."""
 
 
 class DelayBody(Body):
@@ -54,19 +59,26 @@ class ChecksBody(Body):
     """One or more of `ledgers`, `placement`, `replicas`."""
 
 
+class ReturnedBody(Body):
+    """Bookies that were away, and whose copies the auditor is to look at now."""
+
+    bookies: Annotated[list[BookieId], Meta(min_length=1, max_length=5_000)]
+    """Their ids."""
+
+
 class CheckRun(Body):
     """One run of a check."""
 
     started_time: int
-    """When it began, in ms since 1970."""
+    """Time at which it began, in ms since 1970."""
     finished_time: int | None
-    """When it was complete, in ms since 1970; null: it is not."""
+    """Time at which it was complete, in ms since 1970; null: it is not."""
     active_ms: int
     """Time spent on it, in ms, by all auditors that worked on it."""
     next_ledger: int | None
-    """Where it stands: all ledgers below are done; null: it is complete."""
+    """Next ledger to check: all ledgers below are done; null: it is complete."""
     counts: Mapping[str, int]
-    """What it found, ledgers by finding."""
+    """Number of ledgers by finding."""
 
 
 class CheckSummary(Body):
@@ -76,19 +88,19 @@ class CheckSummary(Body):
     """`bookies`: whether ledgers name lost bookies. `ledgers`: reads from every replica. `placement`: whether ensembles
     obey the policy. `replicas`: whether bookies store what they should."""
     auditor: str
-    """Who worked on it last; empty: nobody, or an auditor of Apache's."""
+    """The auditor that worked on it last; empty: none, or an auditor of Apache's."""
     running: CheckRun | None
     """The run that is not complete: under way, or to be taken up by the next auditor."""
     last: CheckRun | None
     """The last complete run."""
     last_complete_time: int | None
-    """When it was last complete, in ms since 1970, by Apache's auditors too; null: never."""
+    """Time at which it was last complete, in ms since 1970, by Apache's auditors too; null: never."""
     requested_time: int | None
-    """When a run was last asked for, in ms since 1970; null: never."""
+    """Time at which a run was last asked for, in ms since 1970; null: never."""
     failure: str | None
-    """Why the last attempt was broken off; null: it was not."""
+    """Reason why the last attempt was broken off; null: it was not."""
     failure_time: int | None
-    """When that was, in ms since 1970."""
+    """Time of that, in ms since 1970."""
 
 
 class AbsentBookieState(Body):
@@ -97,9 +109,9 @@ class AbsentBookieState(Body):
     bookie_id: str
     """Its id."""
     since_time: int
-    """Since when, in ms since 1970."""
+    """Start of the absence, in ms since 1970."""
     lost_at_time: int
-    """When its copies count, or counted, as missing, in ms since 1970."""
+    """Time from which its copies count, or counted, as missing, in ms since 1970."""
     lost: bool
     """They do."""
     audited: bool
@@ -112,23 +124,23 @@ class LedgerRepairState(Body):
     ledger_id: int
     """Which one."""
     phase: str
-    """What is being done to it, or why nothing is."""
+    """Current step of its repair, or the reason why there is none."""
     seconds: float
-    """For how long, in seconds."""
+    """Seconds in this phase."""
     bad_fragments: int
     """Fragments that lack copies."""
     done_fragments: int
-    """Of these, fragments that are restored."""
+    """Number of these fragments that are restored."""
     entries_copied: int
-    """In this round."""
+    """Entries copied in this round."""
     entries_to_copy: int
-    """In this round, altogether."""
+    """Entries to copy in this round, altogether."""
     bytes_copied: int
-    """In this round."""
+    """Bytes copied in this round."""
     attempts: int
     """Rounds that failed before this one."""
     reason: str
-    """Why it failed last, or what it waits for; may be empty."""
+    """Last error, or what it waits for; may be empty."""
     lost_entries: list[int]
     """Entries of which no copy can be read, the first few."""
     retry_in_seconds: float | None
@@ -141,7 +153,7 @@ class WorkerState(Body):
     running: bool
     """It takes ledgers."""
     ledgers: list[LedgerRepairState]
-    """Those it has in hand, also those that it leaves alone for a while."""
+    """Ledgers that it works on, also those whose repair is deferred."""
     ledgers_repaired: int
     """Ledgers whose mark it took away."""
     ledgers_failed: int
@@ -160,41 +172,38 @@ class AutoRecoveryProcessState(Body):
     """Auto-recovery in this process."""
 
     auditor_id: str | None
-    """Who is auditor, as last seen; null: nobody, or not known."""
+    """The auditor, as last seen; null: none, or unknown."""
     is_auditor: bool
     """It is this process."""
     elected_time: int | None
-    """Since when, in ms since 1970."""
+    """Time of its election, in ms since 1970."""
     enabled: bool | None
     """Auto-recovery may run; null: not known."""
     complaint: str | None
-    """What does not work, in one line; null: everything does."""
+    """Current problem, in one line; null: none."""
     lost_bookie_recovery_delay_seconds: int | None
     """The delay that the auditor goes by; null: this is not the auditor."""
     marked_ledgers: int | None
-    """As the auditor counted last; null: this is not the auditor, or it has not counted yet."""
+    """Number that the auditor counted last; null: this is not the auditor, or it has not counted yet."""
     deferred_marks: int
-    """Ledgers that the auditor marks once nobody has them locked."""
+    """Ledgers that the auditor marks once they are unlocked."""
     withdrawn_marks: int
     """Marks that the auditor took back because bookies returned."""
     absent_bookies: list[AbsentBookieState]
     """Known to the auditor."""
     running_checks: list[CheckName]
-    """That the auditor works on now."""
+    """Checks that the auditor runs now."""
     next_checks: Mapping[str, int | None]
-    """When each is due by itself, in ms since 1970; null: only by request, or not known yet."""
+    """Time of the next run of each, in ms since 1970; null: only by request, or not known yet."""
     worker: WorkerState
     """The other half."""
 
 
-_MARKED: Final[Any] = list[int] | dict[str, list[str]]
 STATUS: Final = Route("GET", f"{API}/autorecovery/status", Enabled)
 SET_STATUS: Final = Route("PUT", STATUS.path, Enabled, EnabledQuery)
 MARKS: Final = Route("GET", f"{API}/autorecovery/list_under_replicated_ledger", _MARKED, MarksQuery)
-AUDITOR: Final = Route("GET", f"{API}/autorecovery/who_is_auditor", NOTHING)
-TRIGGER_AUDIT: Final = Route("PUT", f"{API}/autorecovery/trigger_audit", NOTHING)
-DELAY: Final = Route("GET", f"{API}/autorecovery/lost_bookie_recovery_delay", NOTHING)
 SET_DELAY: Final = Route("PUT", DELAY.path, NOTHING, body=DelayBody)
 CHECKS: Final = Route("GET", f"{API}/autorecovery/checks", list[CheckSummary])
 FORCE_CHECKS: Final = Route("PUT", CHECKS.path, list[CheckName], body=ChecksBody)
+LOOK_AT_RETURNED: Final = Route("PUT", f"{API}/autorecovery/returned_bookies", NOTHING, body=ReturnedBody)
 PROCESS: Final = Route("GET", f"{API}/autorecovery/process", AutoRecoveryProcessState)

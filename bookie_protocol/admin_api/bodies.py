@@ -1,4 +1,4 @@
-"""What JSON and queries of the admin API are made of, what a path takes and answers, and how it tells errors.
+"""The JSON and queries of the admin API: what a path takes and answers, and how it reports errors.
 
 Podkeeper's own paths answer errors as problem details (RFC 9457): what a program acts on is the type, the detail is for
 people. Those of Apache BookKeeper answer one line of text, as Apache's do.
@@ -34,10 +34,17 @@ FromOne = Annotated[int, Meta(ge=1, le=LONG_MAX, extra_json_schema=_LONG)]
 OrMinusOne = Annotated[int, Meta(ge=-1, le=LONG_MAX, extra_json_schema=_LONG)]
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _WRONG: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
-"""How msgspec tells an error: what, and where."""
+"""Pattern of msgspec's errors: the fault and its place."""
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What msgspec raises for what strangers choose."""
+"""Errors that msgspec raises for content of a stranger's choice."""
 _SHOWN: Final = 200
+PROBLEM_TYPE: Final = "application/problem+json"
+BLANK: Final = "about:blank"
+"""Problem type that adds nothing to the status."""
+_KINDS: Final[Mapping[str, type[NotThere]]] = {
+    "urn:podkeeper:problem:not-decommissioned": NotDecommissioned,
+    "urn:podkeeper:problem:no-cookie": NoCookie,
+}
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -81,12 +88,14 @@ def decode(text: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except _UNREADABLE as error:
-        raise ProtocolViolation(f"{error}: {text[:80]!r}") from error
+        raise ProtocolViolation(str(error)) from error
 
 
 def requested(text: bytes, kind: type[T]) -> T:
-    """The body of a request; nothing but blanks is an object without members. `BadRequest` says in one line where it is
-    wrong, how, and what may stand there."""
+    """Decode the body of a request; only blanks are an object without members.
+
+    Raises `BadRequest`, which says in one line where it is wrong, how, and what is allowed there.
+    """
     try:
         return msgspec.json.decode(text if text.strip() else b"{}", type=kind)
     except _UNREADABLE as error:
@@ -119,7 +128,7 @@ def _is_number(kind: Any) -> bool:
 
 def _told(error: str, kind: type, whole: str = "the body") -> str:
     if len(error) > 2 * _SHOWN:
-        error = error[:_SHOWN] + error[-_SHOWN:]  # names and values are as long as whoever asks wants
+        error = error[:_SHOWN] + error[-_SHOWN:]  # the caller chooses the length of names and values
     found = _WRONG.fullmatch(error)
     what, where = found.groups() if found is not None else (error, None)
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
@@ -141,32 +150,24 @@ def _choices(kind: Any) -> Iterator[str]:
             yield from _choices(each)
 
 
-PROBLEM_TYPE: Final = "application/problem+json"
-BLANK: Final = "about:blank"
-"""Nothing more is known than what the status says."""
-_KINDS: Final[Mapping[str, type[NotThere]]] = {
-    "urn:podkeeper:problem:not-decommissioned": NotDecommissioned,
-    "urn:podkeeper:problem:no-cookie": NoCookie,
-}
-
-
 class Problem(Body, kw_only=True):
-    """Why a request was not carried out."""
+    """The reason why a request was not carried out."""
 
     type: str = BLANK
-    """What it is; `about:blank`: nothing more is known than what the status says."""
+    """Type of the problem; `about:blank`: it adds nothing to the status."""
     title: str = ""
     """The same for people, in few words."""
     status: int = 0
     """The HTTP status."""
     detail: str = ""
-    """What is wrong, of what, and what helps, in one line."""
+    """Fault, its object and the remedy, in one line."""
     refusal: str = ""
-    """Of `not-decommissioned`: why the last attempt ended that this bookie was asked for; empty: there was none."""
+    """Reason why the last attempt to decommission this bookie ended, with `not-decommissioned`; empty: there was
+    none."""
 
 
 def problem_of(status: int, title: str, detail: str, error: Exception | None = None) -> Problem:
-    """`error`: of which type it is told, where it has one."""
+    """Return the problem for an answer. `error` determines the type, if it has one."""
     name = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), BLANK)
     refusal = error.refusal if isinstance(error, NotDecommissioned) else ""
     return Problem(type=name, title=title, status=status, detail=detail, refusal=refusal)

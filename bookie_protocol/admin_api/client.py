@@ -1,13 +1,15 @@
-"""Asks the admin API of bookies, of Apache's too where they have what is asked for.
+"""A client of the admin API of bookies, also of Apache's as far as they have it.
 
 Invariants
 - What a pod answers is of the type that the path promises, or an error of the one taxonomy: `BadRequest`, `Refused`,
-  `Unauthorized`, `NotThere` (it understood); `BookieUnavailable` (nobody answered; `BookieTimeout`: in time), `NoTls`,
-  `ProtocolViolation` (not ours), and `CouldNotTell` for any other fault. What the pod says is told as it says it; of
-  everything else the name of the place comes first. Each is one short line, without the token and other headers.
-- A bookie speaks for itself: nobody is sent to others by a redirect.
-- A token is shown where nobody else can read it: over TLS to whoever has a certificate that is trusted, or to this
-  machine. Elsewhere it is kept, and the answer to those who demand it says why; but for `Place.shows_token_in_plain`.
+  `Unauthorized`, `NotThere` (it understood); `BookieUnavailable` (no answer; `BookieTimeout`: not in time), `NoTls`,
+  `ProtocolViolation` (not ours), and `CouldNotTell` for any other fault. The text of a pod is passed on unchanged,
+  unless the pod is a stranger and the text no problem; content that is not of the API is never repeated. All other
+  messages begin with the name of the place. Each is one short line, without the token and other headers.
+- A bookie answers for itself: redirects are not followed.
+- A token is sent only to a server that the configuration names (`trust.is_trusted_at`), and only where no third party
+  can read it: over TLS, or to this machine. Elsewhere it is not sent, and the error for a server that demands it says
+  why.
 - An answer takes at most `max_bytes` of memory.
 
 Threads: `AdminClient` belongs to one event loop; `BlockingAdmin` may be asked by any thread that runs none.
@@ -18,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -26,8 +27,9 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
-from bookie_protocol.addresses import is_loopback, resolving
+from bookie_protocol.addresses import resolving
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Body, Problem, Query, Route, decode, error_of, plain
+from bookie_protocol.admin_api.trust import Trust, is_known_at, is_trusted_at
 from bookie_protocol.errors import (
     BadRequest,
     BookieTimeout,
@@ -59,25 +61,26 @@ _KINDS: Final[Mapping[int, type[PodkeeperError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one admin API is. `name`: what errors call it. `server_name`: the name that its certificate has, if that is
-    not the URL's host."""
+    """The address of one admin API. `name`: its name in errors. `server_name`: the name in its certificate, if
+    that is not the URL's host."""
 
     name: str
     url: str
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
-    shows_token_in_plain: bool = False
-    """Without TLS too, where whoever listens on the way can read it."""
+    trust: Trust | None = None
+    """It names the servers that are the installation's own. None: another party than the bookie may have given the
+    URL."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Return True if nothing proves who answers: a token is not sent, and texts are not repeated."""
+        return not is_known_at(self.url, self.tls, self.trust)
 
     @property
     def may_see_token(self) -> bool:
-        try:
-            url = urllib.parse.urlsplit(self.url)
-        except ValueError:
-            return False  # nor can it be asked
-        if url.scheme == "https":
-            return self.tls is None or self.tls.verify_mode is ssl.CERT_REQUIRED
-        return self.shows_token_in_plain or is_loopback(url.hostname or "")
+        """Return True if a token may be sent."""
+        return is_trusted_at(self.url, self.tls, self.trust)
 
     @property
     def shown(self) -> str:
@@ -86,9 +89,9 @@ class Place:
 
 
 class AdminClient:
-    """Asks any number of places over one session, which somebody else closes.
+    """A client of any number of places, over one session that the caller closes.
 
-    `token`: shown to all of them. `connect_s`: for so long a connection is waited for, whatever the time-out.
+    `token`: sent to all of them. `connect_s`: seconds that a connection may take, whatever the time-out.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class AdminClient:
         *,
         timeout_s: float | None = None,
     ) -> T:
-        """What the place answers; None where no program reads it."""
+        """Return the answer of the place; None for routes without a typed answer."""
         content = await self.fetch(at, route, body, query, timeout_s=timeout_s)
         try:
             return decode(content if route.answer is not NOTHING else b"null", route.answer)
@@ -157,9 +160,14 @@ class AdminClient:
             raise _unanswered(at, limit, error) from None  # which shows the headers of the request
         if answer.status == 200:
             return content
+        if answer.status == 401 and kept and at.is_stranger:
+            raise Unauthorized(
+                f"{at.shown} demands a token, which is not sent, as nothing proves who answers at its published"
+                f" address: {(at.trust or Trust()).remedy}"
+            )
         if answer.status == 401 and kept:
             raise Unauthorized(
-                f"{at.shown} demands a token, which is shown over https or to the same machine alone: whoever listens"
+                f"{at.shown} demands a token, which is sent over https or to the same machine alone: a listener"
                 " on the way could read it. Set httpServerTlsEnable=true there, or ask through a tunnel"
             )
         raise _refused(at, route, answer.status, answer.content_type, content)
@@ -182,12 +190,21 @@ class BlockingAdmin:
         self._timeout_s = timeout_s
 
     def ask(self, route: Route[T], body: Sent = None, query: Query | None = None) -> T:
-        """What the place answers, as `AdminClient.ask` tells it."""
+        """Return the answer of the place, as `AdminClient.ask` does."""
         return asyncio.run(self._ask(route, body, query))
+
+    def fetch(self, route: Route[T], *, max_bytes: int = MAX_BYTES) -> bytes:
+        """Return the answer as it came, of at most so many bytes."""
+        return asyncio.run(self._fetch(route, max_bytes))
 
     async def _ask(self, route: Route[T], body: Sent, query: Query | None) -> T:
         async with aiohttp.ClientSession() as session:
             return await AdminClient(session, self._token, timeout_s=self._timeout_s).ask(self.at, route, body, query)
+
+    async def _fetch(self, route: Route[T], max_bytes: int) -> bytes:
+        async with aiohttp.ClientSession() as session:
+            client = AdminClient(session, self._token, timeout_s=self._timeout_s, max_bytes=max_bytes)
+            return await client.fetch(self.at, route)
 
 
 def _text(value: object) -> str:
@@ -208,7 +225,7 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
         return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error.message, _MAX_WORDS)}")
     if isinstance(error, aiohttp.ClientPayloadError):
         return ProtocolViolation(f"{at.shown} does not speak HTTP: {one_line(error, _MAX_WORDS)}")
-    # The first is told with the URL, a login in it included; the others are of no URL at all.
+    # The first contains the URL, with any login in it; the others have no URL at all.
     if isinstance(error, aiohttp.NonHttpUrlClientError | ValueError) and not isinstance(error, OSError):
         return ProtocolViolation(f"{at.shown} has no URL that can be asked")
     reason = str(error)
@@ -221,7 +238,7 @@ def _unanswered(at: Place, limit: float, error: Exception) -> PodkeeperError:
 
 
 def _refused(at: Place, route: Route[T], status: int, kind: str, content: bytes) -> PodkeeperError:
-    words = one_line(content[:_MAX_WORDS].decode(errors="replace"))
+    words = one_line(content[:_MAX_WORDS].decode(errors="replace")) if not at.is_stranger else ""
     if kind == PROBLEM_TYPE:
         try:
             problem = decode(content, Problem)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from bookie_protocol.admin_api.bodies import API, Body, FromOne, OrMinusOne, Query, Route, Whole
 
+Registration = Literal["writable", "read-only", "none"]
+LedgerState = Literal["OPEN", "IN_RECOVERY", "CLOSED"]
+MOST_FOUND: Final = 100
+SPACE: Final = Route("GET", f"{API}/bookie/list_bookie_info", dict[str, str])
+
 
 class ClusterFacts(Body):
-    """What the metadata service says about the cluster, read for this answer."""
+    """The state of the cluster in the metadata service, read for this answer."""
 
     instance_id: str
-    """Of the cluster: another one, another cluster."""
+    """Instance id of the cluster: another id means another cluster."""
     writable: list[str]
     """Ids of the bookies that are registered writable, in order."""
     read_only: list[str]
@@ -24,28 +29,31 @@ class ClusterFacts(Body):
     under_replicated: int
     """Ledgers that are marked as under-replicated."""
     auditor: str | None
-    """Who is the auditor; null: nobody."""
+    """Id of the auditor; null: none."""
     last_audit_ms: int | None
-    """When the last complete audit of the bookies began, in ms since 1970; null: there was none, or its auditor is one
-    of Java's, which do not tell."""
+    """Time at which the last complete audit of the bookies began, in ms since 1970; null: there was none, or its
+    auditor is one of Java's, which do not record it."""
     autorecovery_enabled: bool
     """Auto-recovery may run."""
     lost_bookie_recovery_delay_seconds: int
-    """As it is stored; while nobody has stored one, `lostBookieRecoveryDelay` of the process that answers."""
+    """Stored delay in seconds; if none is stored, `lostBookieRecoveryDelay` of the process that answers."""
     unrecoverable: int | None
     """Ledgers with an entry of which no bookie has a copy, as the last complete check of replicas found; null: there
     was none."""
+    unchecked: list[str] | UnsetType | None = UNSET
+    """Ids of bookies that were away, and whose copies the auditor has not looked at since; null: there is no auditor,
+    or it does not list them, as a new auditor for a moment, and Java's always."""
 
 
 class ClusterInfo(Body):
     """The cluster in numbers."""
 
     auditor_elected: bool
-    """Some bookie is the auditor."""
+    """True if a bookie is the auditor."""
     auditor_id: str
     """Which one; empty: none."""
     cluster_under_replicated: bool
-    """Some ledger is marked as under-replicated."""
+    """True if a ledger is marked as under-replicated."""
     ledger_replication_enabled: bool
     """Auto-recovery may run."""
     total_bookies_count: int
@@ -56,6 +64,25 @@ class ClusterInfo(Body):
     """Bookies that only serve reads."""
     unavailable_bookies_count: int
     """Bookies that are not registered."""
+
+
+class KnownBookie(Body):
+    """A bookie that is registered, or has a cookie."""
+
+    bookie_id: str
+    """Its id."""
+    registration: Registration
+    """Its registration; `none`: it is not registered now."""
+    has_cookie: bool
+    """It has a cookie, so the cluster counts on it."""
+    leaving: bool
+    """A decommission of it is recorded."""
+    host: str | None = None
+    """Its host, as it publishes it; null: not known."""
+    location: str | None = None
+    """Its network location, such as `/zone/rack`, as it publishes it; null: it publishes none."""
+    admin_url: str | None = None
+    """URL of its admin API, without a path; null: it publishes none."""
 
 
 class EnsembleMember(Body):
@@ -71,7 +98,7 @@ class LedgerView(Body):
     ledger_id: int
     """Its id."""
     metadata_format_version: int
-    """How it is stored: 1, 2 or 3."""
+    """Format version of its metadata: 1, 2 or 3."""
     ensemble_size: int
     """Bookies of each ensemble."""
     write_quorum_size: int
@@ -85,19 +112,23 @@ class LedgerView(Body):
     last_entry_id: int
     """The last entry of a closed ledger; -1: none."""
     ctime: int
-    """When it was created, in ms since 1970; -1: not known."""
+    """Time of its creation, in ms since 1970; -1: not known."""
     digest_type: str | None
-    """How entries are checked; null: not recorded."""
+    """Digest type of its entries; null: not recorded."""
     password: str
     """The password in base64, for the role `admin`; else empty."""
     custom_metadata: Mapping[str, str]
-    """What its creator noted, in base64."""
+    """Custom metadata of its creator, in base64."""
     closed: bool
     """Its end is final."""
     all_ensembles: Mapping[str, list[EnsembleMember]]
     """The bookies, by the first entry that they hold."""
     ctoken: int
     """Tells apart two creators of one id."""
+    fragments: int | UnsetType = UNSET
+    """Number of its fragments, where `most` was given; the last ones are shown."""
+    custom_metadata_values: int | UnsetType = UNSET
+    """Number of its custom metadata, where `most` was given; the first ones are shown."""
 
 
 class BookiesQuery(Query):
@@ -110,14 +141,42 @@ class BookiesQuery(Query):
 
 
 class LedgersQuery(Query):
-    """What to tell of ledgers."""
+    """The extent of the answer about ledgers."""
 
     print_metadata: bool = False
-    """With what is stored of each."""
+    """Include the metadata of each ledger."""
     decode_meta: bool = False
-    """With `print_metadata`: as an object."""
+    """Return the metadata as an object, with `print_metadata`."""
     page: FromOne | None = None
-    """With `print_metadata`: 100 at a time, the first page one less. Counted from 1; not given: everything."""
+    """Page of 100 ledgers with `print_metadata`, the first page with 99. Counted from 1; not given: everything."""
+
+
+class LedgerSearch(Query):
+    """Ledgers to find, in the order of their ids. One request looks at a bounded number of ledgers."""
+
+    first: Whole = 0
+    """Begin at this id."""
+    state: LedgerState | None = None
+    """Only ledgers in this state."""
+    bookie: str | None = None
+    """Only ledgers that name this bookie."""
+    limit: Annotated[int, Meta(ge=1, le=MOST_FOUND)] = 50
+    """Maximum number of ledgers."""
+
+
+class FoundLedgers(Body):
+    """One page of a search."""
+
+    ledgers: list[LedgerView]
+    """The ledgers, without their passwords."""
+    looked_at: int
+    """Number of ledgers that this request looked at."""
+    next: int | None
+    """Id at which the next page begins; null: there are no more ledgers."""
+    damaged: list[int]
+    """Ids of ledgers whose metadata cannot be read."""
+    shortened: list[int] = field(default_factory=list)
+    """Ids of ledgers of which only the last fragments, and a part of the custom metadata, are shown."""
 
 
 class LedgerQuery(Query):
@@ -125,6 +184,13 @@ class LedgerQuery(Query):
 
     ledger_id: Whole
     """The ledger."""
+
+
+class MetadataQuery(LedgerQuery):
+    """One ledger, and how much of it."""
+
+    most: FromOne | None = None
+    """Show about this many bookies of fragments, the last ones, and this many custom metadata; not given: all."""
 
 
 class EntriesQuery(LedgerQuery):
@@ -141,8 +207,9 @@ class EntriesQuery(LedgerQuery):
 STATE: Final = Route("GET", f"{API}/cluster/state", ClusterFacts)
 INFO: Final = Route("GET", f"{API}/bookie/cluster_info", ClusterInfo)
 BOOKIES: Final = Route("GET", f"{API}/bookie/list_bookies", dict[str, str | None], BookiesQuery)
-SPACE: Final = Route("GET", f"{API}/bookie/list_bookie_info", dict[str, str])
+KNOWN: Final = Route("GET", f"{API}/cluster/bookies", list[KnownBookie])
+SEARCH: Final = Route("GET", f"{API}/ledger/search", FoundLedgers, LedgerSearch)
 LEDGERS: Final = Route("GET", f"{API}/ledger/list", dict[str, str | LedgerView | None], LedgersQuery)
-METADATA: Final = Route("GET", f"{API}/ledger/metadata", dict[str, LedgerView], LedgerQuery)
+METADATA: Final = Route("GET", f"{API}/ledger/metadata", dict[str, LedgerView], MetadataQuery)
 READ: Final = Route("GET", f"{API}/ledger/read", dict[str, str], EntriesQuery)
 DELETE: Final = Route("DELETE", f"{API}/ledger/delete", str, LedgerQuery)

@@ -15,11 +15,12 @@ Form = Literal["live", "stopped"]
 Risk = Literal["no copy", "below ack quorum", "no slack", "unknown"]
 BOOKIE_PATTERN: Final = rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$"
 LOSSES_PATTERN: Final = "^ *([0-9]{1,19} *(, *[0-9]{1,19} *)*)?$"
-"""No id is above 2^63 - 1: not every number of 19 digits is one, and none is described."""
-# Described, not enforced: whoever reads them says what is wrong in words, and not by a regular expression.
+"""Pattern of a list of ids. No id is above 2^63 - 1: not every number of 19 digits is one, and none is described."""
+# Described, not enforced: the parser reports the fault in words, not by a regular expression.
 BookieId = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIE_PATTERN})]
 Bookies = Annotated[str, Meta(extra_json_schema={"pattern": f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$"})]
 Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN.replace("19", "18")})]
+RECOVER: Final = Route("PUT", f"{API}/autorecovery/bookie", NOTHING, body=dict[str, list[str] | bool])
 
 
 class LedgerReason(Body):
@@ -32,7 +33,7 @@ class LedgerReason(Body):
 
 
 class DecommissionState(Body):
-    """How far a decommission is, as it is stored; numbers are a few seconds old."""
+    """The stored progress of a decommission; numbers are a few seconds old."""
 
     bookie_id: str
     """The bookie that leaves."""
@@ -41,29 +42,29 @@ class DecommissionState(Body):
     form: Form | None
     """live: it serves reads meanwhile; stopped: it is registered nowhere; null: not known yet."""
     coordinator: str
-    """Who works on it, or did last: host, process and a random end."""
+    """The process that works on it, or did last: host, process and a random end."""
     running_here: bool
     """This bookie works on it, until it is stopped; then any bookie goes on that is asked for the same decommission."""
     problem: str
-    """Why the work of this bookie on it ended; empty: it did not, or was not begun here."""
+    """Reason why the work of this bookie on it ended; empty: it did not, or was not begun here."""
     started_time: int
-    """In ms since 1970."""
+    """Time of its start, in ms since 1970."""
     updated_time: int
-    """In ms since 1970."""
+    """Time of the last update, in ms since 1970."""
     delete_cookie: bool
     """Its cookie is deleted in the end."""
     ledgers_total: int
     """Ledgers that named it."""
     ledgers_left: int
-    """Of these, those that still do."""
+    """Number of these that still do."""
     bytes_total: int
     """An estimate, of closed ledgers."""
     bytes_left: int
-    """Of these."""
+    """Bytes of these."""
     bytes_copied: int
-    """By the present coordinator, over all copies."""
+    """Bytes that the present coordinator copied, over all copies."""
     seconds_left: float | None
-    """An estimate; null: nobody can tell."""
+    """Estimated seconds; null: unknown."""
     blocked: int
     """Ledgers that cannot be drained at present."""
     blockers: list[LedgerReason]
@@ -73,7 +74,7 @@ class DecommissionState(Body):
 
 
 class DecommissionOutlook(Body):
-    """What a decommission would have to do, and what speaks against it."""
+    """The work of a decommission, and what prevents it."""
 
     bookie_id: str
     """The bookie."""
@@ -86,9 +87,9 @@ class DecommissionOutlook(Body):
     ledgers: int
     """Ledgers that name it."""
     open_ledgers: int
-    """Of these, those that are not closed."""
+    """Number of these that are not closed."""
     bytes: int
-    """To copy; an estimate, of closed ledgers."""
+    """Estimated bytes to copy, of closed ledgers."""
     targets: int
     """Writable bookies that could take copies."""
     free_bytes: int
@@ -100,24 +101,24 @@ class DecommissionOutlook(Body):
     under_replicated: int
     """Ledgers that are marked as under-replicated."""
     under_replicated_here: int
-    """Of these, those that name this bookie, so that it may hold their last copies."""
+    """Number of these that name this bookie, so that it may hold their last copies."""
     refusals: list[str]
-    """Why it would not be begun."""
+    """Reasons why it would be refused."""
     warnings: list[str]
-    """What else to think of."""
+    """Further points to consider."""
     largest_ensemble: int = 0
-    """Of any ledger of the cluster: so many bookies it takes to make one like it."""
+    """Largest ensemble of any ledger in the cluster: a ledger like it needs this number of bookies."""
 
 
 class RecoverState(Body):
-    """How far the recovery of lost bookies is that this bookie was asked for."""
+    """The progress of the recovery of lost bookies that this bookie was asked for."""
 
     bookies: list[str]
     """The lost ones."""
     running: bool
     """It goes on."""
     problem: str
-    """Why it ended early; empty: it did not."""
+    """Reason why it ended early; empty: it did not."""
     ledgers_restored: int
     """Ledgers that name them no more."""
     ledgers_left: int
@@ -136,34 +137,34 @@ class RiskyLedger(Body):
     ledger_id: int
     """The ledger."""
     risk: Risk
-    """What would become of it."""
+    """The risk to the ledger."""
     first_entry: int
-    """Of the segment that is worst."""
+    """First entry of the worst segment."""
     copies_left: int
-    """Of its worst entry, those that can be told for sure."""
+    """Number of certain copies of its worst entry."""
     ack_quorum: int
-    """How many it should have at least."""
+    """Minimum number of copies."""
     detail: str
     """One line."""
 
 
 class Safety(Body):
-    """What would become of ledgers if some bookies went now."""
+    """The risk to ledgers if some bookies went now."""
 
     safe: bool
-    """No ledger is at risk, and everything could be told."""
+    """True if no ledger is at risk and none is unknown."""
     going: list[str]
-    """These bookies."""
+    """Ids of these bookies."""
     ledgers_seen: int
     """All ledgers."""
     ledgers_concerned: int
-    """Those with entries on one of them."""
+    """Number of ledgers with entries on one of them."""
     no_copy: int
     """Would have no copy of some entry."""
     below_ack_quorum: int
     """Would have fewer copies than their ack quorum, and need not."""
     unknown: int
-    """Nobody can tell, which is unsafe."""
+    """Number of ledgers whose risk is unknown, which is unsafe."""
     ledgers: list[RiskyLedger]
     """The first ones at risk."""
     no_slack: int = 0
@@ -174,20 +175,20 @@ class Runs(Body):
     """Entries of a ledger, as runs from first to last."""
 
     count: int
-    """How many entries."""
+    """Number of entries."""
     runs: list[list[int]]
     """The first runs: pairs of the first and the last entry."""
 
 
 class HeldReplicas(Body):
-    """What one bookie holds of a ledger."""
+    """The entries of a ledger on one bookie."""
 
     bookie_id: str
     """The bookie."""
     registration: str
     """writable, read-only or nowhere."""
     expected: Runs
-    """By the metadata."""
+    """Entries that it should hold by the metadata."""
     held: Runs | None
     """Really; null: it could not tell."""
     missing: Runs | None
@@ -195,11 +196,11 @@ class HeldReplicas(Body):
     surplus: Runs | None
     """Held and not expected."""
     problem: str | None
-    """Why it could not tell."""
+    """Reason why it could not answer."""
 
 
 class LedgerHoldings(Body):
-    """What each bookie holds of a ledger."""
+    """The entries of a ledger on each bookie."""
 
     ledger_id: int
     """The ledger."""
@@ -208,7 +209,7 @@ class LedgerHoldings(Body):
     last_entry: int
     """The last known one."""
     bookies: list[HeldReplicas]
-    """Each bookie that the metadata name."""
+    """Holdings of each bookie that the metadata name."""
 
 
 class DecommissionBody(Body, rename={}, omit_defaults=True):
@@ -258,21 +259,21 @@ class SafetyQuery(Query):
 
 
 class UndoAnswer(Body):
-    """What became of the bookie."""
+    """The outcome for the bookie."""
 
     made_writable: bool
     """false: it is stopped, or was read-only before."""
 
 
 class DrainProof(Body):
-    """Whether anything needs a bookie: a full listing of the ledgers and marks, made for this answer."""
+    """The proof that nothing needs a bookie: a full listing of the ledgers and marks, made for this answer."""
 
     bookie_id: str
     """The bookie."""
     ledgers: int
     """Ledgers that name it, without those that were given up."""
     open_ledgers: int
-    """Of these, those that are not closed."""
+    """Number of these that are not closed."""
     marks: int
     """Under-replicated ledgers whose mark names it, without those that were given up."""
     accepted_losses: int
@@ -282,16 +283,16 @@ class DrainProof(Body):
     registered: bool
     """It is registered, writable or read-only: before the listing or after it."""
     auditor: str | None
-    """Who is the auditor; null: nobody."""
+    """Id of the auditor; null: none."""
     last_audit_ms: int | None
-    """When the last complete audit of the bookies began, in ms since 1970; null: there was none, or its auditor is one
-    of Java's, which do not tell."""
+    """Time at which the last complete audit of the bookies began, in ms since 1970; null: there was none, or its
+    auditor is one of Java's, which do not record it."""
     instance_id: str
-    """Of the cluster that was listed."""
+    """Instance id of the cluster that was listed."""
     ledgers_seen: int
     """Ledgers of the cluster that were looked at."""
     begun_ms: int
-    """When the listing began, in ms since 1970."""
+    """Time at which the listing began, in ms since 1970."""
     claims: int = 0
     """Ledgers that are being re-replicated or recovered, and may come to name it, without those that were given up."""
     first_claims: list[int] = field(default_factory=list)
@@ -301,11 +302,10 @@ class DrainProof(Body):
 DECOMMISSION: Final = Route("PUT", f"{API}/autorecovery/decommission", NOTHING, body=DecommissionBody)
 OUTLOOK: Final = Route("GET", f"{DECOMMISSION.path}/plan", DecommissionOutlook, BookieQuery)
 PROGRESS: Final = Route("GET", f"{DECOMMISSION.path}/progress", DecommissionState, BookieQuery)
-"""`NotDecommissioned`: nobody works on it, and nobody did."""
+"""Progress of a decommission. `NotDecommissioned`: there is none, and there was none."""
 UNDO: Final = Route("PUT", f"{DECOMMISSION.path}/undo", UndoAnswer, body=UndoBody)
 PROOF: Final = Route("GET", f"{DECOMMISSION.path}/proof", DrainProof, ProofQuery)
 LONG_PROOF: Final = Route("POST", PROOF.path, DrainProof, body=ProofQuery)
-RECOVER: Final = Route("PUT", f"{API}/autorecovery/bookie", NOTHING, body=dict[str, list[str] | bool])
 RECOVER_PROGRESS: Final = Route("GET", f"{RECOVER.path}/progress", RecoverState)
 SAFETY: Final = Route("GET", f"{API}/autorecovery/safety_check", Safety, SafetyQuery)
 REPLICAS: Final = Route("GET", f"{API}/ledger/replicas", LedgerHoldings, LedgerQuery)

@@ -9,12 +9,14 @@ from msgspec import UNSET, Meta, UnsetType, field
 from bookie_protocol.admin_api.bodies import API, Body, Query, Route
 
 YesNo = Literal["true", "false"]
-"""As Apache's bookies tell it."""
+"""A boolean as Apache's bookies write it."""
 EntryLog = Annotated[str, Meta(extra_json_schema={"pattern": r"^(0x)?[0-9a-fA-F]{1,16}(\.log)?$"})]
+MOST_LOGS: Final = 10_000
+INDEX_COMPACTIONS: Final = Route("GET", f"{API}/bookie/entry_location_compact", dict[str, bool])
 
 
 class ForceState(Body):
-    """Whether a forced pass goes on."""
+    """The state of a forced pass."""
 
     in_force_gc: YesNo = field(name="is_in_force_gc")
     """A forced pass waits or runs in some storage."""
@@ -24,22 +26,22 @@ class ForceBody(Body):
     """Which compaction to run; one that is not named runs unless it is suspended."""
 
     force_major: bool | UnsetType = UNSET
-    """Also while it is suspended."""
+    """Force major compaction, even while it is suspended."""
     force_minor: bool | UnsetType = UNSET
-    """Also while it is suspended."""
+    """Force minor compaction, even while it is suspended."""
 
 
 class Suspensions(Body):
     """Which compactions are held back."""
 
     minor_suspended: YesNo = field(name="isMinorGcSuspended")
-    """In some storage."""
+    """Minor compaction is suspended in some storage."""
     major_suspended: YesNo = field(name="isMajorGcSuspended")
-    """In some storage."""
+    """Major compaction is suspended in some storage."""
 
 
 class SuspendBody(Body):
-    """What to hold back; at least one of them."""
+    """The compactions to hold back; at least one of them."""
 
     suspend_major: bool | UnsetType = UNSET
     """true: hold back major compaction."""
@@ -48,7 +50,7 @@ class SuspendBody(Body):
 
 
 class ResumeBody(Body):
-    """What not to hold back any more; at least one of them."""
+    """The compactions to resume; at least one of them."""
 
     resume_major: bool | UnsetType = UNSET
     """true: allow major compaction."""
@@ -75,11 +77,11 @@ class GcDetails(Body, kw_only=True):
     minor_compacting: bool
     """A minor compaction runs."""
     last_major_compaction_time: int
-    """When the last one ended, in ms since 1970; before the first: when the bookie was new."""
+    """Time at which the last one ended, in ms since 1970; before the first: when the bookie was new."""
     last_minor_compaction_time: int
-    """As for the major one."""
+    """Time at which the last minor one ended, as for the major one."""
     last_entry_location_compaction_time: int = 0
-    """When the location index was last compacted by itself, or when the bookie started; ms since 1970."""
+    """Time at which the location index was last compacted by itself, or at which the bookie started; ms since 1970."""
     major_compaction_counter: int
     """Major compactions so far."""
     minor_compaction_counter: int
@@ -89,7 +91,7 @@ class GcDetails(Body, kw_only=True):
 
 
 class GcPass(Body):
-    """What one pass did."""
+    """The work of one pass."""
 
     ledgers_deleted: int
     """Ledgers that were forgotten."""
@@ -102,11 +104,11 @@ class GcPass(Body):
     compaction: Literal["major", "minor"] | None
     """Which compaction ran."""
     errors: list[str]
-    """What went wrong, one line each; the next pass tries again."""
+    """Errors of the pass, one line each; the next pass tries again."""
 
 
 class GcProgress(Body):
-    """What one collector does now, and what its last pass did."""
+    """The current work of one collector, and its last pass."""
 
     directory: str
     """Its ledger directory; of an engine with one collector: all of them."""
@@ -115,7 +117,7 @@ class GcProgress(Body):
     done: int
     """Entry logs of this phase that are done."""
     total: int
-    """Of so many; 0 when the phase counts none."""
+    """Number of entry logs in this phase; 0 if the phase counts none."""
     force_compacting: bool
     """A forced pass waits or runs."""
     major_suspended: bool
@@ -124,6 +126,20 @@ class GcProgress(Body):
     """Minor compaction is held back."""
     last_pass: GcPass | None
     """null: none has ended since the start."""
+    deletions_held: str | None = None
+    """Reason why ledgers that the metadata service does not have are kept, with the remedy; null: only their grace
+    period."""
+    ledgers_awaiting_deletion: int = 0
+    """Number of such ledgers that the last pass found."""
+
+
+class AllowDeletionsBody(Body):
+    """The deletions that the next pass may make; at least one of them. Apache's bookies do not have this."""
+
+    ledgers: Annotated[int, Meta(ge=0)] = 0
+    """It may delete up to so many ledgers that the metadata service does not have, however unusual that is."""
+    older_metadata: bool = False
+    """true: the state of the metadata service counts, although it is older than one before."""
 
 
 class LedgerShare(Body):
@@ -132,11 +148,11 @@ class LedgerShare(Body):
     ledger_id: int
     """Its id."""
     bytes: int
-    """What it holds of the log, deleted entries included."""
+    """Bytes that it holds of the log, deleted entries included."""
 
 
 class LogWhy(Body):
-    """Why one entry log is still there."""
+    """The reason why one entry log still exists."""
 
     directory: str
     """The ledger directory of its storage."""
@@ -153,13 +169,13 @@ class LogWhy(Body):
     live_bytes: int | None
     """Bytes of ledgers that exist; null: not measured."""
     in_doubt_bytes: int | None
-    """Of these, bytes that count as live because nobody could tell; null: not measured."""
+    """Number of these bytes that count as live because their state is unknown; null: not measured."""
     owners: list[LedgerShare] | None
     """The ledgers that live in it, the largest first, not all of very many; null: not known."""
     reason: str
-    """Why it is there and when it will go, in a sentence."""
+    """Reason why it exists and when it will go, in a sentence."""
     age_seconds: int | None = None
-    """Since it was written last."""
+    """Seconds since it was last written."""
 
 
 class EntryLogQuery(Query):
@@ -167,6 +183,42 @@ class EntryLogQuery(Query):
 
     entry_log: EntryLog = field(name="entryLog")
     """Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal."""
+
+
+class LogEntry(Body):
+    """One entry log of a list."""
+
+    entry_log: str
+    """Name of the file."""
+    entry_log_id: int
+    """Its id."""
+    size: int
+    """Bytes of the file."""
+    age_seconds: int
+    """Seconds since it was last written."""
+    usage: float | None
+    """Live share at the last pass, 0 to 1; null: not measured."""
+    state: Literal["written", "complete", "quarantined", "held"]
+    """written: it is being written, or was not rotated and synced yet; quarantined, held: it is damaged, and garbage
+    collection or the scrubber leaves it alone."""
+
+
+class StorageLogs(Body):
+    """The entry logs of one storage."""
+
+    directory: str
+    """Its ledger directory."""
+    logs: list[LogEntry]
+    """The one that was written longest ago first, at most as many as were asked for."""
+    left_out: int
+    """Logs that are not in the list because of the limit."""
+
+
+class LogsQuery(Query):
+    """The number of logs to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_LOGS)] = 1000
+    """Maximum number of logs of each storage."""
 
 
 class UsageTenth(Body):
@@ -181,18 +233,18 @@ class UsageTenth(Body):
     total_bytes: int
     """Their entries."""
     reclaimable_bytes: int
-    """What of these lives no more."""
+    """Number of these bytes that are no longer live."""
     oldest_age_seconds: int | None = None
-    """Since the oldest of the logs was written last."""
+    """Seconds since the oldest of the logs was last written."""
 
 
 class CompactionOutlook(Body):
-    """What one kind of compaction would do now."""
+    """The work that one kind of compaction would do now."""
 
     threshold: float
     """Logs with a smaller live share are compacted; 0 or less: none."""
     logs: int
-    """So many."""
+    """Number of these logs."""
     rewritten_bytes: int
     """Bytes that would be copied."""
     reclaimable_bytes: int
@@ -202,12 +254,12 @@ class CompactionOutlook(Body):
 
 
 class GcForecast(Body):
-    """What one storage could give back, as of its last pass."""
+    """The space that one storage could give back, as of its last pass."""
 
     directory: str
     """Its ledger directory."""
     usage: list[UsageTenth]
-    """From the emptiest logs to the fullest."""
+    """Usage from the emptiest logs to the fullest."""
     minor: CompactionOutlook
     """The minor compaction."""
     major: CompactionOutlook
@@ -226,10 +278,10 @@ class QuarantinedLog(Body):
     entry_log_id: int
     """Its id."""
     detail: str
-    """Where and what the damage is."""
+    """Place and kind of the damage."""
     found_by: Literal["gc", "scrub"]
-    """gc: garbage collection, and it stays until somebody removes it; scrub: the scrubber, and it is free again when
-    the damage is mended."""
+    """Finder of the damage. gc: garbage collection; the log stays until it is removed. scrub: the scrubber; the
+    log is free again when the damage is mended."""
 
 
 FORCE_STATE: Final = Route("GET", f"{API}/bookie/gc", ForceState)
@@ -237,10 +289,11 @@ FORCE: Final = Route("PUT", FORCE_STATE.path, str, body=ForceBody)
 SUSPENSIONS: Final = Route("GET", f"{API}/bookie/gc/suspend_compaction", Suspensions)
 SUSPEND: Final = Route("PUT", SUSPENSIONS.path, str, body=SuspendBody)
 RESUME: Final = Route("PUT", f"{API}/bookie/gc/resume_compaction", str, body=ResumeBody)
-INDEX_COMPACTIONS: Final = Route("GET", f"{API}/bookie/entry_location_compact", dict[str, bool])
 COMPACT_INDEXES: Final = Route("PUT", INDEX_COMPACTIONS.path, str, body=CompactIndexBody)
 DETAILS: Final = Route("GET", f"{API}/bookie/gc_details", list[GcDetails])
 PROGRESS: Final = Route("GET", f"{API}/bookie/gc/progress", list[GcProgress])
+ALLOW_DELETIONS: Final = Route("PUT", f"{API}/bookie/gc/deletions", list[GcProgress], body=AllowDeletionsBody)
 WHY: Final = Route("GET", f"{API}/bookie/gc/why", list[LogWhy], EntryLogQuery)
 FORECAST: Final = Route("GET", f"{API}/bookie/gc/forecast", list[GcForecast])
+LOGS: Final = Route("GET", f"{API}/bookie/gc/logs", list[StorageLogs], LogsQuery)
 QUARANTINE: Final = Route("GET", f"{API}/bookie/gc/quarantine", list[QuarantinedLog])

@@ -1,4 +1,4 @@
-"""What is sound and what is damaged: the scrubber, the check of what was lost, the rebuild of indexes."""
+"""The integrity of a bookie: the scrubber, the check of what was lost, the rebuild of indexes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ RebuildOutcome = Literal["none", "running", "done", "stopped", "damaged", "faile
 
 
 class ScrubProgress(Body):
-    """What the scrubber does in one directory."""
+    """The work of the scrubber in one directory."""
 
     directory: str
     """A ledger or journal directory; of an engine with one space of entry logs, the first one stands for all."""
     phase: ScrubPhase
     """`waiting` between passes; entry logs come before the index."""
     pass_number: int
-    """Of the pass that runs, or that ran last; counts from 1."""
+    """Number of the pass that runs, or that ran last; counts from 1."""
     done: int
     """Entry logs, ledgers or journals of this phase that are checked."""
     total: int
-    """Of so many."""
+    """Total number of these."""
     started_time: int
-    """When this pass began, in ms since 1970; 0: never."""
+    """Time at which this pass began, in ms since 1970; 0: never."""
     completed_time: int
-    """When the last complete pass ended, in ms since 1970; 0: never."""
+    """Time at which the last complete pass ended, in ms since 1970; 0: never."""
     entries: int
     """Entries that this pass has read since the bookie was started."""
     digests: int
-    """Of these, entries whose digest was checked: others need a password, or their ledger is not known."""
+    """Number of these whose digest was checked: others need a password, or their ledger is not known."""
     rows: int
     """Rows of the index that were followed."""
     restored_rows: int
@@ -46,7 +46,7 @@ class ScrubProgress(Body):
     journals: int
     """Journals that were read."""
     errors: list[str]
-    """What could not be checked, one line each; the next pass tries again."""
+    """Failed checks, one line each; the next pass tries again."""
 
 
 class ScrubStatus(Body):
@@ -57,9 +57,9 @@ class ScrubStatus(Body):
     running: bool
     """A pass goes on."""
     next_pass_time: int | None
-    """When the next pass begins, in ms since 1970; null: one goes on, or none is planned."""
+    """Time at which the next pass begins, in ms since 1970; null: one is running, or none is planned."""
     damages: int
-    """Findings that stand; `/api/v1/bookie/scrub/damages` lists them."""
+    """Number of current findings; `/api/v1/bookie/scrub/damages` lists them."""
     damages_not_kept: int
     """Findings beyond what is kept; the pass after a repair finds them again."""
     directories: list[ScrubProgress]
@@ -67,7 +67,7 @@ class ScrubStatus(Body):
 
 
 class ScrubRequest(Body):
-    """What became of the request for a pass."""
+    """The outcome of the request for a pass."""
 
     triggered: bool
     """false: a pass goes on already, or was asked for before."""
@@ -77,9 +77,9 @@ class DamageFound(Body):
     """One finding: refused to readers, kept from garbage collection, until another copy is there."""
 
     kind: DamageKind
-    """What is damaged."""
+    """Kind of the damage."""
     detail: str
-    """What was found, and where."""
+    """Finding and its place."""
     file_id: int | None
     """Id of the entry log or journal; null: it is neither."""
     ledger_id: int | None
@@ -87,29 +87,31 @@ class DamageFound(Body):
     entry_id: int | None
     """The entry; null: of several, or not known."""
     found_time: int
-    """When it was found first, in ms since 1970."""
+    """Time at which it was first found, in ms since 1970."""
 
 
 class DataIntegrity(Body):
-    """The check after lost cookies or an unclean stop without journaled data (`dataIntegrityChecking`), and of a new
-    bookie that ledgers name already."""
+    """The check after lost cookies or an unclean stop without journaled data (`dataIntegrityChecking`), of a new bookie
+    that ledgers name already, and of ledgers that are in limbo because their index was lost or damaged."""
 
     enabled: bool
     """It is switched on, or needed; otherwise everything below is 0 or false."""
     needed: bool
-    """Ledgers are in limbo until a check has ended without a failure."""
+    """Ledgers are in limbo, or all have to be compared, until a check has ended without a failure."""
     running: bool
     """A check goes on."""
     ledgers_checked: int
-    """In this check, or the last one."""
+    """Ledgers checked in this check, or the last one."""
     ledgers_failed: int
-    """Of these, ledgers that will be tried again."""
+    """Number of these that will be tried again."""
     ledgers_recovered: int
     """Ledgers that were open and were closed, since the bookie was started."""
     entries_copied: int
     """Entries fetched from other bookies, since the bookie was started."""
     last_error: str
-    """Why the last failure was; empty: none."""
+    """Reason of the last failure; empty: none."""
+    in_limbo: int = 0
+    """Ledgers in limbo, when the check looked last."""
 
 
 class RebuildProgress(Body):
@@ -118,19 +120,19 @@ class RebuildProgress(Body):
     directory: str
     """The ledger directory."""
     phase: RebuildPhase
-    """What goes on; `waiting` before and after, and while another directory is done."""
+    """Current phase; `waiting` before and after, and while another directory is done."""
     outcome: RebuildOutcome
     """`stopped`, `damaged` (entry logs are damaged, and that was not accepted) and `failed`: the old index is used."""
     detail: str
-    """Why it ended like that; empty: it runs, or all went well."""
+    """Reason why it ended like that; empty: it runs, or all went well."""
     started_time: int
-    """In ms since 1970; 0: it has not begun."""
+    """Start in ms since 1970; 0: it has not begun."""
     ended_time: int
-    """In ms since 1970; 0: it has not ended."""
+    """End in ms since 1970; 0: it has not ended."""
     bytes_done: int
     """Bytes of entry logs that were read."""
     bytes_total: int
-    """Of so many, as of when reading began."""
+    """Total of these bytes, as of when reading began."""
     entry_logs: int
     """Entry logs that were read."""
     entries: int
@@ -146,19 +148,19 @@ class RebuildProgress(Body):
     ledgers: int
     """Ledgers in the new ledger index."""
     restored_ledgers: int
-    """Of these, ledgers that the old one lacked; they are fenced."""
+    """Number of these that the old one lacked; they are fenced."""
     ledgers_without_key: int
-    """Of these, ledgers whose master key nobody knows: the next client that presents one sets it."""
+    """Number of these whose master key is unknown: the next client that presents one sets it."""
     damages: list[str]
     """Damaged entry logs and journals, the first ones."""
     old_index_unreadable: str
-    """Why the old location index could not be read to its end; empty: it could."""
+    """Reason why the old location index could not be read to its end; empty: it could."""
     backups: list[str]
-    """Where the old databases are now; nothing needs them any more."""
+    """Paths of the old databases; they are no longer needed."""
 
 
 class RebuildBody(Body, forbid_unknown_fields=True):
-    """What to rebuild. Everything may be left out."""
+    """The indexes to rebuild. Everything may be left out."""
 
     directories: Annotated[list[str], Meta(min_length=1)] | UnsetType = UNSET
     """Ledger directories as they are configured; left out: all."""
@@ -171,14 +173,14 @@ class RebuildBody(Body, forbid_unknown_fields=True):
 
 
 class RebuildBegun(Body):
-    """What became of the request."""
+    """The outcome of the request."""
 
     triggered: bool
     """false: a rebuild runs already."""
 
 
 class RebuildStop(Body):
-    """What became of the request."""
+    """The outcome of the request."""
 
     stopping: bool
     """false: none runs."""

@@ -1,4 +1,4 @@
-"""Providers of somebody else's, found as entry points of Python packages.
+"""Authentication providers of other packages, found as entry points.
 
 A package that is installed beside Podkeeper declares one under a name in either group, or in both:
 

@@ -2,14 +2,14 @@
 
 Client and bookie exchange tokens of GSSAPI until both know each other. Then the bookie offers that nothing is wrapped
 from here on, and the client agrees; to that it gets no answer. A bookie has the keys of its principal
-(`bookkeeper/HOST@REALM`) in a keytab. A client takes its ticket by a keytab, and takes another before it ends; or
-finds one in a cache, which somebody else keeps fresh (`kinit`). Keytabs and caches are read again for each login.
+(`bookkeeper/HOST@REALM`) in a keytab. A client takes its ticket by a keytab, and takes another before it ends; or finds
+one in a cache, which another program keeps fresh (`kinit`). Keytabs and caches are read again for each login.
 
-What waits for a KDC or a disk does so in one of few threads of its own, and nobody waits for it for longer than
-`SECONDS`. Those of a bookie, which asks no KDC, are others than those of clients in the same process: a KDC that does
-not answer keeps nobody out who has a ticket. The rest: event loop.
+Calls that wait for a KDC or a disk run in one of few threads of their own, and no caller waits longer than `SECONDS`. A
+bookie, which asks no KDC, has other threads than clients in the same process: a KDC that does not answer keeps out no
+client that has a ticket. The rest: event loop.
 
-Source: reference wire protocol, section 5.
+Source: docs/internals/wire-protocol.md, section 5.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from bookie_protocol.auth.digest_md5 import SERVICE
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
+from bookie_protocol.extras import needed
 from bookie_protocol.wire.auth import AuthStep, Peer
 
 SECONDS: Final = 20.0
-"""For one step of a login: a KDC that does not answer is waited for by its client library for longer than this."""
+"""Seconds for one step of a login: the client library waits longer for a KDC that does not answer."""
 THREADS: Final = 4
 LONGEST: Final = 64 * 1024
 """Bytes of a token: some realms put the groups of a user into it."""
 LONGEST_TOLD: Final = 500
 """Characters of what went wrong, of which a stranger may have chosen names."""
 _NO_LAYER: Final = b"\x01\x00\x00\x00"
-"""What a bookie offers, and what a client chooses: nothing is wrapped."""
+"""The offer of a bookie, and the choice of a client: nothing is wrapped."""
 _PROTOCOL: Final = 2**32 - 1765328384
 """The first of the library's error codes, which are about what was said, but for those below."""
 _OWN_FAULTS: Final = frozenset({_PROTOCOL + 44, *range(_PROTOCOL + 157, _PROTOCOL + 256), *range(1, 200)})
 """A keytab without the newest keys of the bookie, files such as the replay cache, and errors of the system."""
 _caches = itertools.count()
+_own_lock = threading.Lock()
+_own: dict[KerberosAuth, tuple[tuple[int, int], str]] = {}
+"""Identity of the keytab's file, and the cache of its tickets."""
 
 
 class _Threads:
@@ -51,11 +55,17 @@ class _Threads:
         """`asks`: what may not answer."""
         self._name = name
         self._asks = asks
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._begun = itertools.count()
 
     async def run(self, what: str, work: Callable[[], Any]) -> Any:
         """Raises InvalidConfiguration if that takes too long, and what `work` raises."""
+        if self._process != os.getpid():
+            self._begin()  # a fork has none of the threads
         future: Future[Any] = Future()
         self._work.put((future, work))
         if (number := next(self._begun)) < THREADS:
@@ -70,7 +80,7 @@ class _Threads:
     def _serve(self) -> None:
         while True:
             future, work = self._work.get()
-            if future.set_running_or_notify_cancel():  # somebody still waits
+            if future.set_running_or_notify_cancel():  # the caller still waits
                 try:
                     future.set_result(work())
                 except BaseException as error:
@@ -83,7 +93,8 @@ _of_bookies, _of_clients = _Threads("bookie", "disk"), _Threads("client", "KDC")
 
 @dataclass(frozen=True, slots=True)
 class KerberosKeys:
-    """What a bookie lets clients in by: the keys of its principal. None: any of the keytab, and the system's."""
+    """The credentials by which a bookie accepts clients: the keys of its principal. None: any of the keytab, and
+    the system's."""
 
     principal: str | None = None
     keytab: str | None = None
@@ -93,7 +104,7 @@ class KerberosKeys:
         self.credentials()
 
     def credentials(self) -> Any:
-        """As the keytab has them now. Raises InvalidConfiguration."""
+        """Return the credentials, as the keytab has them now. Raises InvalidConfiguration."""
         gssapi = _library()
         _check_file(self.keytab)
         name = _principal(gssapi, self.principal)
@@ -119,8 +130,8 @@ class KerberosServer:
         self._offered = False
 
     async def step(self, token: bytes) -> tuple[bytes | None, str | None]:
-        """What to answer, and who it is, once that is known. Raises Unauthorized; InvalidConfiguration while the keytab
-        cannot be used."""
+        """Return the answer, and the user once that is known. Raises Unauthorized; InvalidConfiguration while the
+        keytab cannot be used."""
         if len(token) > LONGEST:
             raise Unauthorized(f"a Kerberos token of more than {LONGEST} bytes")
         if self._offered:
@@ -157,7 +168,7 @@ class KerberosServer:
         if chosen[:1] != _NO_LAYER[:1] or len(chosen) < len(_NO_LAYER):
             raise Unauthorized(f"Kerberos login of {user!r} that wants what follows to be wrapped")
         if chosen[len(_NO_LAYER) :] not in (b"", user.encode()):
-            raise Unauthorized(f"Kerberos login of {user!r} in the name of somebody else")
+            raise Unauthorized(f"Kerberos login of {user!r} in the name of another user")
         return user
 
 
@@ -167,6 +178,7 @@ class KerberosAuth:
     ticket in `ticket_cache`, None: the system's. `service`: the first part of the bookies' principals. Raises
     InvalidConfiguration."""
 
+    is_mutual: ClassVar[bool] = True
     principal: str | None = None
     keytab: str | None = None
     ticket_cache: str | None = None
@@ -187,7 +199,7 @@ class KerberosAuth:
         return _ClientExchange(self, peer.address)
 
     def credentials(self) -> Any:
-        """With a ticket, which may be asked for now. Raises InvalidConfiguration."""
+        """Return credentials with a ticket, which may be requested now. Raises InvalidConfiguration."""
         gssapi = _library()
         store = {"ccache": self.ticket_cache} if self.ticket_cache else {}
         if self.keytab is not None:
@@ -201,17 +213,18 @@ class KerberosAuth:
             raise InvalidConfiguration(f"there is no Kerberos ticket: {_told(error)}; {remedy}") from None
 
 
-class _ClientExchange:
-    def __init__(self, auth: KerberosAuth, host: str) -> None:
+class KerberosClient:
+    """One login to a server. Its methods may wait for a KDC, so they run on a thread; `service` is `NAME@HOST`."""
+
+    def __init__(self, auth: KerberosAuth, service: str) -> None:
         self._auth = auth
-        self._service = f"{auth.service}@{host}"
+        self._service = service
         self._context: Any = None
+        self.complete = False
+        """True once the server has proved who it is; its last token is then still to be sent."""
 
-    async def start(self) -> AuthStep:
-        """The ticket. Raises InvalidConfiguration: no bookie has said anything yet."""
-        return AuthStep(await _of_clients.run(f"Kerberos ticket for {self._service}", self._initiate), False)
-
-    def _initiate(self) -> bytes | None:
+    def first(self) -> bytes:
+        """Return the token with the ticket. Raises InvalidConfiguration: no server has said anything yet."""
         gssapi, credentials = _library(), self._auth.credentials()
         flags = gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity
         try:
@@ -225,24 +238,40 @@ class _ClientExchange:
             token: bytes | None = self._context.step()
         except gssapi.exceptions.GSSError as error:
             raise InvalidConfiguration(f"there is no Kerberos ticket for {self._service}: {_told(error)}") from None
-        return token
+        return token or b""
 
-    async def process(self, token: bytes) -> AuthStep:
-        """Raises Unauthorized for a bookie that does not prove who it is."""
+    def answer(self, token: bytes) -> bytes:
+        """Return the answer to a token of the server. Raises Unauthorized for one that does not prove who it is."""
         if len(token) > LONGEST:
-            raise Unauthorized(f"the bookie's part of the login has {len(token)} bytes, more than {LONGEST}")
+            raise Unauthorized(f"the server's part of the login has {len(token)} bytes, more than {LONGEST}")
         try:
             if not self._context.complete:
                 self._context.step(token)
                 if not self._context.complete:
-                    raise Unauthorized(f"the bookie does not prove that it is {self._service}")
-                return AuthStep(b"", False)
+                    raise Unauthorized(f"the server does not prove that it is {self._service}")
+                return b""
             offered = self._context.unwrap(token).message
         except _library().exceptions.GSSError as error:
-            raise Unauthorized(f"the bookie does not prove that it is {self._service}: {_told(error)}") from None
+            raise Unauthorized(f"the server does not prove that it is {self._service}: {_told(error)}") from None
         if len(offered) != len(_NO_LAYER) or not offered[0] & _NO_LAYER[0]:
-            raise Unauthorized("the bookie wants what follows the Kerberos login to be wrapped: set its QOP to auth")
-        return AuthStep(self._context.wrap(_NO_LAYER, False).message, True)
+            raise Unauthorized("the server wants what follows the Kerberos login to be wrapped: set its QOP to auth")
+        self.complete = True
+        answer: bytes = self._context.wrap(_NO_LAYER, False).message
+        return answer
+
+
+class _ClientExchange:
+    def __init__(self, auth: KerberosAuth, host: str) -> None:
+        self._service = f"{auth.service}@{host}"
+        self._client = KerberosClient(auth, self._service)
+
+    async def start(self) -> AuthStep:
+        """Send the ticket. Raises InvalidConfiguration: no bookie has said anything yet."""
+        return AuthStep(await _of_clients.run(f"Kerberos ticket for {self._service}", self._client.first), False)
+
+    async def process(self, token: bytes) -> AuthStep:
+        """Raises Unauthorized for a bookie that does not prove who it is."""
+        return AuthStep(self._client.answer(token), self._client.complete)
 
     async def tls_established(self, peer: Peer) -> bool:
         """A certificate is no login."""
@@ -250,14 +279,14 @@ class _ClientExchange:
 
 
 def keys_of(options: Mapping[str, str]) -> KerberosKeys:
-    """Of a bookie's `Krb5LoginModule`. Raises ValueError, InvalidConfiguration."""
+    """Return the keys of a bookie's `Krb5LoginModule`. Raises ValueError, InvalidConfiguration."""
     if not _is_set(options, "useKeyTab"):
         raise ValueError("Kerberos of a bookie needs useKeyTab=true and keyTab, the file with its keys")
     return KerberosKeys(options.get("principal"), _path(options, "keyTab"))
 
 
 def login_of(options: Mapping[str, str]) -> KerberosAuth:
-    """Of a client's `Krb5LoginModule`. Raises ValueError, InvalidConfiguration."""
+    """Return the login of a client's `Krb5LoginModule`. Raises ValueError, InvalidConfiguration."""
     principal, service = options.get("principal"), options.get("serviceName", SERVICE)
     if _is_set(options, "useKeyTab"):
         if (keytab := _path(options, "keyTab")) is None:
@@ -278,14 +307,7 @@ def _path(options: Mapping[str, str], name: str) -> str | None:
 
 
 def _library() -> Any:
-    try:
-        import gssapi
-    except ImportError as error:
-        raise InvalidConfiguration(
-            "Kerberos needs the Python package gssapi: install podkeeper[kerberos], which takes libkrb5-dev"
-            f" and a C compiler ({error})"
-        ) from None
-    return gssapi
+    return needed("gssapi", "kerberos", "a Kerberos login")
 
 
 def _principal(gssapi: Any, principal: str | None) -> Any:
@@ -300,20 +322,23 @@ def _check_file(keytab: str | None) -> None:
         raise InvalidConfiguration(f"Kerberos keytab {keytab}: {error.strerror}") from None
 
 
-_own: dict[tuple[KerberosAuth, int, int], str] = {}
-
-
 def _own_cache(auth: KerberosAuth) -> str:
-    """Where the tickets of a keytab are: in memory, and in another place once the file was replaced."""
+    """Return the cache for the tickets of a keytab: in memory, and a new one once the file was replaced."""
     try:
         status = os.stat(str(auth.keytab))
     except OSError as error:
         raise InvalidConfiguration(f"Kerberos keytab {auth.keytab}: {error.strerror}") from None
-    return _own.setdefault((auth, status.st_ino, status.st_mtime_ns), f"MEMORY:podkeeper-{next(_caches)}")
+    file = status.st_ino, status.st_mtime_ns
+    with _own_lock:
+        known, cache = _own.get(auth, (None, ""))
+        if known != file:
+            cache = f"MEMORY:podkeeper-{next(_caches)}"
+            _own[auth] = file, cache
+    return cache
 
 
 def _told(error: Any) -> str:
-    """What went wrong, without the numbers; and what helps."""
+    """Return the reason of an error, without the numbers, and the remedy if there is one."""
     text = str(error)[:LONGEST_TOLD]
     if not error.min_code or text.endswith((": Success", ": Unknown error")):
         text = text.partition(", Minor")[0]

@@ -1,12 +1,12 @@
 """Logins by SASL, as Apache's `SASLBookieAuthProvider` and `SASLClientAuthProvider` speak them.
 
-A section of a JAAS file says how: by Kerberos (`Krb5LoginModule`), or by DIGEST-MD5. Users of the latter stand in the
-section, the bookie's as `user_NAME="password"`, the client's own login as `username` and `password`. The client speaks
-first, with an empty token, because DIGEST-MD5 has no initial response; then challenge, answer and proof.
+A section of a JAAS file says how: by Kerberos (`Krb5LoginModule`), or by DIGEST-MD5. Users of the latter are listed in
+the section, the bookie's as `user_NAME="password"`, the client's own login as `username` and `password`. The client
+speaks first, with an empty token, because DIGEST-MD5 has no initial response; then challenge, answer and proof.
 
 Event loop only.
 
-Source: reference wire protocol, section 5.
+Source: docs/internals/wire-protocol.md, section 5.
 """
 
 from __future__ import annotations
@@ -15,15 +15,24 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from typing import Final, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 
 from bookie_protocol.auth import kerberos
-from bookie_protocol.auth.digest_md5 import LONGEST, SERVICE, DigestMd5Server
+from bookie_protocol.auth.digest_md5 import DigestMd5Client, DigestMd5Server
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.wire.auth import AuthStep, ClientAuthExchange, ClientAuthProvider, Peer
 
+T = TypeVar("T")
+PLUGIN_NAME: Final = "sasl"
+CLIENT_SECTION: Final = "BookKeeper"
+"""The section of the JAAS file with the login of clients, unless the configuration names another one."""
+AUDITOR_SECTION: Final = "Auditor"
+"""The section with the login of auto-recovery, if the file has it."""
+JAAS_FILE: Final = "saslJaasConfigFile"
+"""The name of the file in messages: the configuration key."""
+_USER: Final = "user_"
+_KERBEROS: Final = "Krb5LoginModule"
 _COMMENT: Final = re.compile(r'("(?:[^"\\\n]|\\.)*")|/\*.*?\*/|//[^\n]*|^[ \t]*#[^\n]*', re.DOTALL | re.MULTILINE)
 _TOKEN: Final = re.compile(r'\s*(?:"((?:[^"\\\n]|\\.)*)"|([^\s"{};=]+)|([{};=]))', re.DOTALL)
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
@@ -31,19 +40,7 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """Login configurations of Java (JAAS files), as far as DIGEST-MD5 needs them.
-
-    A file is sections of login modules with options::
-
-        Bookie {
-          org.apache.zookeeper.server.auth.DigestLoginModule required
-          user_bookkeeper="s3cret";
-        };
-
-    Comments are those of Java, and lines that begin with `#`. Pure; any thread.
-
-    One entry of a section.
-    """
+    """One login module of a section of a JAAS file, with its options."""
 
     name: str
     options: dict[str, str]
@@ -53,7 +50,18 @@ class LoginModule:
 
 
 def parse_jaas(content: bytes) -> dict[str, tuple[LoginModule, ...]]:
-    """The sections by name. Raises ValueError; no message shows what the file holds, for that may be a password."""
+    """Return the sections of a JAAS file, Java's login configuration, by name.
+
+    A section lists login modules with options::
+
+        Bookie {
+          org.apache.zookeeper.server.auth.DigestLoginModule required
+          user_bookkeeper="s3cret";
+        };
+
+    Comments are Java's, and lines that begin with `#`. Raises ValueError; no message shows the content of the file,
+    which may be a password. Pure; any thread.
+    """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -117,28 +125,16 @@ class _Tokens:
             raise ValueError(f"line {self.line}: {mark} is missing")
 
 
-T = TypeVar("T")
-PLUGIN_NAME: Final = "sasl"
-CLIENT_SECTION: Final = "BookKeeper"
-"""Of a JAAS file, unless somebody says otherwise."""
-AUDITOR_SECTION: Final = "Auditor"
-"""The same of auto-recovery, where there is one."""
-JAAS_FILE: Final = "saslJaasConfigFile"
-"""How messages call the file: by the configuration key that names it."""
-_USER: Final = "user_"
-_KERBEROS: Final = "Krb5LoginModule"
-
-
 class Login(Protocol):
     """One login to a bookie, by either mechanism."""
 
     async def step(self, token: bytes) -> tuple[bytes | None, str | None]:
-        """What to answer, and who it is, once that is known. Raises Unauthorized."""
+        """Return the answer, and the user once that is known. Raises Unauthorized."""
         ...
 
 
 class Accounts(Protocol):
-    """Who may log in to a bookie."""
+    """The accounts that may log in to a bookie."""
 
     def new_login(self) -> Login: ...
 
@@ -192,7 +188,7 @@ class _ServerExchange:
             self._login = self._provider.accounts().new_login()
         answer, user = await self._login.step(token)
         if user is not None and self._provider.allowed.fullmatch(user) is None:
-            raise Unauthorized(f"user {user!r} is none of saslJaasClientAllowedIds")
+            raise Unauthorized(f"user {user!r} does not match saslJaasClientAllowedIds")
         return AuthStep(answer, user is not None)
 
     async def tls_established(self, peer: Peer) -> bool:
@@ -205,6 +201,7 @@ class SaslAuth:
     """Log in to bookies by SASL DIGEST-MD5: `ClientOptions.auth`. Raises InvalidConfiguration for what cannot be
     carried to every bookie."""
 
+    is_mutual: ClassVar[bool] = True
     username: str
     password: str = field(repr=False)
 
@@ -212,10 +209,6 @@ class SaslAuth:
         for name, text in (("user name", self.username), ("password", self.password)):
             if not text or not text.isascii() or not text.isprintable():
                 raise InvalidConfiguration(f"a SASL login to bookies needs a {name} of printable ASCII characters")
-        if find_spec("puresasl") is None:
-            raise InvalidConfiguration(
-                "a SASL login to bookies needs the Python package puresasl: install podkeeper[sasl]"
-            )
 
     @property
     def plugin_name(self) -> str:
@@ -230,6 +223,7 @@ class JaasAuth:
     """Log in to bookies as a section of a JAAS file says, which is read again when it changes: `ClientOptions.auth`."""
 
     plugin_name = PLUGIN_NAME
+    is_mutual = True
 
     def __init__(self, path: str, *sections: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`sections`: the first that the file has counts; none: `BookKeeper`. Raises InvalidConfiguration."""
@@ -250,28 +244,15 @@ class JaasAuth:
 
 class _ClientExchange:
     def __init__(self, username: str, password: str) -> None:
-        from puresasl import QOP
-        from puresasl.client import SASLClient
-
-        self._client = SASLClient(
-            SERVICE, SERVICE, mechanism="DIGEST-MD5", username=username, password=password, qops=[QOP.AUTH]
-        )
+        self._client = DigestMd5Client(username, password)
 
     async def start(self) -> AuthStep:
-        """The empty token."""
-        return AuthStep(b"", False)
+        """Send the empty token, which asks for the challenge."""
+        return AuthStep(self._client.first(), False)
 
     async def process(self, token: bytes) -> AuthStep:
         """Raises Unauthorized for a bookie that does not prove that it knows the password."""
-        from puresasl import SASLError, SASLProtocolException
-
-        if len(token) > LONGEST:  # which is read byte by byte
-            raise Unauthorized(f"the bookie's part of the login has {len(token)} bytes, more than {LONGEST}")
-        try:
-            answer = self._client.process(token)
-        except (SASLError, SASLProtocolException) as error:
-            raise Unauthorized(f"the bookie does not know the password, or no DIGEST-MD5: {error}") from error
-        return AuthStep(answer, self._client.complete)
+        return AuthStep(self._client.answer(token), self._client.complete)
 
     async def tls_established(self, peer: Peer) -> bool:
         """A certificate is no login."""
@@ -279,7 +260,7 @@ class _ClientExchange:
 
 
 def accounts_of(content: bytes, section: str) -> Accounts:
-    """Who may log in, by a bookie's section of a JAAS file. Raises ValueError."""
+    """Return the accounts of a bookie's section of a JAAS file. Raises ValueError."""
     _, modules = _first_section(content, section)
     options = {name: text for module in modules for name, text in module.options.items()}
     if any(map(_is_kerberos, modules)):
@@ -287,6 +268,9 @@ def accounts_of(content: bytes, section: str) -> Accounts:
     users = {name.removeprefix(_USER): text for name, text in options.items() if name.startswith(_USER)}
     if not users:
         raise ValueError(f'section {section} has no user; write user_NAME="password"')
+    for name, password in users.items():
+        if not password:
+            raise ValueError(f"section {section}: the password of user {name} is empty")
     return Users(users)
 
 

@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Final
 
 from bookie_protocol.auth.watched_file import WatchedFile
+from bookie_protocol.bearer_tokens import SHORTEST, too_short
 from bookie_protocol.errors import Unauthorized
 from bookie_protocol.wire.auth import AuthStep, Peer
 
 PLUGIN_NAME: Final = "podkeeper-token"
 NONCE: Final = 32
-SHORTEST: Final = 16
 MOST: Final = 16
 """Tokens of a file: each costs an HMAC at every login."""
 
@@ -64,7 +64,7 @@ class _ServerExchange:
             if hmac.compare_digest(token, _proof(each, b"client", self._nonces)):
                 found = each
         if not found:
-            raise Unauthorized("the client's token is none of those that are let in")
+            raise Unauthorized("the client's token does not match any token of this bookie")
         return AuthStep(_proof(found, b"bookie", self._nonces), True)
 
     async def tls_established(self, peer: Peer) -> bool:
@@ -76,6 +76,7 @@ class TokenAuth:
     """Log in to bookies by the token in a file: `ClientOptions.auth`."""
 
     plugin_name = PLUGIN_NAME
+    is_mutual = True
 
     def __init__(self, path: str, *, key: str = "token file", clock: Callable[[], float] = time.monotonic) -> None:
         """Raises InvalidConfiguration."""
@@ -124,12 +125,13 @@ def _proof(token: bytes, who: bytes, nonces: bytes) -> bytes:
 
 
 def _tokens(content: bytes) -> tuple[bytes, ...]:
-    lines = [line.strip() for line in content.splitlines()]
-    tokens = tuple(line for line in lines if line)
+    lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), start=1)]
+    tokens = tuple(line for _, line in lines if line)
     if not tokens:
         raise ValueError("it holds no token; write one a line")
     if len(tokens) > MOST:
         raise ValueError(f"it holds {len(tokens)} tokens; {MOST} at most")
-    if min(map(len, tokens)) < SHORTEST:
-        raise ValueError(f"it holds a token of less than {SHORTEST} characters")
+    for number, line in lines:
+        if line and len(line) < SHORTEST:
+            raise ValueError(f"line {number}: {too_short(len(line))}")
     return tokens

@@ -1,6 +1,6 @@
-"""What a small file holds, read again when it has changed: secrets are rotated without a restart.
+"""The content of a small file, read again when it has changed: secrets are rotated without a restart.
 
-A file that cannot be read any more is an error for whoever asks, not what it held before.
+A file that can no longer be read raises an error; its former content is not used.
 
 Threads: one at a time; the file is small.
 """
@@ -36,7 +36,7 @@ class WatchedFile(Generic[T]):
         self._value: T
 
     def value(self) -> T:
-        """As it was at most `CHECK_S` ago. Raises InvalidConfiguration."""
+        """Return the content as it was at most `CHECK_S` ago. Raises InvalidConfiguration."""
         now = self._clock()
         if self._seen is None or now - self._looked_at >= CHECK_S:
             self._looked_at = now

@@ -1,5 +1,4 @@
-"""Ledger metadata: who stores which entries of a ledger, in what state the ledger is, how entries are
-protected.
+"""Ledger metadata: the bookies of each segment, the state of the ledger, and the protection of its entries.
 
 Invariants
 - Qa <= Qw <= E, and every ensemble has exactly E members; the first ensemble starts at entry 0 and the starts
@@ -9,7 +8,8 @@ Invariants
 
 Any thread.
 
-Sources: reference metadata layout, sections 8.2 and 8.6; reference client protocol, section 4 (distribution).
+Sources: docs/internals/metadata-layout.md, sections 8.2 and 8.6; docs/internals/client-protocol.md, section 4
+(distribution).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum_size: int) -> tupl
 
 
 def holds_entry(position: int, entry_id: int, ensemble_size: int, write_quorum_size: int) -> bool:
-    """Whether the bookie at this position of the ensemble stores the entry."""
+    """Return True if the bookie at this position of the ensemble stores the entry."""
     return (position - entry_id) % ensemble_size < write_quorum_size
 
 

@@ -6,12 +6,13 @@ Invariants
 - Every call takes `timeout` in seconds (of `under_replication` few do); None means the session time-out of the service
   (`zkTimeout`). When it has passed the call raises `MetadataUnavailable`; a write may then have happened or not.
 - A write is durable when its call returns.
-- Version tokens are opaque and only compared for equality by the service; a fresh node has version 0,
-  `ANY_VERSION` matches whatever is stored.
+- A write or delete names the `Identity` that it replaces: version and creation. The service compares both in one step,
+  so that nothing of a later life of the name is ever changed by who means an earlier one. What deletes by name alone
+  says so (`delete`), and is for people who name the thing.
 
 Threads: everything here belongs to the event loop on which the service was opened. Call-backs run there too.
 
-Sources: reference metadata layout, sections 1, 3, 4, 5, 6, 7, 9 and 12.
+Sources: docs/internals/metadata-layout.md, sections 1, 3, 4, 5, 6, 7, 9 and 12.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.metadata_service.versioned import ANY_VERSION as ANY_VERSION
-from bookie_protocol.metadata_service.versioned import Identified as Identified
-from bookie_protocol.metadata_service.versioned import Identity as Identity
-from bookie_protocol.metadata_service.versioned import Versioned as Versioned
+from bookie_protocol.versioned import Identity as Identity
+from bookie_protocol.versioned import LedgerLife as LedgerLife
+from bookie_protocol.versioned import Versioned as Versioned
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class LedgerLayout(Enum):
-    """How ledger ids become paths; the value is the class that `LAYOUT` names (section 3.2)."""
+    """The mapping of ledger ids to paths; the value is the class that `LAYOUT` names (section 3.2)."""
 
     FLAT = "org.apache.bookkeeper.meta.FlatLedgerManagerFactory"
     LEGACY_HIERARCHICAL = "org.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory"
@@ -76,26 +76,28 @@ class BookieSet:
 class CookieStore(Protocol):
     """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
 
-    async def create(self, bookie_id: str, data: bytes, /, *, timeout: float | None = None) -> int:
-        """Store a first cookie and return its version. `MetadataExists` if there is one."""
+    async def create(self, bookie_id: str, data: bytes, /, *, timeout: float | None = None) -> Identity:
+        """Store a first cookie. `MetadataExists` if there is one."""
         ...
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Versioned[bytes]:
         """`MetadataNotFound` if there is none."""
         ...
 
-    async def update(self, bookie_id: str, data: bytes, version: int, /, *, timeout: float | None = None) -> int:
-        """Replace and return the new version. `MetadataVersionConflict`, `MetadataNotFound`."""
+    async def update(
+        self, bookie_id: str, data: bytes, cookie: Identity, /, *, timeout: float | None = None
+    ) -> Identity:
+        """Replace this very cookie. `MetadataVersionConflict`, `MetadataReplaced`, `MetadataNotFound`."""
         ...
 
-    async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        """`MetadataVersionConflict`, `MetadataNotFound`."""
+    async def delete(self, bookie_id: str, *, timeout: float | None = None) -> None:
+        """Delete whatever cookie the bookie has. `MetadataNotFound`."""
         ...
 
     async def delete_this(self, bookie_id: str, cookie: Identity, /, *, timeout: float | None = None) -> None:
         """Delete this very cookie, none of a later bookie of the id, in the session in which it was read or not at all.
 
-        `MetadataVersionConflict`: another one is stored. `MetadataNotFound`, `SessionEnded`.
+        `MetadataVersionConflict`, `MetadataReplaced`: another one is stored. `MetadataNotFound`, `SessionEnded`.
         """
         ...
 
@@ -136,31 +138,41 @@ class LedgerStore(Protocol):
     async def read_each(
         self, ledger_ids: Sequence[int], *, timeout: float | None = None
     ) -> list[Versioned[LedgerMetadata] | MetadataError | BadRequest]:
-        """What `read` gives or raises for each. For tens of ledgers: all of them are asked for at once."""
+        """Return what `read` returns or raises for each. It suits tens of ledgers: all of them are read at once."""
         ...
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
+        self,
+        metadata: LedgerMetadata,
+        replaced: Identity,
+        *,
+        session_id: int | None = None,
+        timeout: float | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Replace what has this version. `MetadataVersionConflict`, `MetadataNotFound`. `session_id`: in this session
-        or not at all (`SessionEnded`), for those who hold the ledger's lock by it."""
+        """Replace what was read or written so. `MetadataVersionConflict`; `MetadataReplaced`: the ledger was deleted,
+        and another one has its id; `MetadataNotFound`. `session_id`: in this session or not at all (`SessionEnded`),
+        for those who hold the ledger's lock by it."""
         ...
 
-    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        """Remove; a ledger that is already gone is fine. `MetadataVersionConflict`."""
+    async def delete(self, ledger_id: int, *, timeout: float | None = None) -> None:
+        """Remove whatever ledger has this id; one that is already gone is fine."""
         ...
 
     async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
-        """Remove the ledger that was read or written so, and no other that was made under its id since, whose versions
-        begin anew; one that is gone is fine. `MetadataVersionConflict`, `MetadataDamaged`, `SessionEnded`."""
+        """Remove the ledger that was read or written so, and no other that was made under its id since; one that is
+        gone is fine. `MetadataVersionConflict`, `MetadataReplaced`."""
         ...
 
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
-        """What is stored now, then each newer version; None and the end once the ledger does not exist."""
+        """Yield what is stored now, then each newer version; None and the end once the ledger does not exist, or
+        another one has its id."""
         ...
 
-    def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+    def ranges(self, *, first: int | None = None, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
         """Every ledger, in ascending order of ids, from 0 to the largest id possible.
+
+        `first`: begin at this id, for callers that want the next few ledgers; smaller ids cost nothing, except in the
+        flat layout.
 
         Complete or an error: a listing that could not see everything raises. `timeout` is for each request.
         """
@@ -171,8 +183,11 @@ class LedgerStore(Protocol):
 
 
 class SessionState(Enum):
-    """CONNECTED: requests are answered. SUSPENDED: not at present, registrations still stand. EXPIRED:
-    everything that this session registered is gone. CLOSED: by us."""
+    """The state of a session.
+
+    CONNECTED: requests are answered. SUSPENDED: not at present, but registrations remain. EXPIRED: everything that this
+    session registered is gone. CLOSED: by this process.
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -190,11 +205,36 @@ class Session:
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
         self.expires_after = default_timeout
-        """Seconds without a word after which a session like this one ends: what the server made of the wish. A driver
-        that is told another time sets it, from any thread."""
+        """Seconds without an answer after which a session like this one ends: what the server made of the wish. A
+        driver that gets another time from the server sets it, from any thread."""
+        self.position = 0
+        """Position of the service's newest answer in its history: a number that only grows, with the changes of
+        all clients (ZooKeeper's zxid, the revision of an embedded store). 0: unknown."""
+        self.went_back_to: int | None = None
+        """Position of an answer that was older than an earlier one: the service was put back to an older state.
+        None: it was not, as far as is known."""
+        self._histories = 0
         self._state = SessionState.SUSPENDED
         self._listeners: list[Callable[[SessionState], None]] = []
         self._connected = asyncio.Event()
+
+    def asks(self) -> tuple[int, int]:
+        """Return the arguments with which `answered` is called for a request that is sent now."""
+        return self._histories, self.position
+
+    def answered(self, position: int, asked: tuple[int, int]) -> None:
+        """An answer came that the service gave at `position`. `asked`: what `asks` said when the request was sent."""
+        history, asked_at = asked
+        if history != self._histories:
+            return
+        if 0 < position < asked_at:
+            self.went_back_to = position
+        self.position = max(self.position, position)
+
+    def begin_history(self) -> None:
+        """Accept the current state of the service, whatever it was before."""
+        self._histories += 1
+        self.position, self.went_back_to = 0, None
 
     @property
     def state(self) -> SessionState:
@@ -233,7 +273,7 @@ class Session:
                 )
 
     async def wait_connected(self) -> None:
-        """Until the state is CONNECTED; the caller bounds the wait."""
+        """Wait until the state is CONNECTED; the caller bounds the wait."""
         await self._connected.wait()
 
 

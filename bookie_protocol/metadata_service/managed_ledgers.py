@@ -1,14 +1,14 @@
 """Apache Pulsar's managed ledgers as nodes of the same metadata service: to be read, never written.
 
 Pulsar keeps its metadata below a root of its own, beside that of BookKeeper: `<root>/<tenant>/<namespace>/<domain>/
-<topic>`, with one child for each subscription. What the nodes hold is told elsewhere; this is where they are.
+<topic>`, with one child for each subscription. This module knows where the nodes are, not what they hold.
 
-Errors: `MetadataNotFound` when there is no such node, `MetadataUnavailable` where nothing can be told, `BadRequest` for
-what is no name.
+Errors: `MetadataNotFound` when there is no such node, `MetadataUnavailable` where the state is unknown, `BadRequest`
+for an invalid name.
 
 Threads: the event loop on which the service was opened.
 
-Source: reference metadata layout, section 15.
+Source: docs/internals/metadata-layout.md, section 15.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Versioned
 
 ROOT: Final = "/managed-ledgers"
-"""Where Pulsar keeps them, unless its metadata store has a path of its own."""
+"""Path of Pulsar's managed ledgers, unless its metadata store has a path of its own."""
 
 
 class ManagedLedgerNodes(Protocol):

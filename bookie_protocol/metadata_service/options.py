@@ -1,14 +1,14 @@
-"""How a metadata service is opened: where it is, time-outs, credentials, limits.
+"""The options with which a metadata service is opened: address, time-outs, credentials, limits.
 
 Any thread.
 
-Sources: reference metadata layout, sections 8.1, 12, 13 and 16.
+Sources: docs/internals/metadata-layout.md, sections 8.1, 12, 13 and 16.
 """
 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -25,9 +25,10 @@ _NEWEST_FORMAT: Final = -1
 
 
 class MetadataDriver(Enum):
-    """ZOOKEEPER; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
+    """ZOOKEEPER; ETCD; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
 
     ZOOKEEPER = "zk"
+    ETCD = "etcd"
     SERVED = "embedded"
     OWNED = "file"
 
@@ -52,7 +53,7 @@ class MetadataServiceUri:
 
 
 class SaslMechanism(Enum):
-    """What a ZooKeeper server offers; GSSAPI (Kerberos) needs the package `kerberos` and a ticket."""
+    """The login method for a ZooKeeper server; GSSAPI (Kerberos) needs `podkeeper[kerberos]` and a ticket."""
 
     DIGEST_MD5 = "DIGEST-MD5"
     GSSAPI = "GSSAPI"
@@ -93,7 +94,7 @@ class MetadataTls:
             raise InvalidConfiguration("TLS to the metadata service: a certificate and its key go together")
 
     def context(self) -> ssl.SSLContext:
-        """With the files as they are now. Raises OSError."""
+        """Return a context with the files as they are now. Raises OSError."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file, password="")
@@ -116,8 +117,8 @@ class MetadataServiceOptions:
 
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     """Seconds: time-out of the session, and of every call that names none (`zkTimeout`)."""
-    auth: tuple[tuple[str, str], ...] = ()
-    """ZooKeeper's (scheme, credential) pairs, such as ("digest", "user:password")."""
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """ZooKeeper's (scheme, credential) pairs, such as ("digest", "user:password"); for etcd this one, or `sasl`."""
     sasl: SaslLogin | None = None
     secure: bool = False
     """New nodes belong to their creator alone (`zkEnableSecurity`)."""
@@ -129,11 +130,11 @@ class MetadataServiceOptions:
     requests_per_second: float = 0.0
     """Requests a second, in bursts of up to a second's worth (`zkRequestRateLimit`); 0: no limit."""
     max_node_bytes: int = DEFAULT_MAX_NODE_BYTES
-    """What is written at once, at most; as `jute.maxbuffer` of the ZooKeeper servers, who hang up on what is larger."""
+    """Maximum bytes of one write, as `jute.maxbuffer` of the ZooKeeper servers, which hang up on larger ones."""
     ledger_metadata_version: int = CURRENT_FORMAT_VERSION
     """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
     make_store: bool = True
-    """Whether a folder that holds no embedded store becomes one; otherwise `MetadataNotFound`."""
+    """If True, make an embedded store in a folder that holds none; else raise `MetadataNotFound`."""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
@@ -150,6 +151,16 @@ class MetadataServiceOptions:
                 "zkEnableSecurity=true needs credentials, since the access list of a node names its creator; set "
                 "zkAuthCredentialsPath"
             )
+
+    @property
+    def login(self) -> tuple[str, str] | None:
+        """User and password, for services that know no other schemes."""
+        if self.sasl is not None and self.sasl.username is not None and self.sasl.password is not None:
+            return self.sasl.username, self.sasl.password
+        for _, credential in self.auth[:1]:
+            user, _, password = credential.partition(":")
+            return user, password
+        return None
 
     @property
     def format_version(self) -> int:

@@ -6,22 +6,23 @@ one more node beside the ledgers and leave it alone.
 Invariants
 - A name of one kind is one document; changes of it are compare-and-set.
 - Reading and listing never create anything: a cluster that never had a record of a kind has no names of it.
-- `read` and `names` see everything that was written, by anybody, before the call.
+- `read` and `names` see everything that was written, by any client, before the call.
 
-Errors: those of `interface` (`MetadataUnavailable` where nothing can be told, `MetadataNotFound` without a cluster).
+Errors: those of `interface` (`MetadataUnavailable` where the state is unknown, `MetadataNotFound` without a cluster).
 
 Threads: the event loop on which the service was opened.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bookie_protocol.archive import KIND, ArchivedLedger, OffloadRecord
-from bookie_protocol.errors import BadRequest, MetadataDamaged, MetadataNotFound
+from bookie_protocol.errors import UNREADABLE, BadRequest, MetadataDamaged, MetadataNotFound
 from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.metadata_service.versioned import Identified, Identity, Versioned
+from bookie_protocol.versioned import Identity, Versioned
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
@@ -36,6 +37,11 @@ STREAM_CURSOR: Final = "stream-cursor"
 """The kind of records that tell how far consumers of streams are; names are "stream:cursor"."""
 STREAM_GRAVE: Final = "stream-grave"
 """The kind of records that tell which heads are of streams that were deleted; names are those of the streams."""
+HISTORY: Final = "history"
+"""The kind of the record that names the place to which a cluster was moved."""
+HISTORY_NAME: Final = "metadata"
+"""The name of that record: {"format": 1, "history": "<random>", "restore": "<random>", "at_ms": ...}. Each move and
+each restore writes a new one. `restore` names the newest restore from a backup, and moves carry it on; empty: none."""
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9\-]{0,63}")
 _MAX_NAME: Final = 512
@@ -44,27 +50,32 @@ _MAX_NAME: Final = 512
 class RecordStore(Protocol):
     """The records of one kind. `timeout` as in `interface`: seconds for each request, None for the default."""
 
-    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
-        """Store a first version and return its token. `MetadataExists` if there is a record of this name."""
+    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
+        """Store a first version. `MetadataExists` if there is a record of this name."""
         ...
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
         """`MetadataNotFound` if there is none."""
         ...
 
-    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
-        """Replace and return the new token. `MetadataVersionConflict`, `MetadataNotFound`."""
+    async def update(self, name: str, data: bytes, record: Identity, /, *, timeout: float | None = None) -> Identity:
+        """Replace this very record. `MetadataVersionConflict`, `MetadataReplaced`, `MetadataNotFound`."""
+        ...
+
+    async def overwrite(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
+        """Replace whatever record bears the name. `MetadataNotFound`."""
         ...
 
     async def delete(self, name: str, *, timeout: float | None = None) -> None:
-        """Whatever record bears the name. `MetadataNotFound`."""
+        """Delete whatever record bears the name. `MetadataNotFound`."""
         ...
 
-    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+    async def delete_this(self, name: str, record: Identity, /, *, timeout: float | None = None) -> None:
         """Delete this very record as it was read, none that was made under its name since, in the session in which it
         was read or not at all.
 
-        `MetadataVersionConflict`: it was changed, or is another one. `MetadataNotFound`, `SessionEnded`.
+        `MetadataVersionConflict`: it was changed. `MetadataReplaced`: it is another one. `MetadataNotFound`,
+        `SessionEnded`.
         """
         ...
 
@@ -95,8 +106,25 @@ def check_name(name: str) -> str:
     return name
 
 
+async def history_of(service: MetadataService) -> str:
+    """The record `history` as it is stored; empty: the cluster was never moved. Raises `MetadataUnavailable`."""
+    try:
+        return (await service.records(HISTORY).read(HISTORY_NAME)).value.decode("utf-8", "replace")
+    except MetadataNotFound:
+        return ""
+
+
+def split_history(stored: str) -> tuple[str, str]:
+    """The name of the place, and of the newest restore. A record that cannot be understood is like no other."""
+    try:
+        found = json.loads(stored or '{"history": "", "restore": ""}')
+        return str(found["history"]), str(found["restore"])
+    except UNREADABLE:
+        return stored, stored
+
+
 async def archived_ledger(service: MetadataService, ledger_id: int) -> ArchivedLedger | None:
-    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
+    """Return the archived copy of a ledger; None if there is no complete one. Raises `MetadataUnavailable`,
     `MetadataDamaged`."""
     try:
         stored = await service.records(KIND).read(str(ledger_id))

@@ -1,4 +1,4 @@
-"""What a bookie publishes about itself: where it listens, and for which protocols.
+"""The information that a bookie publishes about itself: where it listens, and for which protocols.
 
 Format: binary protobuf `BookieServiceInfoFormat`, endpoints first, then properties in the order of their
 keys. Empty bytes are the legacy form (bookies older than 4.11): one `bookie-rpc` endpoint parsed from the
@@ -8,7 +8,7 @@ Also here: which bookie ids are valid, since an id is the name of a node.
 
 Any thread.
 
-Sources: reference metadata layout, sections 4.1 and 4.2.
+Sources: docs/internals/metadata-layout.md, sections 4.1 and 4.2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from bookie_protocol.addresses import EVERY_ADDRESS, host_and_port
+from bookie_protocol.addresses import EVERY_ADDRESS, host_and_port, is_host
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.codec import checked_string
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import BookieServiceInfoFormat
@@ -64,8 +64,8 @@ class BookieServiceInfo:
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
 
     def admin_url(self, *, tls: bool = False) -> str | None:
-        """Where it serves its admin API, without a path; None: nowhere. `tls`: by HTTPS, also if it does not say so, as
-        Apache's bookies do not."""
+        """Return the URL of its admin API, without a path; None: it has none, or what it publishes is no host and port.
+        `tls`: use HTTPS even if the bookie does not publish it, as Apache's bookies do not."""
         endpoint = next((each for each in self.endpoints if each.protocol in ("http", "https")), None)
         if endpoint is None:
             return None
@@ -73,18 +73,21 @@ class BookieServiceInfo:
         host, bookie = endpoint.host, self.bookie_address()
         if host in EVERY_ADDRESS and bookie is not None:
             host = bookie[0]
+        if not is_host(host) or not 1 <= endpoint.port <= 65535:
+            return None
         return f"{'https' if encrypted else 'http'}://{host_and_port(host, endpoint.port)}"
 
 
 def is_valid_bookie_id(bookie_id: str) -> bool:
-    """Whether a new bookie may take this id."""
+    """Return True if a new bookie may take this id."""
     usable = bookie_id.lower() != READ_ONLY_NODE and bookie_id not in (".", "..")  # names of nodes
     return usable and _WRITTEN_BOOKIE_ID.fullmatch(bookie_id) is not None
 
 
 def is_readable_bookie_id(bookie_id: str) -> bool:
-    """Whether the reference could have written this id (it lets a few more signs in)."""
-    return bool(_READ_BOOKIE_ID.fullmatch(bookie_id)) and bookie_id.lower() != READ_ONLY_NODE
+    """Return True if the reference could have written this id (it accepts a few more characters)."""
+    usable = bookie_id.lower() != READ_ONLY_NODE and bookie_id not in (".", "..")  # names of nodes
+    return usable and _READ_BOOKIE_ID.fullmatch(bookie_id) is not None
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:

@@ -4,19 +4,20 @@ Auditors mark ledgers that lost replicas; workers lock a marked ledger, restore 
 and ours share one cluster: every name and byte is the reference's.
 
 Invariants
-- A mark goes only if nobody marked the ledger again since its lock was taken.
-- A lock belongs to one session and ends with it; nobody removes another's lock. What is done under a lock is sent in
-  its session (`LedgerLock.session_id`), or looked at again afterwards: work may go on after the lock has ended.
-- Reading never creates anything: a cluster where nobody ever ran auto-recovery looks like one without marks.
+- A mark goes only if the ledger was not marked again since its lock was taken.
+- A lock belongs to one session and ends with it; no session removes another's lock. What is done under a lock is sent
+  in its session (`LedgerLock.session_id`), or looked at again afterwards: work may go on after the lock has ended.
+- Reading never creates anything: a cluster that never ran auto-recovery looks like one without marks.
 
-Errors: those of `interface` (`MetadataUnavailable` where nothing can be told, `MetadataNotFound` without a cluster);
+Errors: those of `interface` (`MetadataUnavailable` where the state is unknown, `MetadataNotFound` without a cluster);
 `MetadataDamaged` for a node that cannot be read, or a tree of another layout.
 
 Only `lock` and `release` take a `timeout`, for those who cannot wait for that of the session.
 
 Threads: the event loop on which the service was opened.
 
-Sources: reference metadata layout, sections 10 and 11; reference auto-recovery, sections 2, 3.3, 4 and 6.
+Sources: docs/internals/metadata-layout.md, sections 10 and 11; docs/internals/auto-recovery.md, sections 2, 3.3, 4 and
+6.
 """
 
 from __future__ import annotations
@@ -25,40 +26,53 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
+from bookie_protocol.metadata_service.findings import Failure, Finding, all_of
+from bookie_protocol.versioned import Identity
+
+ReplicaPredicate = Callable[[Collection[str]], bool]
+"""Chooses marks by their missing replicas."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicatedLedger:
     """A mark. `replicas`: bookies whose copies are missing (none: the placement policy is not met).
 
-    `ctime_ms`: when it was marked, since the epoch; None if whoever marked it does not record that. `damage`: what is
-    stored of the mark cannot be read, for this reason; which copies are missing is not known then.
+    `ctime_ms`: when it was marked, since the epoch; None if the marking process does not record that. `damage`: what is
+    stored of the mark cannot be read, for this reason; which copies are missing is not known then. `findings`: the
+    reasons that were recorded; `failures`: attempts to repair the ledger since the last of them.
     """
 
     ledger_id: int
     replicas: tuple[str, ...]
     ctime_ms: int | None = None
     damage: str | None = None
+    findings: tuple[Finding, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """Return the questions that a repair has to answer: the findings, and `UNKNOWN` for each bookie without one."""
+        explained = {finding.bookie for finding in self.findings}
+        return (*self.findings, *all_of(bookie for bookie in self.replicas if bookie not in explained))
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLock:
-    """A lock of ours. `mark_version` and `mark_created_ms` are the mark's when the lock was taken; None: locked without
-    a mark."""
+    """A lock of ours. `mark`: as it was when the lock was taken; None: locked without a mark."""
 
     ledger_id: int
-    mark_version: int | None
+    mark: Identity | None
     session_id: int
-    mark_created_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock, by the host name that the holder wrote. One that is taken anew differs in the rest."""
+    """The holder of a lock, by the host name that it wrote. The other fields differ once the lock is taken again."""
 
     host: str
     session_id: int
-    since_ms: int
-    """When it was taken, by the clock of the metadata service."""
+    creation: int
+    """Creation of the lock's node: another one each time that the lock is taken."""
 
 
 class AuditorCheck(Enum):
@@ -67,7 +81,3 @@ class AuditorCheck(Enum):
     ALL_LEDGERS = "checkallledgersctime"
     PLACEMENT_POLICY = "placementpolicycheckctime"
     REPLICAS = "replicascheckctime"
-
-
-ReplicaPredicate = Callable[[Collection[str]], bool]
-"""Chooses marks by their missing replicas."""

@@ -5,6 +5,7 @@
                                                     a chroot elsewhere is simply its first part
     metadata-store:zk:zk1:2181,zk2:2181/chroot      the same ZooKeeper in Apache Pulsar's words, in which the root is
                                                     always `ledgers` below the chroot, if there is one
+    etcd://etcd1:2379,etcd2:2379/podkeeper          etcd. The path is the cluster's root: all its keys begin with it
     embedded://host:port/ledgers                    a store that another process serves
     /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also file:///...)
 
@@ -12,7 +13,7 @@ The drivers are imported when they are needed: kazoo and grpc cost start-up time
 
 Threads: parsing anywhere; opening on the event loop that will use the service.
 
-Sources: reference metadata layout, section 2.
+Sources: docs/internals/metadata-layout.md, section 2.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.extras import needed
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
 from bookie_protocol.metadata_service.options import (
     DEFAULT_ROOT,
@@ -34,7 +36,9 @@ from bookie_protocol.metadata_service.options import (
 )
 from bookie_protocol.shown import shown_uri
 
+_EMBEDDED: Final = "bookie_protocol.metadata_service.embedded"
 _ZOOKEEPER_PORT: Final = 2181
+_ETCD_PORT: Final = 2379
 _PULSAR_SCHEME: Final = "metadata-store:"
 
 _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
@@ -70,11 +74,14 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
         if len(hosts) != 1:
             raise _invalid(text, "an embedded store is served by one host; write embedded://<host>:<port>/ledgers")
         return MetadataServiceUri(MetadataDriver.SERVED, _root(text, path), hosts=hosts)
+    if scheme == "etcd" and not variant:
+        hosts = _hosts(text, authority, _ETCD_PORT)
+        return MetadataServiceUri(MetadataDriver.ETCD, _root(text, path), hosts=hosts)
     if scheme == "zk":
         layout = _layout(text, variant)
         hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
         return MetadataServiceUri(MetadataDriver.ZOOKEEPER, _root(text, path), layout, hosts)
-    raise _invalid(text, f"no driver for {match['scheme']}://; use zk:// or embedded://")
+    raise _invalid(text, f"no driver for {match['scheme']}://; use zk://, etcd:// or embedded://")
 
 
 def _pulsar_uri(text: str) -> MetadataServiceUri:
@@ -104,8 +111,8 @@ async def open_metadata_service(
 ) -> MetadataService:
     """Connect; the keywords are those of `MetadataServiceOptions`.
 
-    Raises `InvalidConfiguration`, or `MetadataUnavailable` if nobody answers in time, or not to these credentials. A
-    cluster that does not exist yet is no error.
+    Raises `InvalidConfiguration`, or `MetadataUnavailable` if there is no answer in time, or not to these credentials.
+    A cluster that does not exist yet is not an error.
     """
     options = MetadataServiceOptions(
         timeout=timeout,
@@ -122,19 +129,23 @@ async def open_metadata_service(
 
 
 async def connect_metadata_service(uri: str, options: MetadataServiceOptions) -> MetadataService:
-    """As `open_metadata_service`, with all options in one object."""
+    """Connect as `open_metadata_service` does, with all options in one object."""
     parsed = parse_metadata_service_uri(uri)
     if parsed.driver is MetadataDriver.ZOOKEEPER:
         from bookie_protocol.metadata_service.zookeeper.driver import open_zookeeper
 
         return await open_zookeeper(parsed, options)
+    if parsed.driver is MetadataDriver.ETCD:
+        etcd = needed("bookie_protocol.metadata_service.etcd.tree", "etcd", "metadataServiceUri=etcd://")
+        shared: MetadataService = await etcd.open_etcd(parsed, options)
+        return shared
     if parsed.driver is MetadataDriver.SERVED:
-        from bookie_protocol.metadata_service.embedded.remote import open_served
-
-        return await open_served(parsed, options)
-    from bookie_protocol.metadata_service.embedded.local import open_owned
-
-    return await open_owned(parsed, options)
+        remote = needed(f"{_EMBEDDED}.remote", "embedded", "metadataServiceUri=embedded://")
+        served: MetadataService = await remote.open_served(parsed, options)
+        return served
+    local = needed(f"{_EMBEDDED}.local", "bookie", "a folder as metadataServiceUri")
+    owned: MetadataService = await local.open_owned(parsed, options)
+    return owned
 
 
 def _layout(text: str, variant: str) -> LedgerLayout | None:
@@ -156,7 +167,10 @@ def _root(text: str, path: str) -> str:
 def _hosts(text: str, authority: str, default_port: int | None) -> tuple[tuple[str, int], ...]:
     hosts = tuple(_host(text, item, default_port) for item in re.split("[;,]", authority) if item)
     if not hosts:
-        raise _invalid(text, "it names no host; write zk+null://zk1:2181/ledgers or embedded://<host>:<port>/ledgers")
+        raise _invalid(
+            text,
+            "it names no host; write zk+null://zk1:2181/ledgers, etcd://etcd1:2379/podkeeper or embedded://<host>:<port>/ledgers",
+        )
     return hosts
 
 

@@ -6,11 +6,11 @@ answers. Only the entries become objects one by one.
 Invariants
 - A run begins with a frame that was found to be a valid add; every other frame of it has the same bytes wherever
   `RunShape.fixed` says so: lengths, tags, flags, master key and the entry's ledger id.
-- Answers stand in the order of the frames, and are byte for byte those that each frame would get alone.
+- Answers are in the order of the frames, and are byte for byte those that each frame would get alone.
 
 Pure; any thread.
 
-Source: reference wire protocol, sections 3 and 4.
+Source: docs/internals/wire-protocol.md, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class AddRun(NamedTuple):
     lac: int
     """The highest LAC that one of the entries carries and that can be right: below its own id."""
     answers: bytes
-    """To all of them."""
+    """Answers to all of them."""
 
 
 def take_add_run(data: bytes, start: int, shape: RunShape, max_entry_id: int = MAX_ENTRY_ID) -> AddRun | None:

@@ -1,5 +1,4 @@
-"""Authentication: messages, plug-in interfaces and the per-connection exchange (reference wire protocol,
-section 5).
+"""Authentication: messages, plug-in interfaces and the exchange of a connection (wire protocol, section 5).
 
 A plug-in is known by its name on the wire, which both sides must share. The exchange is a loop: client
 token, server token, and so on, until each side decides for itself that it is complete. A server that asks
@@ -29,6 +28,8 @@ AUTH_DISABLED: Final = "AuthDisabledPlugin"
 
 NAME_SHOWN: Final = 100
 """Characters of a plug-in's name that messages show."""
+Subject = tuple[tuple[tuple[str, str], ...], ...]
+"""Whom a certificate names, as `ssl.SSLSocket.getpeercert` tells it."""
 
 
 class AuthMessage(NamedTuple):
@@ -77,22 +78,18 @@ def to_protobuf(message: AuthMessage) -> pb.AuthMessage:
     return pb.AuthMessage(authPluginName=message.plugin_name, payload=message.payload)
 
 
-Subject = tuple[tuple[tuple[str, str], ...], ...]
-"""Whom a certificate names, as `ssl.SSLSocket.getpeercert` tells it."""
-
-
 class Peer(NamedTuple):
-    """Who is at the other end of a connection."""
+    """The other end of a connection."""
 
     address: str
     certificate: bytes | None = None
     """DER form of the certificate that the peer showed in the TLS handshake."""
     subject: Subject = ()
-    """Of that certificate, if it was verified."""
+    """Subject of that certificate, if it was verified."""
 
 
 class AuthStep(NamedTuple):
-    """What a plug-in wants next: a token to send (None: nothing) and whether its side is complete."""
+    """The next step of a plug-in: a token to send (None: nothing), and whether its side is complete."""
 
     token: bytes | None
     complete: bool
@@ -148,6 +145,29 @@ class ClientAuthProvider(Protocol):
         ...
 
 
+class OptionalLogin:
+    """A login of which bookies may say that they ask for none, while a cluster is changed to logins. Without it, one
+    that has a true `is_mutual`, because the bookie proves itself too, is refused by such a bookie's answer."""
+
+    is_mutual = False
+
+    def __init__(self, provider: ClientAuthProvider) -> None:
+        self._provider = provider
+
+    @property
+    def plugin_name(self) -> str:
+        return self._provider.plugin_name
+
+    def new_exchange(self, peer: Peer) -> ClientAuthExchange:
+        return self._provider.new_exchange(peer)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OptionalLogin) and other._provider == self._provider
+
+    def __hash__(self) -> int:
+        return hash(self._provider)
+
+
 class ServerAuthentication:
     """Server side of a connection; without a provider it is authenticated at once."""
 
@@ -156,7 +176,7 @@ class ServerAuthentication:
         self._provider = provider
         self._exchange: ServerAuthExchange | None = None
         self.peer = peer
-        """May be told until the client has said something."""
+        """The peer; may be set until the client has sent something."""
         self.authenticated = provider is None
 
     def accepts(self, message: AuthMessage) -> bool:
@@ -199,6 +219,7 @@ class ClientAuthentication:
     def __init__(self, provider: ClientAuthProvider | None, peer: Peer) -> None:
         self._plugin_name = provider.plugin_name if provider else AUTH_DISABLED
         self._exchange = provider.new_exchange(peer) if provider else None
+        self._is_mutual = getattr(provider, "is_mutual", False)
         self.authenticated = provider is None
 
     async def first(self) -> AuthMessage | None:
@@ -210,6 +231,12 @@ class ClientAuthentication:
     async def answer(self, message: AuthMessage) -> AuthMessage | None:
         """The next message to send, if any. Raises Unauthorized when either side's plug-in does not fit."""
         if message.plugin_name == AUTH_DISABLED:
+            if self._is_mutual and not self.authenticated:
+                raise Unauthorized(
+                    f"the bookie asks for no login, so it has not proved itself, as {self._plugin_name!r} demands: let"
+                    " it demand the login (bookieAuthProviderFactoryClass), or let this client go on without"
+                    " (clientAuthOptional)"
+                )
             self.authenticated = True
             return None
         if self._exchange is None or message.plugin_name != self._plugin_name:

@@ -66,23 +66,25 @@ class _Group(NamedTuple):
 
 
 def encode_availability(entry_ids: Iterable[int], max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """The encoding of ascending entry ids, which are consumed one by one; equal neighbours count once.
+    """The encoding of ascending entry ids, which are consumed one by one; equal neighbours count once. It holds no more
+    than `max_size` bytes, twice.
 
-    Raises ValueError when the ids do not ascend, BadRequest when no encoding fits `max_size` bytes.
+    Raises ValueError when the ids do not ascend, BadRequest as soon as no encoding fits `max_size` bytes.
     """
-    groups = list(_merge(_runs(entry_ids)))
-    if HEADER_SIZE + GROUP_SIZE * sum(group.runs for group in groups) <= max_size:
-        groups = [single for group in groups for single in _singles(group)]
-    size = HEADER_SIZE + GROUP_SIZE * len(groups)
-    if size > max_size:
-        raise BadRequest(
-            f"the list of entries takes {size} bytes, the limit is {max_size}: raise nettyMaxFrameSizeBytes"
-        )
-    out = bytearray(size)
-    HEADER.pack_into(out, 0, _VERSION, len(groups))
-    for index, group in enumerate(groups):
-        GROUP.pack_into(out, HEADER_SIZE + GROUP_SIZE * index, *group)
-    return bytes(out)
+    most = (max_size - HEADER_SIZE) // GROUP_SIZE
+    merged, count, runs = bytearray(), 0, 0
+    for group in _merge(_runs(entry_ids)):
+        if count >= most:
+            raise BadRequest(
+                f"the list of entries takes more than {max_size} bytes, the limit: raise nettyMaxFrameSizeBytes"
+            )
+        merged += GROUP.pack(*group)
+        count, runs = count + 1, runs + group.runs
+    if count < runs <= most:
+        groups = map(_Group._make, GROUP.iter_unpack(merged))
+        merged = bytearray().join(GROUP.pack(*single) for group in groups for single in _singles(group))
+        count = runs
+    return HEADER.pack(_VERSION, count) + merged
 
 
 def _runs(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -135,6 +137,11 @@ class Availability:
         self._starts = [group.first for group in groups]
         self.count = sum(group.runs * group.size for group in groups)
         """Number of entries; what a bookie claims, so it may be absurdly large."""
+
+    @property
+    def last(self) -> int | None:
+        """The highest entry; None if there is none."""
+        return self._groups[-1].end - 1 if self._groups else None
 
     def __contains__(self, entry_id: int) -> bool:
         index = bisect_right(self._starts, entry_id) - 1

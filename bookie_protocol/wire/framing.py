@@ -61,8 +61,8 @@ class FrameReader:
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
         """Take in `data`, then iterate over the bodies of all complete frames.
 
-        The data is taken in at once; frames that nobody iterated over come first in the next iteration.
-        Raises ProtocolViolation, while iterating, at the first illegal length, and again at every later call.
+        The data is taken in at once; frames that were not iterated over come first in the next iteration. Raises
+        ProtocolViolation, while iterating, at the first illegal length, and again at every later call.
         """
         if self._start:
             del self._buffer[: self._start]

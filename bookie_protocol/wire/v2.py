@@ -1,5 +1,6 @@
-"""The binary protocol, versions 0 to 2: how it is laid out, and messages in both directions. Integers are big-endian
-and signed.
+"""The binary protocol, versions 0 to 2: its layout, and messages in both directions.
+
+Integers are big-endian and signed.
 
 Header word, first 4 bytes of every frame body: version u8, opcode u8, flags u16. A word whose version byte
 is 0 is the legacy form: the opcode is its low 8 bits and there are no flags. Responses carry the version
@@ -21,7 +22,7 @@ Invariants
 Pure functions; any thread. A server that holds frame bodies in one buffer works with `ADD_HEADER`,
 `READ_REQUEST` and `response_prefix` directly; the messages are for everything else and for clients.
 
-Source: reference wire protocol, section 3.
+Source: docs/internals/wire-protocol.md, section 3.
 """
 
 from __future__ import annotations
@@ -40,6 +41,39 @@ from bookie_protocol.wire.framing import LENGTH
 
 CURRENT_VERSION: Final = 2
 ACCEPTED_VERSIONS: Final = frozenset((0, 1, 2))
+HEADER_WORD: Final = struct.Struct(">I")
+ADD_HEADER: Final = struct.Struct(">I20sqqq")
+"""Frame body of an add: header word, master key, ledger id, entry id, LAC. The entry starts at
+`ADD_ENTRY_OFFSET`."""
+READ_REQUEST: Final = struct.Struct(">Iqq")
+"""Header word, ledger id, entry id; with DO_FENCING the master key starts behind it."""
+PLAIN_READ: Final = struct.Struct(">8sqq")
+"""A whole frame: `PLAIN_READ_HEAD`, ledger id, entry id."""
+BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
+"""Header word, ledger id, first entry id, request id, max count, max size."""
+RESPONSE: Final = struct.Struct(">Iiqq")
+"""Header word, code, ledger id, entry id."""
+BATCH_READ_RESPONSE: Final = struct.Struct(">Iiqqq")
+"""Header word, code, ledger id, first entry id, request id."""
+RESPONSE_FRAME: Final = struct.Struct(">IIiqq")
+"""`RESPONSE` with its length word in front."""
+BATCH_READ_RESPONSE_FRAME: Final = struct.Struct(">IIiqqq")
+"""`BATCH_READ_RESPONSE` with its length word in front."""
+ENTRY_LENGTH: Final = struct.Struct(">i")
+STEP: Final = struct.Struct(">i")
+ADD_ENTRY_OFFSET: Final = 24
+"""Offset of the entry in the frame body of an add."""
+ADD_MINIMUM: Final = 40
+"""Frame body of an add that still names ledger and entry; below it nothing can be answered."""
+READ_REQUEST_SIZE: Final = 20
+BATCH_READ_REQUEST_SIZE: Final = 40
+RESPONSE_SIZE: Final = 24
+BATCH_READ_RESPONSE_SIZE: Final = 32
+Buffer = bytes | bytearray | memoryview
+_IDS: Final = struct.Struct(">qq")
+_TWO_WORDS: Final = struct.Struct(">II")
+_ADD_REQUEST_FRAME: Final = struct.Struct(">II20s")
+_READ_REQUEST_FRAME: Final = struct.Struct(">IIqq")
 
 
 class OpCode(IntEnum):
@@ -64,36 +98,6 @@ class Flag(IntFlag):
     """Podkeeper's own, of batch reads: for the first entry, and not the next ones but every step-th, as bookies hold
     them of a striped ledger. An answer without it, as other bookies give, is to the same request without a step."""
 
-
-HEADER_WORD: Final = struct.Struct(">I")
-ADD_HEADER: Final = struct.Struct(">I20sqqq")
-"""Frame body of an add: header word, master key, ledger id, entry id, LAC. The entry starts at
-`ADD_ENTRY_OFFSET`."""
-READ_REQUEST: Final = struct.Struct(">Iqq")
-"""Header word, ledger id, entry id; with DO_FENCING the master key starts behind it."""
-PLAIN_READ: Final = struct.Struct(">8sqq")
-"""A whole frame: `PLAIN_READ_HEAD`, ledger id, entry id."""
-BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
-"""Header word, ledger id, first entry id, request id, max count, max size."""
-RESPONSE: Final = struct.Struct(">Iiqq")
-"""Header word, code, ledger id, entry id."""
-BATCH_READ_RESPONSE: Final = struct.Struct(">Iiqqq")
-"""Header word, code, ledger id, first entry id, request id."""
-RESPONSE_FRAME: Final = struct.Struct(">IIiqq")
-"""`RESPONSE` with its length word in front."""
-BATCH_READ_RESPONSE_FRAME: Final = struct.Struct(">IIiqqq")
-"""`BATCH_READ_RESPONSE` with its length word in front."""
-ENTRY_LENGTH: Final = struct.Struct(">i")
-STEP: Final = struct.Struct(">i")
-
-ADD_ENTRY_OFFSET: Final = 24
-"""Of the entry, in the frame body of an add."""
-ADD_MINIMUM: Final = 40
-"""Frame body of an add that still names ledger and entry; below it nothing can be answered."""
-READ_REQUEST_SIZE: Final = 20
-BATCH_READ_REQUEST_SIZE: Final = 40
-RESPONSE_SIZE: Final = 24
-BATCH_READ_RESPONSE_SIZE: Final = 32
 
 assert ADD_HEADER.size == ADD_ENTRY_OFFSET + 24
 assert READ_REQUEST.size == READ_REQUEST_SIZE
@@ -140,14 +144,11 @@ def response_prefix(version: int, opcode: int, code: int) -> bytes:
 PLAIN_READ_HEAD: Final = struct.pack(
     ">II", READ_REQUEST_SIZE, header_word(CURRENT_VERSION, OpCode.READENTRY, Flag.NONE)
 )
-"""What the frame of a read without flags begins with: length word and header word."""
-
-
-Buffer = bytes | bytearray | memoryview
+"""Start of the frame of a read without flags: length word and header word."""
 
 
 class PackedEntries:
-    """The entries in the answer to a batch read, as they came: taken apart by whoever knows what they are for.
+    """The entries in the answer to a batch read, as they came: their consumer takes them apart.
 
     To take entries apart and to look at each later costs two passes over the bytes and twice the memory. A reader that
     verifies entries does both in one pass. `body[start:]` holds them; nothing was looked at yet. `stepped`: see
@@ -205,7 +206,7 @@ class ReadRequest(NamedTuple):
 
 class BatchReadRequest(NamedTuple):
     """BATCH_READ_ENTRY. `max_count` <= 0: no limit. `max_size` counts bytes of the response frame. `step`: 1 without
-    `Flag.STEPPED`; nobody has looked at it yet."""
+    `Flag.STEPPED`; not checked yet."""
 
     version: int
     flags: int
@@ -328,7 +329,7 @@ def encode_add_request(
 
 
 def add_request_head(master_key: bytes, size: int, flags: int = Flag.NONE, version: int = CURRENT_VERSION) -> bytes:
-    """What stands in front of an entry of `size` bytes in the frame of an add."""
+    """Return the bytes before an entry of `size` bytes in the frame of an add."""
     word = header_word(version, OpCode.ADDENTRY, flags)
     return _ADD_REQUEST_FRAME.pack(ADD_ENTRY_OFFSET + size, word, master_key)
 
@@ -427,7 +428,3 @@ def decode_response(body: Buffer) -> Response | BatchReadResponse | AuthFrame:
 
 
 _OPCODES: Final[dict[int, OpCode]] = {opcode.value: opcode for opcode in OpCode}
-_IDS: Final = struct.Struct(">qq")
-_TWO_WORDS: Final = struct.Struct(">II")
-_ADD_REQUEST_FRAME: Final = struct.Struct(">II20s")
-_READ_REQUEST_FRAME: Final = struct.Struct(">IIqq")

@@ -2,9 +2,9 @@
 
 Everything that is not hot goes through here; `v3_hot` does without message objects.
 
-A request that somebody has reason to send has some twenty fields, whatever its size. One that is made of millions of
-unknown ones costs a second of work, on a loop that others wait for, and before anybody has said who they are: so they
-are counted (`has_many_fields`) before anybody makes objects of them.
+A genuine request has some twenty fields, whatever its size. One that is made of millions of unknown ones costs a second
+of work, on a loop that others wait for, and before the client is authenticated: so fields are counted
+(`has_many_fields`) before objects are made of them.
 
 Invariants
 - `parse_request` is the detection rule itself (reference wire protocol, section 2): a body is a v3 request
@@ -123,8 +123,8 @@ _MESSAGES: Final = frozenset(field.number for field in pb.Request.DESCRIPTOR.fie
 
 
 def has_many_fields(body: bytes | memoryview) -> bool:
-    """Whether a request's body has more than `MANY_FIELDS` fields, those of its parts included. Bytes that are no
-    protobuf end the count."""
+    """Return True if a request's body has more than `MANY_FIELDS` fields, those of its parts included. Bytes that
+    are not protobuf end the count."""
     if len(body) <= SMALL_BYTES:
         return False
     parts: list[tuple[int, int]] = []

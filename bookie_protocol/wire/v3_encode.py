@@ -39,8 +39,8 @@ _DEFERRED_FIELD: Final = b"\x28\x01"
 
 @lru_cache(maxsize=1000)
 def add_response_parts(txn_width: int, ledger_width: int, entry_width: int) -> tuple[bytes, bytes]:
-    """The fixed parts of a successful add's frame: in front of the transaction id, and between it and the
-    ledger id; the byte 0x18 stands between ledger id and entry id."""
+    """Return the fixed parts of a successful add's frame: before the transaction id, and between it and the ledger
+    id. The byte 0x18 is between ledger id and entry id."""
     header = 5 + txn_width
     inner = 4 + ledger_width + entry_width
     size = 2 + header + 2 + 3 + inner
@@ -58,7 +58,7 @@ def read_response(txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac:
 def _read_response_parts(
     txn_size: int, ids_size: int, size: int, max_lac: int | None
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """What stands before the transaction id, between it and the ledger id, before the entry, and behind it."""
+    """Return the parts before the transaction id, between it and the ledger id, before the entry, and behind it."""
     body_length = encode_varint(size)
     tail = b"" if max_lac is None else b"\x28" + encode_varint(max_lac)
     inner = 5 + ids_size + len(body_length) + size + len(tail)
@@ -83,9 +83,12 @@ def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> byt
 def add_request_parts(
     ledger_id: int, master_key: bytes, size: int, txn_width: int, entry_width: int, flags: int = 0
 ) -> tuple[bytes, bytes, bytes]:
-    """What is the same in the frames of all adds of one ledger whose entries have `size` bytes and whose two
-    numbers have these widths: in front of the transaction id, between it and the entry id, between that and
-    the entry. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC; `add_request_tail` stands behind the entry."""
+    """Return the equal parts of the frames of all adds of one ledger whose entries have `size` bytes and whose two
+    numbers have these widths.
+
+    They are the parts before the transaction id, between it and the entry id, and between that and the entry. Flags:
+    RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC; `add_request_tail` follows the entry.
+    """
     tail = add_request_tail(flags)
     priority = _PRIORITY_FIELD if flags & HIGH_PRIORITY else b""
     ledger = encode_varint(ledger_id)
@@ -99,7 +102,7 @@ def add_request_parts(
 
 
 def add_request_tail(flags: int) -> bytes:
-    """What stands behind the entry in the frame of an add with these flags."""
+    """Return the bytes behind the entry in the frame of an add with these flags."""
     tail = _DEFERRED_FIELD if flags & DEFERRED_SYNC else b""
     return tail + _RECOVERY_FIELD if flags & RECOVERY_ADD else tail
 

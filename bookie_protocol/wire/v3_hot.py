@@ -19,7 +19,7 @@ Invariants
 
 The caches are shared: call the decoders from one thread, the event loop.
 
-Source: reference wire protocol, section 4.
+Source: docs/internals/wire-protocol.md, section 4.
 """
 
 from __future__ import annotations
@@ -42,6 +42,20 @@ MAX_SHAPES: Final = 8192
 RECOVERY_FIELD: Final = b"\xa0\x06\x01"
 WRITE_FLAGS_TAG: Final = 0x28
 _PRIORITY_TAG: Final = 0x20
+_add_shapes: dict[int, AddShape] = {}
+_add_families: dict[_Layout, _AddFamily] = {}
+_recent_families: deque[_AddFamily] = deque(maxlen=3)
+_run_shapes: dict[tuple[_Layout, int], RunShape] = {}
+ReadFields = tuple[bytes, bytes, bytes, int, int, int]
+"""Transaction id, ledger id and entry id as raw varints for `v3_encode`, ledger id, entry id, flags."""
+_ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
+"""Mask, expected, unpack, flags."""
+READ_HEADER: Final = b"\x08\x03\x10\x01\x18"
+"""Bytes from the third one of the body of every read that is handled here; also of some that are not."""
+_READ_FIELD: Final = b"\xa2\x06"
+_read_shapes: dict[int, _ReadShape] = {}
+_read_layouts: dict[tuple[bytes, int, int, int], _ReadShape] = {}
+_decoded: Final = lru_cache(maxsize=65536)(decode_int64)
 
 
 def parse_header(frame: bytes, header: bytes, field: bytes) -> tuple[bytes, int, int]:
@@ -65,7 +79,7 @@ def free(width: int) -> bytes:
 
 
 def mask_of(before: bytes, txn_width: int, txn_offset: int) -> bytes:
-    """The mask over what stands in front of the request's own fields: all bits but the transaction id's numbers."""
+    """Return the mask over the bytes before the request's own fields: all bits but the transaction id's numbers."""
     rest = len(before) - txn_offset - txn_width
     return b"\xff" * txn_offset + b"\x80" * txn_width + b"\xff" * rest
 
@@ -95,7 +109,7 @@ assert _KEY_FIELD[1] == MASTER_KEY_SIZE
 
 
 class _Layout(NamedTuple):
-    """What all adds of one family share; frames of a family differ in the length of the body."""
+    """The common layout of the adds of one family; frames of a family differ in the length of the body."""
 
     priority: bytes
     txn_width: int
@@ -109,31 +123,25 @@ class _Layout(NamedTuple):
 
 
 class AddShape(NamedTuple):
-    """What tells the adds of one shape, and where their parts lie; `decode_add_request` uses it. Loops unpack it whole:
-    a field by its name costs more than all of them together."""
+    """The mark of adds of one shape, and the places of their parts; `decode_add_request` uses it. Loops unpack it
+    whole: a field by its name costs more than all of them together."""
 
     mask: int
     expected: int
-    """What the first `head` bytes are, as a number, but for those that `mask` leaves out."""
+    """The first `head` bytes as a number, without those that `mask` leaves out."""
     head: int
     unpack: Callable[..., tuple[Any, ...]]
     """Transaction, ledger and entry as they are on the wire, key, ledger id, entry id, LAC."""
     body_at: int
     body_end: int
     tail: bytes
-    """What follows the body."""
+    """Bytes that follow the body."""
     flags: int
     response_before: bytes
     response_between: bytes
     """The answer but for the three numbers on the wire: before the transaction, and between it and the ledger."""
     run_shape: Callable[[int], RunShape]
-    """Of runs of such frames, by the length of one."""
-
-
-_add_shapes: dict[int, AddShape] = {}
-_add_families: dict[_Layout, _AddFamily] = {}
-_recent_families: deque[_AddFamily] = deque(maxlen=3)
-_run_shapes: dict[tuple[_Layout, int], RunShape] = {}
+    """Shape of runs of such frames, by the length of one."""
 
 
 def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
@@ -307,20 +315,6 @@ def _parse_add(frame: bytes) -> _Layout | None:
     return _Layout(priority, txn, field, ledger, entry, body, tail)
 
 
-ReadFields = tuple[bytes, bytes, bytes, int, int, int]
-"""Transaction id, ledger id and entry id as raw varints for `v3_encode`, ledger id, entry id, flags."""
-
-_ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
-"""Mask, expected, unpack, flags."""
-
-READ_HEADER: Final = b"\x08\x03\x10\x01\x18"
-"""Stands at the third byte of the body of every read that goes this way; also of some that do not."""
-_READ_FIELD: Final = b"\xa2\x06"
-
-_read_shapes: dict[int, _ReadShape] = {}
-_read_layouts: dict[tuple[bytes, int, int, int], _ReadShape] = {}
-
-
 def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:
     """The plain read whose frame body is `buffer[start:end]`, or None.
 
@@ -376,6 +370,3 @@ def _read_shape(priority: bytes, txn: int, ledger: int, entry: int) -> _ReadShap
 
 def _value(raw: bytes) -> int:
     return raw[0] if len(raw) == 1 else _decoded(raw)
-
-
-_decoded: Final = lru_cache(maxsize=65536)(decode_int64)

@@ -61,7 +61,7 @@ def decode_int64(raw: bytes) -> int:
 
 
 def decode_uint64(raw: bytes) -> int:
-    """As `decode_int64`, unsigned."""
+    """Decode an unsigned number as `decode_int64` does a signed one."""
     size = varint_size(raw, 0)
     if not size or size != len(raw):
         raise ProtocolViolation(f"{raw.hex()} is not one varint")

@@ -1,11 +1,11 @@
 """The thread that owns the store, with group commit.
 
 Invariants
-- Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced
-  once, then answered: whoever is answered, reader or writer, sees only what is durable.
+- Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced once, then
+  answered: every caller, reader or writer, sees only what is durable.
 - A failed sync fails every call of its group that got a result.
-- A store that is broken, or a thread that ended by a fault of its own, is told to `on_broken`, once. Then whoever waits
-  for the thread is refused.
+- A store that is broken, or a thread that ended by a fault of its own, is reported to `on_broken`, once. Then callers
+  that wait for the thread are refused.
 - At most `places` calls are accepted and not answered; beyond, callers wait for their turn, in the order they came. A
   call whose caller gave up keeps its place until its turn, but nothing else, and is not run if that has not come.
 - `stop` runs what was accepted before it, then closes the store. Who still waits for a place is refused.
@@ -40,7 +40,7 @@ class _Call:
 
 
 def _given_up(_: NodeStore) -> None:
-    """In place of a call whose caller gave up."""
+    """Do nothing, in place of a call whose caller gave up."""
 
 
 class StoreThread:
@@ -88,7 +88,7 @@ class StoreThread:
         try:
             return await future
         except asyncio.CancelledError:
-            call.run = _given_up  # with what it holds: nobody counts that any more, nor would its answer
+            call.run = _given_up  # with what it holds: neither that nor its answer is counted any more
             raise
 
     async def stop(self) -> None:
@@ -141,7 +141,7 @@ class StoreThread:
         self._tell(self._answer, group, changes)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _ended(self, group: list[_Call], reason: str) -> None:

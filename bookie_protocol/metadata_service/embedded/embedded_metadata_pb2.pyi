@@ -17,6 +17,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SESSION_EXPIRED: _ClassVar[Code]
     INVALID: _ClassVar[Code]
     FAILED: _ClassVar[Code]
+    REPLACED: _ClassVar[Code]
 OK: Code
 NOT_FOUND: Code
 EXISTS: Code
@@ -25,14 +26,17 @@ NOT_EMPTY: Code
 SESSION_EXPIRED: Code
 INVALID: Code
 FAILED: Code
+REPLACED: Code
 
 class Outcome(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "revision")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     code: Code
     message: str
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
     __slots__ = ("timeout_ms", "process")
@@ -91,22 +95,26 @@ class Read(_message.Message):
     def __init__(self, path: _Optional[str] = ..., watch: _Optional[int] = ...) -> None: ...
 
 class Write(_message.Message):
-    __slots__ = ("path", "data", "version")
+    __slots__ = ("path", "data", "version", "creation")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATION_FIELD_NUMBER: _ClassVar[int]
     path: str
     data: bytes
     version: int
-    def __init__(self, path: _Optional[str] = ..., data: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+    creation: int
+    def __init__(self, path: _Optional[str] = ..., data: _Optional[bytes] = ..., version: _Optional[int] = ..., creation: _Optional[int] = ...) -> None: ...
 
 class Delete(_message.Message):
-    __slots__ = ("path", "version")
+    __slots__ = ("path", "version", "creation")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATION_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: int
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    creation: int
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., creation: _Optional[int] = ...) -> None: ...
 
 class Sync(_message.Message):
     __slots__ = ()
@@ -135,18 +143,20 @@ class ExecuteRequest(_message.Message):
     def __init__(self, session: _Optional[_Union[SessionRequest, _Mapping]] = ..., create: _Optional[_Union[Create, _Mapping]] = ..., create_all: _Optional[_Union[CreateAll, _Mapping]] = ..., get: _Optional[_Union[Read, _Mapping]] = ..., exists: _Optional[_Union[Read, _Mapping]] = ..., children: _Optional[_Union[Read, _Mapping]] = ..., set: _Optional[_Union[Write, _Mapping]] = ..., delete: _Optional[_Union[Delete, _Mapping]] = ..., sync: _Optional[_Union[Sync, _Mapping]] = ...) -> None: ...
 
 class Stat(_message.Message):
-    __slots__ = ("version", "child_version", "ctime_ms", "owner", "children")
+    __slots__ = ("version", "child_version", "ctime_ms", "owner", "children", "creation")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHILD_VERSION_FIELD_NUMBER: _ClassVar[int]
     CTIME_MS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    CREATION_FIELD_NUMBER: _ClassVar[int]
     version: int
     child_version: int
     ctime_ms: int
     owner: int
     children: int
-    def __init__(self, version: _Optional[int] = ..., child_version: _Optional[int] = ..., ctime_ms: _Optional[int] = ..., owner: _Optional[int] = ..., children: _Optional[int] = ...) -> None: ...
+    creation: int
+    def __init__(self, version: _Optional[int] = ..., child_version: _Optional[int] = ..., ctime_ms: _Optional[int] = ..., owner: _Optional[int] = ..., children: _Optional[int] = ..., creation: _Optional[int] = ...) -> None: ...
 
 class ExecuteReply(_message.Message):
     __slots__ = ("outcome", "path", "data", "stat", "names")

@@ -3,15 +3,15 @@
 Invariants
 - A session ends when its lease was not renewed for its time-out, or when its client says so; its ephemeral
   nodes go in the same write. A heartbeat that was answered OK keeps it for a whole time-out.
-- Time in which the owner itself did not run (a paused process, a machine that was moved) counts against nobody.
-- Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former
-  owner's own process, and of processes of this machine that are certainly gone, end with the open: nobody
-  has to wait for the dead. (The database admits one owner, so the former one is gone.)
-- A session that has begun to open or to end does so, though whoever wanted it gives up, or closes the owner, meanwhile:
-  each one in the store has a lease, so that it ends some time.
-- A session has one stream of events: a new one ends that before it, and counts all watches as fired, since nobody can
-  tell what arrived of what was sent before.
-- An owner whose store is broken renews no lease, and says so (`broken`): whoever runs it has to end it.
+- Time in which the owner itself did not run (a paused process, a machine that was moved) counts against no session.
+- Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former owner's own
+  process, and of processes of this machine that are certainly gone, end with the open: no client has to wait for the
+  dead. (The database admits one owner, so the former one is gone.)
+- A session that has begun to open or to end does so, even if its caller gives up, or closes the owner, meanwhile: each
+  one in the store has a lease, so that it ends some time.
+- A session has one stream of events: a new one ends that before it, and counts all watches as fired, since it is
+  unknown which events arrived before.
+- An owner whose store is broken renews no lease, and says so (`broken`): its process has to end it.
 - An operation of an ended session is refused; one that was accepted before the end is carried out before it.
 - At most `commits.MAX_PENDING` operations wait for the store, and `MAX_LISTINGS` of those that list children; beyond,
   callers wait for their turn.
@@ -34,6 +34,7 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
@@ -55,6 +56,7 @@ _REAP_SECONDS: Final = 0.05
 _CODES: Final = (
     (MetadataNotFound, messages.NOT_FOUND),
     (MetadataExists, messages.EXISTS),
+    (MetadataReplaced, messages.REPLACED),
     (MetadataVersionConflict, messages.VERSION_CONFLICT),
     (MetadataNotEmpty, messages.NOT_EMPTY),
 )
@@ -64,11 +66,11 @@ _EXPIRED: Final = messages.Outcome(code=messages.SESSION_EXPIRED, message="the s
 
 @dataclass(frozen=True, slots=True)
 class OwnerLimits:
-    """How much clients may make an owner keep."""
+    """Limits of what clients may make an owner keep."""
 
     sessions: int = 2_000
     watch_bytes: int = 64 * 1024 * 1024
-    """Of all watches, with those that fired and were not taken."""
+    """Bytes of all watches, with those that fired and were not taken."""
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class EmbeddedOwner:
         self._watches = Watches(limits.watch_bytes)
         self._listings = asyncio.Semaphore(MAX_LISTINGS)
         self._broken: asyncio.Future[str] = self._loop.create_future()
+        self._store = store
         self._thread = StoreThread(store, self._watches.fire, self._on_broken)
         self._leases: dict[int, _Lease] = {}
         for record in sessions:
@@ -109,8 +112,8 @@ class EmbeddedOwner:
 
     @staticmethod
     async def open(folder: str, limits: OwnerLimits = OwnerLimits(), *, make_store: bool = True) -> EmbeddedOwner:
-        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened, `MetadataNotFound`
-        if there is none and it is not to be made."""
+        """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened (see `NodeStore`),
+        `MetadataNotFound` if there is none and it is not to be made."""
         return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store), limits)
 
     async def close(self) -> None:
@@ -128,11 +131,11 @@ class EmbeddedOwner:
 
     @property
     def broken(self) -> str | None:
-        """Why this owner can do nothing any more; None: it can."""
+        """Return why this owner cannot work any more; None: it can."""
         return self._broken.result() if self._broken.done() else None
 
     async def wait_broken(self) -> str:
-        """Until the store is broken, which may be never; why."""
+        """Wait until the store is broken, which may be never, and return why."""
         return await asyncio.shield(self._broken)
 
     def _on_broken(self, reason: str) -> None:
@@ -157,12 +160,12 @@ class EmbeddedOwner:
         except MetadataError as error:
             return messages.OpenSessionReply(outcome=_outcome(error))
         return messages.OpenSessionReply(
-            outcome=messages.Outcome(),
+            outcome=self._done(),
             session=messages.SessionRequest(session_id=record.session_id, password=record.password),
         )
 
     def _refuse_session(self, request: messages.OpenSessionRequest, peer: str) -> str | None:
-        """Why; None: there is room for one."""
+        """Return why a session is refused; None: there is room for one."""
         if len(request.process) > MAX_PROCESS_CHARS:
             return f"the name of a process with {len(request.process)} characters; at most {MAX_PROCESS_CHARS}"
         left = self._limits.sessions - len(self._leases) - len(self._openings)
@@ -193,7 +196,7 @@ class EmbeddedOwner:
         if lease is None:
             return _EXPIRED
         lease.deadline = self._loop.time() + lease.record.timeout_ms / 1000
-        return messages.Outcome()
+        return self._done()
 
     async def close_session(self, request: messages.SessionRequest) -> messages.Outcome:
         if self._lease(request) is None:
@@ -205,7 +208,7 @@ class EmbeddedOwner:
         return messages.Outcome()
 
     async def expire(self, session_id: int) -> None:
-        """End a session now. `MetadataUnavailable`: its nodes stand until the store is opened again."""
+        """End a session now. `MetadataUnavailable`: its nodes remain until the store is opened again."""
         ending = self._end(session_id)
         if ending is not None:
             await asyncio.shield(ending)
@@ -214,8 +217,8 @@ class EmbeddedOwner:
         lease = self._leases.pop(session_id, None)
         if lease is None:
             return None
-        # Its lease is gone, so nobody would try again: that the caller gives up must not end this. It comes first:
-        # whoever hears of the end finds the nodes gone.
+        # Its lease is gone, so no later pass would try again: a caller that gives up must not end this. It comes first:
+        # a client that hears of the end finds the nodes gone.
         ending = self._loop.create_task(self._thread.post(lambda store: store.end_session(session_id)))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -240,6 +243,9 @@ class EmbeddedOwner:
             if fired or overflowed:
                 yield messages.Event(watches=fired, all_watches=overflowed)
 
+    def _done(self) -> messages.Outcome:
+        return messages.Outcome(revision=self._store.revision)
+
     def _lease(self, request: messages.SessionRequest) -> _Lease | None:
         lease = self._leases.get(request.session_id)
         return lease if lease is not None and lease.record.password == request.password else None
@@ -249,7 +255,7 @@ class EmbeddedOwner:
             before = self._loop.time()
             await asyncio.sleep(_REAP_SECONDS)
             if self.broken is not None:
-                continue  # that is told, and nothing can be ended any more
+                continue  # that is reported, and nothing can be ended any more
             now = self._loop.time()
             absent = now - before - _REAP_SECONDS
             if absent > _REAP_SECONDS:
@@ -257,7 +263,7 @@ class EmbeddedOwner:
                     lease.deadline += absent
             late = [session_id for session_id, lease in self._leases.items() if lease.deadline < now]
             endings = [ending for session_id in late if (ending := self._end(session_id)) is not None]
-            if endings:  # all at once: between this look and an end nobody can renew
+            if endings:  # all at once: between this look and an end no session can renew
                 await asyncio.gather(*endings, return_exceptions=True)  # a broken store refuses everything anyway
 
     # --- operations ---------------------------------------------------------------------------------------
@@ -282,7 +288,9 @@ class EmbeddedOwner:
 
         try:
             async with self._listings if request.HasField("children") else nullcontext():
-                return await self._thread.post(call, accept)
+                reply = await self._thread.post(call, accept)
+            reply.outcome.CopyFrom(self._done())
+            return reply
         except _SessionEnded:
             return messages.ExecuteReply(outcome=_EXPIRED)
         except MetadataError as error:
@@ -292,7 +300,7 @@ class EmbeddedOwner:
 
 
 def _open(folder: str, make_store: bool) -> tuple[NodeStore, list[SessionRecord]]:
-    """Open a store and end the sessions that nobody can hold any more; returns it with those that stand."""
+    """Open a store and end the sessions whose process is gone. Return it with the remaining sessions."""
     store = NodeStore(folder, make=make_store)
     try:
         standing = []
@@ -328,8 +336,8 @@ def _call(request: messages.ExecuteRequest) -> Callable[[NodeStore], messages.Ex
 
 def _create(store: NodeStore, operation: messages.Create, session_id: int) -> messages.ExecuteReply:
     owner = session_id if operation.ephemeral else 0
-    path = store.create(operation.node.path, operation.node.data, owner, operation.sequential)
-    return messages.ExecuteReply(path=path)
+    path, stat = store.create(operation.node.path, operation.node.data, owner, operation.sequential)
+    return messages.ExecuteReply(path=path, stat=_stat(stat))
 
 
 def _create_all(store: NodeStore, operation: messages.CreateAll, _: int) -> messages.ExecuteReply:
@@ -348,19 +356,25 @@ def _exists(store: NodeStore, operation: messages.Read, _: int) -> messages.Exec
 
 
 def _children(store: NodeStore, operation: messages.Read, _: int) -> messages.ExecuteReply:
-    found = store.children(operation.path)
+    names, parent = store.children(operation.path)
     return messages.ExecuteReply(
-        names=found.names, stat=messages.Stat(child_version=found.child_version, ctime_ms=found.ctime_ms)
+        names=names, stat=messages.Stat(child_version=parent.child_version, ctime_ms=parent.ctime_ms)
     )
 
 
 def _set(store: NodeStore, operation: messages.Write, _: int) -> messages.ExecuteReply:
-    return messages.ExecuteReply(stat=_stat(store.set(operation.path, operation.data, operation.version)))
+    stat = store.set(operation.path, operation.data, operation.version, _creation(operation))
+    return messages.ExecuteReply(stat=_stat(stat))
 
 
 def _delete(store: NodeStore, operation: messages.Delete, _: int) -> messages.ExecuteReply:
-    store.delete(operation.path, operation.version)
+    store.delete(operation.path, operation.version, _creation(operation))
     return messages.ExecuteReply()
+
+
+def _creation(operation: messages.Write | messages.Delete) -> int | None:
+    """None: any, which clients of earlier releases mean always."""
+    return operation.creation if operation.HasField("creation") else None
 
 
 def _sync(store: NodeStore, operation: messages.Sync, _: int) -> messages.ExecuteReply:
@@ -382,10 +396,10 @@ _HANDLERS: Final[dict[str, Callable[[NodeStore, Any, int], messages.ExecuteReply
 def _stat(stat: NodeStat) -> messages.Stat:
     return messages.Stat(
         version=stat.version,
-        child_version=stat.child_version,
         ctime_ms=stat.ctime_ms,
         owner=stat.owner,
         children=stat.children,
+        creation=stat.creation,
     )
 
 

@@ -1,8 +1,8 @@
-"""Which process holds a session, and whether it is certainly gone.
+"""The process that holds a session, and whether it is certainly gone.
 
 A process is named by the boot of its machine, its pid namespace, its pid and its start time; so a name is never used
-again. Only where the first two are our own can anything be told; elsewhere, and where the system has no `/proc`, a
-process counts as alive.
+again. Only if the first two are our own can it be checked; elsewhere, and where the system has no `/proc`, a process
+counts as alive.
 
 Any thread.
 """
@@ -27,7 +27,7 @@ def this_process() -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether this process certainly runs no more."""
+    """Return True if this process certainly runs no more."""
     place, _, rest = name.rpartition(" ")[0].rpartition(" ") if name else ("", "", "")
     if not place or place != _place() or not rest.isdecimal():
         return False
@@ -41,16 +41,26 @@ def is_gone(name: str) -> bool:
     return started is not None and started != name.rpartition(" ")[2]
 
 
-def _place() -> str | None:
+def this_boot() -> str:
+    """Return the id of this machine's boot, which all its containers have; `UNKNOWN` if the system does not tell it."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
-            return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
+            return file.read().strip()
+    except OSError:
+        return UNKNOWN
+
+
+def _place() -> str | None:
+    boot = this_boot()
+    try:
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}" if boot else None
     except OSError:
         return None
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in ticks since the boot; "dead" if nobody has buried it; None: cannot be told."""
+    """Return the start of a process, in ticks since the boot; "dead" for one that only waits to be reaped; None:
+    unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].decode().split()

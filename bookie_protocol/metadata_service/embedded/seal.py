@@ -1,4 +1,4 @@
-"""How far a store is known to be durable: `podkeeper-seal` in its folder, which no damage of the database reaches.
+"""The durable extent of a store: `podkeeper-seal` in its folder, which no damage of the database reaches.
 
     two records, each at the beginning of a block of its own, written in turn:
     8 bytes    "PKMETA01"
@@ -10,11 +10,11 @@ that was cut, emptied or lost looks the same, and would open as the tree that wa
 entries of ledgers that are missing in it.
 
 Invariants
-- A number is written here when everything up to it is durable in the database, and before anybody is answered. So a
+- A number is written here when everything up to it is durable in the database, and before any caller is answered. So a
   crash leaves a database that is as new as its seal, or newer.
 - Writing costs no second sync, since a process that is killed loses nothing that it has written. A power cut may take
   the numbers of the last `SYNC_SECONDS`, or of an idle store those that the kernel had not written yet.
-- No file: the store is of an older release, or somebody took the seal away, and so accepted the store as it is.
+- No file: the store is of an older release, or an operator removed the seal, and so accepted the store as it is.
 
 Threads: one at a time.
 """
@@ -67,7 +67,7 @@ class StoreSeal:
         return sealed
 
     def lost(self, what: str) -> MetadataUnavailable:
-        """Of changes that were acknowledged."""
+        """Return the error that acknowledged changes may be lost."""
         return MetadataUnavailable(
             f"the embedded metadata store in {self._folder} may have lost changes that were acknowledged: {what}. Its"
             " files were cut or lost, or are an older copy. Put back a whole copy of the folder. To go on with what is"
@@ -75,7 +75,7 @@ class StoreSeal:
         )
 
     def renew(self, number: int) -> None:
-        """Everything up to `number` is durable. `OSError`."""
+        """Record that everything up to `number` is durable. Raises `OSError`."""
         if self._file < 0:
             self._open(number)
         data = _encode(number)
@@ -92,7 +92,8 @@ class StoreSeal:
             self._file = -1
 
     def _open(self, number: int) -> None:
-        """Begin anew with both records; whoever reads meanwhile, or after a crash, finds the former file or this."""
+        """Write a new file with both records; a reader meanwhile, or after a crash, finds the former file or this
+        one."""
         made = f"{self._path}.new"
         self._file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         data = _encode(number).ljust(_BLOCK, b"\0") * 2

@@ -22,7 +22,7 @@ from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import
     add_EmbeddedMetadataServicer_to_server,
 )
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
-from bookie_protocol.metadata_service.embedded.remote import MAX_MESSAGE_BYTES
+from bookie_protocol.metadata_service.grpc_channel import MAX_MESSAGE_BYTES
 from bookie_protocol.metadata_service.options import DEFAULT_ROOT
 
 _STOP_GRACE_SECONDS: Final = 0.5
@@ -38,19 +38,19 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServingBounds:
-    """What keeps strangers from taking all there is; none by default."""
+    """Limits for unauthenticated clients; unlimited by default."""
 
     interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
     options: Sequence[tuple[str, int]] = ()
-    """Of the gRPC server, before which those here give way."""
+    """Options of the gRPC server, which override those here."""
     calls: int | None = None
-    """That run at a time."""
+    """Maximum number of calls that run at a time."""
     credentials: grpc.ServerCredentials | None = None
-    """Of TLS; None: nothing is encrypted."""
+    """Credentials of TLS; None: nothing is encrypted."""
 
 
 class EmbeddedMetadataServer:
-    """Serves one owner at host and port (0: any free one). The owner is closed by whoever opened it."""
+    """A server for one owner at host and port (0: any free one). The caller that opened the owner closes it."""
 
     def __init__(
         self, owner: EmbeddedOwner, host: str = "127.0.0.1", port: int = 0, bounds: ServingBounds = ServingBounds()
@@ -66,7 +66,7 @@ class EmbeddedMetadataServer:
         return self._port
 
     def uri(self, root: str = DEFAULT_ROOT) -> str:
-        """What other processes set as `metadataServiceUri`."""
+        """Return the URI that other processes set as `metadataServiceUri`."""
         return f"embedded://{host_and_port(self._host, self._port)}{root}"
 
     async def start(self) -> None:
@@ -92,7 +92,7 @@ class EmbeddedMetadataServer:
         self._server = server
 
     async def stop(self) -> None:
-        """Stop listening and break all streams; sessions stand until they expire."""
+        """Stop listening and break all streams; sessions remain until they expire."""
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_SECONDS)
             self._server = None

@@ -4,26 +4,29 @@ Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node 
 session; `g` number -> nothing (a generation); `format` -> `FORMAT`. Numbers are big-endian 64-bit; all children
 of a node lie side by side.
 
-A node is a header of six numbers (version, child version, creation time in ms, owner, number of children, next
-sequence number) and its bytes. A session is its time-out in ms, its password of 16 bytes, one byte (1: a session of
+A node is a header of eight numbers (-1, creation, version, child version, creation time in ms, owner, number of
+children, next sequence number) and its bytes; stores of the first release have nodes without the first two, whose
+creation is 0. A session is its time-out in ms, its password of 16 bytes, one byte (1: a session of
 the owner's own process) and the name of its process (`processes`).
 
 Invariants
-- Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
+- Each call is one atomic write. It is durable once `sync` returned; no caller may be answered before.
 - A sequence number is given out once for each parent, also after deletes.
+- A creation is a random number, so that no two nodes have the same one, also when the store was restored from a backup.
 - After a failed write or sync the store refuses everything: memory and disk may differ. Its owner has
   to end (`broken`).
 - What was durable is there, or the store does not open: RocksDB refuses most damage, and drops an end of its log, or of
   the list of its tables, that it cannot read. The first is for the `seal` to say. For the second each memory table
-  begins with the number of its generation, and none may be missing. So a table is written out before the next
-  begins, and no two logs are in use.
-- A store that is refused stays as it is, for whoever can still make something of it.
+  begins with the number of its generation, and none may be missing. So a table is written out before the next begins,
+  and no two logs are in use.
+- A store that is refused stays as it is, so that it can still be repaired.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -41,22 +44,44 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.embedded import seal
-from bookie_protocol.metadata_service.interface import ANY_VERSION
-from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat, parent_of
+from bookie_protocol.metadata_service.tree.nodes import Node, NodeStat, parent_of
 from bookie_protocol.rocksdb import common_options
 
+ANY_VERSION: Final = -1
 _NODE: Final = struct.Struct(">qqqqqq")
+_LIFE: Final = struct.Struct(">qq")
+_WITH_CREATION: Final = -1
+"""Marker in the place of the version, with which nodes of the first release begin."""
 _SESSION: Final = struct.Struct(">q16s")
-assert (_NODE.size, _SESSION.size) == (48, 24)
+assert (_NODE.size, _LIFE.size, _SESSION.size) == (48, 16, 24)
+
+FORMAT: Final = b"podkeeper embedded metadata 2"
+_FORMAT_1: Final = b"podkeeper embedded metadata 1"
+"""Opened, and made the present one, which releases before it refuse."""
+_FORMAT_KEY: Final = b"format"
+_OWNED: Final = ("While lock file: ", "lock hold by current process")
+"""RocksDB says this of a lock that is taken."""
+_OURS: Final = re.compile(
+    r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|\d+\.(log|sst|dbtmp|blob)"
+    rf"|rocksdict-config\.json|{seal.NAME}(\.new)?|start-reserve|lost\+found"
+)
+"""RocksDB and we make these in its folder, also when its first start is interrupted; a new volume has the last one. Who
+runs the store holds room for a start on a full disk there."""
+TABLE_BYTES: Final = 16 << 20
+"""Bytes of a memory table that is written out, which takes a tenth of a second or two."""
+_ID: Final = struct.Struct(">q")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """`local`: of the owner's own process. `process`: its name, empty where nothing can be told of it."""
+    """A stored session. `local`: of the owner's own process. `process`: its name, empty if it is unknown."""
 
     session_id: int
     password: bytes
@@ -83,58 +108,63 @@ class NodeRecord:
     children: int
     sequence: int
     data: bytes
+    creation: int
+
+    @staticmethod
+    def new(data: bytes, owner: int = 0) -> NodeRecord:
+        return NodeRecord(0, 0, time.time_ns() // 1_000_000, owner, 0, 0, data, secrets.randbits(62) + 1)
 
     def encode(self) -> bytes:
         header = (self.version, self.child_version, self.ctime_ms, self.owner, self.children, self.sequence)
-        return _NODE.pack(*header) + self.data
+        return _LIFE.pack(_WITH_CREATION, self.creation) + _NODE.pack(*header) + self.data
 
     @staticmethod
     def decode(raw: bytes) -> NodeRecord:
-        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw)
-        return NodeRecord(version, child_version, ctime_ms, owner, children, sequence, raw[_NODE.size :])
+        mark, creation = _LIFE.unpack_from(raw)
+        start, creation = (_LIFE.size, creation) if mark == _WITH_CREATION else (0, 0)
+        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw, start)
+        data = raw[start + _NODE.size :]
+        return NodeRecord(version, child_version, ctime_ms, owner, children, sequence, data, creation)
 
     @property
     def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.child_version, self.ctime_ms, self.owner, self.children)
+        return NodeStat(self.version, self.creation, self.ctime_ms, self.owner, self.children)
 
 
-FORMAT: Final = b"podkeeper embedded metadata 1"
-_FORMAT_KEY: Final = b"format"
-_OURS: Final = re.compile(
-    r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|\d+\.(log|sst|dbtmp|blob)"
-    rf"|rocksdict-config\.json|{seal.NAME}(\.new)?|lost\+found"
-)
-"""What RocksDB and we make in its folder, also when its first start is interrupted; and what a new volume has."""
-TABLE_BYTES: Final = 16 << 20
-"""Of a memory table that is written out, which takes a tenth of a second or two."""
-_ID: Final = struct.Struct(">q")
 assert _ID.size == 8
 
-T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+class StoreIsOwned(MetadataUnavailable):
+    """The store is open already, usually in another process."""
+
+
+class StoreFull(MetadataUnavailable):
+    """The disk has no room for what the store writes. No other process has the store open."""
 
 
 class Change(Enum):
-    """What a watch waits for: the node itself (made, written, deleted), or the set of its children."""
+    """The change that a watch waits for: the node itself (made, written, deleted), or the set of its children."""
 
     NODE = "node"
     CHILDREN = "children"
 
 
 class NodeStore:
-    """Open a folder; `MetadataUnavailable` if another process has it, or if it is no such store. `make`: a folder that
+    """Open a folder; `StoreIsOwned` if another process has it, `StoreFull` if its disk has no room, another
+    `MetadataUnavailable` if it cannot be opened, or is no such store. `make`: a folder that
     is empty or missing becomes one, otherwise it is `MetadataNotFound`."""
 
     def __init__(self, folder: str, *, make: bool = True) -> None:
         self._folder = folder
         self.broken: str | None = None
-        """Why the store refuses everything; None: it does not."""
+        """Reason why the store refuses everything; None: it does not."""
+        self.revision = 0
+        """Number of durable changes, of all processes. Any thread may read it."""
         self._unsynced = False
         self._generation = 0
         self._closed = False
         self.changes: set[tuple[Change, str]] = set()
-        """What was changed since the owner looked last; it takes and clears them."""
+        """Changes since the owner looked last; it takes and clears them."""
         self._seal = seal.StoreSeal(folder)
         options = common_options()
         options.set_max_background_jobs(2)
@@ -142,8 +172,8 @@ class NodeStore:
         self._look(options)
         if not make and not os.path.exists(os.path.join(folder, "CURRENT")):
             raise MetadataNotFound(
-                f"there is no cluster in {folder}, which is no metadata store yet: correct metadataServiceUri, or"
-                " create it with `bookie cluster init`"
+                f"there is no metadata store in {folder}: correct metadataServiceUri, or create a cluster with"
+                " `bookie cluster init`"
             )
         try:
             os.makedirs(folder, exist_ok=True)
@@ -154,7 +184,9 @@ class NodeStore:
                 " and may this process write there?"
             ) from error
         foreign = [name for name in names if not _OURS.fullmatch(name)]
-        if foreign and "CURRENT" not in names:  # a store that stands may have company: it has to open all the same
+        if (
+            foreign and "CURRENT" not in names
+        ):  # an existing store may have other files beside it: it has to open all the same
             raise MetadataUnavailable(
                 f"{folder} is not a folder of an embedded metadata store, it holds {foreign[0]!r}: correct"
                 " metadataServiceUri, or name an empty folder"
@@ -162,10 +194,17 @@ class NodeStore:
         try:
             self._db = Rdict(folder, options)
         except Exception as error:  # the binding knows no narrower type
-            raise MetadataUnavailable(
-                f"cannot open the embedded metadata store in {folder}: {error}; if another process owns it, connect "
-                "with metadataServiceUri=embedded://<host>:<port>/ledgers"
-            ) from error
+            if any(words in str(error) for words in _OWNED):
+                raise StoreIsOwned(
+                    f"the embedded metadata store in {folder} is open already; connect to its owner with"
+                    f" metadataServiceUri=embedded://<host>:<port>/ledgers ({error})"
+                ) from error
+            if os.strerror(errno.ENOSPC) in str(error):
+                raise StoreFull(
+                    f"cannot open the embedded metadata store in {folder}, whose disk is full; nothing is lost: make"
+                    f" room there, and start again ({error})"
+                ) from error
+            raise MetadataUnavailable(f"cannot open the embedded metadata store in {folder}: {error}") from error
         try:
             self._check_whole()
         except BaseException:
@@ -182,23 +221,24 @@ class NodeStore:
         record = self._load(path)
         return None if record is None else record.stat
 
-    def children(self, path: str) -> Children:
+    def children(self, path: str) -> tuple[tuple[str, ...], NodeRecord]:
+        """Their names, and the parent."""
         record = self._require(path)
         prefix = b"n" + path.encode() + b"\0"
         names = tuple(key[len(prefix) :].decode() for key in self._keys(prefix))
-        return Children(names, record.child_version, record.ctime_ms)
+        return names, record
 
     def sessions(self) -> list[SessionRecord]:
         return [SessionRecord.decode(_ID.unpack(key[1:])[0], self._read(key) or b"") for key in self._keys(b"s")]
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def create(self, path: str, data: bytes, owner: int, sequential: bool) -> str:
-        """`owner` 0: persistent. Returns the path, with its number if sequential."""
+    def create(self, path: str, data: bytes, owner: int, sequential: bool) -> tuple[str, NodeStat]:
+        """`owner` 0: persistent. Returns the path, with its number if sequential, and the node."""
         staged = _Staged()
-        created = self._stage_create(staged, path, data, owner, sequential)
+        created, record = self._stage_create(staged, path, data, owner, sequential)
         self._commit(staged)
-        return created
+        return created, record.stat
 
     def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> None:
         staged = _Staged()
@@ -206,9 +246,10 @@ class NodeStore:
             self._stage_create(staged, path, data, 0, False)
         self._commit(staged)
 
-    def set(self, path: str, data: bytes, version: int) -> NodeStat:
+    def set(self, path: str, data: bytes, version: int, creation: int | None) -> NodeStat:
+        """`creation`: of the node that is meant; None: any, as is a `version` of `ANY_VERSION`."""
         record = self._require(path)
-        _check_version(path, record, version)
+        _check(path, record, version, creation)
         record = replace(record, version=record.version + 1, data=data)
         staged = _Staged()
         staged.records[path] = record
@@ -216,9 +257,10 @@ class NodeStore:
         self._commit(staged)
         return record.stat
 
-    def delete(self, path: str, version: int) -> None:
+    def delete(self, path: str, version: int, creation: int | None) -> None:
+        """Delete a node; raises as `set`."""
         staged = _Staged()
-        self._stage_delete(staged, path, version)
+        self._stage_delete(staged, path, version, creation)
         self._commit(staged)
 
     def open_session(self, timeout_ms: int, *, local: bool = False, process: str = "") -> SessionRecord:
@@ -233,7 +275,7 @@ class NodeStore:
         staged = _Staged()
         prefix = b"e" + _ID.pack(session_id)
         for key in self._keys(prefix):
-            self._stage_delete(staged, key[len(prefix) :].decode(), ANY_VERSION)
+            self._stage_delete(staged, key[len(prefix) :].decode(), ANY_VERSION, None)
         staged.deleted_keys.append(b"s" + _ID.pack(session_id))
         self._commit(staged)
 
@@ -255,7 +297,9 @@ class NodeStore:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _stage_create(self, staged: _Staged, path: str, data: bytes, owner: int, sequential: bool) -> str:
+    def _stage_create(
+        self, staged: _Staged, path: str, data: bytes, owner: int, sequential: bool
+    ) -> tuple[str, NodeRecord]:
         _check_path(f"{path}0" if sequential else path)
         parent_path = parent_of(path)
         parent = staged.records.get(parent_path) or self._load(parent_path)
@@ -268,19 +312,18 @@ class NodeStore:
             path, sequence = f"{path}{sequence:010d}", sequence + 1
         if path in staged.records or self._load(path) is not None:
             raise MetadataExists(f"{path} exists already")
-        now_ms = time.time_ns() // 1_000_000
-        staged.records[path] = NodeRecord(0, 0, now_ms, owner, 0, 0, data)
+        record = staged.records[path] = NodeRecord.new(data, owner)
         staged.records[parent_path] = replace(
             parent, child_version=parent.child_version + 1, children=parent.children + 1, sequence=sequence
         )
         if owner:
             staged.new_keys.append(b"e" + _ID.pack(owner) + path.encode())
         staged.changes |= {(Change.NODE, path), (Change.CHILDREN, parent_path)}
-        return path
+        return path, record
 
-    def _stage_delete(self, staged: _Staged, path: str, version: int) -> None:
+    def _stage_delete(self, staged: _Staged, path: str, version: int, creation: int | None) -> None:
         record = self._require(path)
-        _check_version(path, record, version)
+        _check(path, record, version, creation)
         if record.children:
             raise MetadataNotEmpty(f"{path} has children")
         parent_path = parent_of(path)
@@ -347,7 +390,11 @@ class NodeStore:
         if found is None and next(self._keys(b""), None) is None:
             batch = WriteBatch(raw_mode=True)
             batch.put(_FORMAT_KEY, FORMAT)
-            batch.put(_node_key("/"), NodeRecord(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
+            batch.put(_node_key("/"), NodeRecord.new(b"").encode())
+            self._write(batch)
+        elif found == _FORMAT_1:
+            batch = WriteBatch(raw_mode=True)
+            batch.put(_FORMAT_KEY, FORMAT)
             self._write(batch)
         elif found != FORMAT:
             raise MetadataUnavailable(
@@ -404,7 +451,9 @@ class NodeStore:
 
     def _sync(self) -> None:
         self._db.flush_wal(True)
-        self._seal.renew(self._db.latest_sequence_number())
+        revision = self._db.latest_sequence_number()
+        self._seal.renew(revision)
+        self.revision = revision
 
     def _guard(self, operation: Callable[[], T], *, breaks: bool) -> T:
         if self.broken is not None:
@@ -415,7 +464,8 @@ class NodeStore:
             message = f"embedded metadata store in {self._folder} failed: {error}"
             if breaks:
                 self.broken = f"{message}; restart its owner once the disk is well and has room"
-            raise MetadataUnavailable(message) from error
+            kind = StoreFull if os.strerror(errno.ENOSPC) in str(error) else MetadataUnavailable
+            raise kind(message) from error
 
 
 class _Staged:
@@ -442,6 +492,8 @@ def _check_path(path: str) -> None:
         raise MetadataUnavailable(f"{path!r} is not a valid path of a node")
 
 
-def _check_version(path: str, record: NodeRecord, version: int) -> None:
+def _check(path: str, record: NodeRecord, version: int, creation: int | None) -> None:
+    if creation not in (None, record.creation):
+        raise MetadataReplaced(f"{path} was deleted, and another node has its name")
     if version not in (ANY_VERSION, record.version):
         raise MetadataVersionConflict(f"{path} has version {record.version}, not {version}")

@@ -1,12 +1,8 @@
 """`NodeTree` over an embedded store, wherever its owner is: in this process or behind gRPC.
 
 Invariants
-- The session is renewed every third of its time-out. While renewals fail it is SUSPENDED; when the owner
-  says that it ended it is EXPIRED, all watches fire, and a new one is opened.
-- While no session stands, calls wait for one, up to their time-out.
+- While there is no session, calls wait for one, up to their time-out (`tree.keeping` says how sessions are kept).
 - When the event stream breaks, fired watches may be lost: then all watches fire.
-- Who hears nothing for a third of the session's time-out takes a new connection: one whose other end vanished without a
-  word never says so, and the session may still be saved by another.
 
 Threads: event loop only.
 """
@@ -24,30 +20,35 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.processes import this_process
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
+from bookie_protocol.metadata_service.interface import Identity
+from bookie_protocol.metadata_service.tree.keeping import KeptSession
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    Created,
     Node,
     NodeStat,
     Watch,
     check_session,
+    number_by_node,
+    version_of_children,
 )
 
-_LONGEST_PAUSE: Final = 0.5
+_ANY_VERSION: Final = -1
 
 _ERRORS: Final[dict[int, type[MetadataError]]] = {
     messages.NOT_FOUND: MetadataNotFound,
     messages.EXISTS: MetadataExists,
     messages.VERSION_CONFLICT: MetadataVersionConflict,
     messages.NOT_EMPTY: MetadataNotEmpty,
+    messages.REPLACED: MetadataReplaced,
 }
 
 
@@ -81,60 +82,21 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-class EmbeddedTree:
+class EmbeddedTree(KeptSession):
     """One session with an owner; `timeout` of the session in seconds."""
 
+    keeps_times: Final = True
+
     def __init__(self, transport: Transport, timeout: float) -> None:
+        super().__init__(timeout)
         self._transport = transport
-        self._session = Session(timeout)
         self._identity = messages.SessionRequest()
         self._watches: dict[int, Watch] = {}
         self._watch_ids = itertools.count(1)
-        self._upkeep: asyncio.Task[None] | None = None
-        self._closing = False
-        self._failure = ""
-        """Why no session was opened last."""
-        self._in_doubt = asyncio.Event()  # the event stream broke: renew now, the session may have ended
-
-    @property
-    def session(self) -> Session:
-        return self._session
 
     @property
     def session_id(self) -> int:
         return self._identity.session_id or NO_SESSION
-
-    async def connect(self) -> None:
-        """Open the session.
-
-        `MetadataUnavailable` if the owner does not answer within the session time-out.
-        """
-        timeout = self._session.default_timeout
-        self._upkeep = lasting_task(self._keep_sessions(), "metadata session")
-        try:
-            async with asyncio.timeout(timeout):
-                await self._session.wait_connected()
-        except BaseException as error:
-            await self.close()
-            if not isinstance(error, TimeoutError):
-                raise
-            raise MetadataUnavailable(
-                f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} s: check "
-                f"metadataServiceUri and that its owner runs{self._failure}"
-            ) from None
-
-    async def close(self) -> None:
-        if self._closing:
-            return
-        self._closing = True
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.wait([self._upkeep])
-        if self._session.state is SessionState.CONNECTED:
-            with suppress(MetadataUnavailable):  # else it ends by itself
-                await self._transport.close_session(self._identity, self._session.default_timeout)
-        self._session.move(SessionState.CLOSED)
-        await self._transport.close()
 
     # --- NodeTree -----------------------------------------------------------------------------------------
 
@@ -146,15 +108,22 @@ class EmbeddedTree:
         ephemeral: bool = False,
         sequential: bool = False,
         open_to_all: bool = False,
+        session_id: int | None = None,
         timeout: float,
-    ) -> str:
+    ) -> Created:
         node = messages.NewNode(path=path, data=data)
         operation = messages.Create(node=node, ephemeral=ephemeral, sequential=sequential)
-        return (await self._execute(messages.ExecuteRequest(create=operation), timeout)).path
+        reply = await self._execute(messages.ExecuteRequest(create=operation), timeout, session_id)
+        return Created(reply.path, reply.stat.creation)
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
+    async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
+        return await number_by_node(self, prefix, timeout)
+
+    async def create_all(
+        self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
+    ) -> None:
         operation = messages.CreateAll(nodes=[messages.NewNode(path=path, data=data) for path, data in nodes])
-        await self._execute(messages.ExecuteRequest(create_all=operation), timeout)
+        await self._execute(messages.ExecuteRequest(create_all=operation), timeout, session_id)
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
         read = self._read(path, watch)
@@ -180,16 +149,18 @@ class EmbeddedTree:
     async def children(self, path: str, *, watch: Watch | None = None, timeout: float) -> Children:
         read = self._read(path, watch)
         reply = await self._watching(messages.ExecuteRequest(children=read), read.watch, timeout)
-        return Children(tuple(reply.names), reply.stat.child_version, reply.stat.ctime_ms)
+        return Children(tuple(reply.names), version_of_children(reply.stat.ctime_ms, reply.stat.child_version))
 
-    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
-        request = messages.ExecuteRequest(set=messages.Write(path=path, data=data, version=version))
-        return (await self._execute(request, timeout, session_id)).stat.version
+    async def set(
+        self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
+    ) -> NodeStat:
+        version, creation = _named(this)
+        write = messages.Write(path=path, data=data, version=version, creation=creation)
+        return _stat((await self._execute(messages.ExecuteRequest(set=write), timeout, session_id)).stat)
 
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
-    ) -> None:
-        request = messages.ExecuteRequest(delete=messages.Delete(path=path, version=version))
+    async def delete(self, path: str, this: Identity | None, *, session_id: int | None = None, timeout: float) -> None:
+        version, creation = _named(this)
+        request = messages.ExecuteRequest(delete=messages.Delete(path=path, version=version, creation=creation))
         await self._execute(request, timeout, session_id)
 
     async def sync(self, path: str, *, timeout: float) -> None:
@@ -223,7 +194,9 @@ class EmbeddedTree:
                 await self._session.wait_connected()
                 check_session(self._transport.target, session_id, self.session_id)
                 request.session.CopyFrom(self._identity)
+                asked = self._session.asks()
                 reply = await self._transport.execute(request, max(0.001, deadline - loop.time()))
+                self._session.answered(reply.outcome.revision, asked)
         except TimeoutError:
             raise MetadataUnavailable(
                 f"no answer from the embedded metadata store at {self._transport.target} within {timeout:g} s"
@@ -240,49 +213,39 @@ class EmbeddedTree:
 
     # --- session ------------------------------------------------------------------------------------------
 
-    async def _keep_sessions(self) -> None:
-        """One session after the other, until closed."""
+    async def _open_session(self) -> None:
         request = messages.OpenSessionRequest(
             timeout_ms=int(self._session.default_timeout * 1000), process=this_process()
         )
-        while True:
-            try:
-                reply = await self._transport.open_session(request, self._session.default_timeout)
-                self._check(reply.outcome)
-            except MetadataUnavailable as error:
-                self._failure = f" ({error})"
-                await self._transport.reconnect()
-                await asyncio.sleep(self._pause())
-                continue
-            self._identity = reply.session
-            self._session.move(SessionState.CONNECTED)
-            listening = lasting_task(self._listen(), "metadata events")
-            try:
-                await self._renew_until_expired()
-            finally:
-                listening.cancel()
-                await asyncio.wait([listening])
-            self._session.move(SessionState.EXPIRED)
-            self._fire_all()
+        asked = self._session.asks()
+        reply = await self._transport.open_session(request, self._session.default_timeout)
+        self._check(reply.outcome)
+        self._session.answered(reply.outcome.revision, asked)
+        self._identity = reply.session
 
-    async def _renew_until_expired(self) -> None:
-        interval = self._session.default_timeout / 3
-        while True:
-            try:
-                outcome = await self._transport.heartbeat(self._identity, interval)
-                if outcome.code == messages.SESSION_EXPIRED:
-                    return
-                self._check(outcome)
-            except MetadataUnavailable:
-                self._session.move(SessionState.SUSPENDED)
-                await self._transport.reconnect()
-                await asyncio.sleep(self._pause())
-                continue
-            self._session.move(SessionState.CONNECTED)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(interval):
-                    await self._in_doubt.wait()
-            self._in_doubt.clear()
+    async def _renew(self, within: float) -> bool:
+        asked = self._session.asks()
+        outcome = await self._transport.heartbeat(self._identity, within)
+        if outcome.code == messages.SESSION_EXPIRED:
+            return False
+        self._check(outcome)
+        self._session.answered(outcome.revision, asked)
+        return True
+
+    async def _end_session(self) -> None:
+        await self._transport.close_session(self._identity, self._session.default_timeout)
+
+    async def _reconnect(self) -> None:
+        await self._transport.reconnect()
+
+    async def _close_connection(self) -> None:
+        await self._transport.close()
+
+    def _no_answer(self, timeout: float) -> str:
+        return (
+            f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} s: check "
+            "metadataServiceUri and that its owner runs"
+        )
 
     async def _listen(self) -> None:
         while True:
@@ -296,9 +259,6 @@ class EmbeddedTree:
             self._fire_all()
             await asyncio.sleep(self._pause())
 
-    def _pause(self) -> float:
-        return min(self._session.default_timeout / 10, _LONGEST_PAUSE)
-
     def _fire(self, number: int) -> None:
         watch = self._watches.pop(number, None)
         if watch is not None:
@@ -310,4 +270,9 @@ class EmbeddedTree:
 
 
 def _stat(stat: messages.Stat) -> NodeStat:
-    return NodeStat(stat.version, stat.child_version, stat.ctime_ms, stat.owner, stat.children)
+    return NodeStat(stat.version, stat.creation, stat.ctime_ms, stat.owner, stat.children)
+
+
+def _named(this: Identity | None) -> tuple[int, int | None]:
+    """Version and creation as the owner compares them."""
+    return (_ANY_VERSION, None) if this is None else (this.version, this.creation)

@@ -1,8 +1,8 @@
 """Watches of all sessions, at the owner of the store.
 
 Invariants
-- A watch fires once. What fired waits, bounded, until the session's event stream takes it; beyond the bound
-  the session is told that everything fired.
+- A watch fires once. What fired waits, bounded, until the session's event stream takes it; beyond the bound the session
+  is notified that everything fired.
 - What is set and what fired has a bound over all sessions, and none has more of it than is left for the others.
 - One stream takes: the one that began last.
 - A session's watches go with it.
@@ -21,7 +21,7 @@ from bookie_protocol.metadata_service.embedded.store import Change
 MAX_FIRED: Final = 10_000
 MAX_WATCHES: Final = 100_000
 POLL_SECONDS: Final = 1.0
-"""So long after it was set a watch fires that is one too many."""
+"""Seconds after which a watch beyond the limit fires."""
 WATCH_BYTES: Final = 400
 """A watch that is set takes about so much besides its path."""
 FIRED_BYTES: Final = 100
@@ -36,7 +36,7 @@ class SessionWatches:
     def __init__(self, every: Watches) -> None:
         self._every = every
         self.nbytes = 0
-        """Of what is set, and of what fired."""
+        """Bytes of the watches that are set, and of those that fired."""
         self.set: dict[int, _Key] = {}
         self.fired: set[int] = set()
         self.overflowed = False
@@ -64,7 +64,7 @@ class SessionWatches:
         return stream
 
     def take(self) -> tuple[tuple[int, ...], bool]:
-        """What fired since the last call (see `signal`); and whether everything is to count as fired."""
+        """Return what fired since the last call (see `signal`), and True if everything counts as fired."""
         self.signal.clear()
         taken = tuple(self._take_fired())
         overflowed, self.overflowed = self.overflowed, False
@@ -126,7 +126,7 @@ class Watches:
                 watches.fire(watch)
 
     def left(self, watches: SessionWatches) -> int:
-        """How much this session may have: half of what the others leave."""
+        """Return the bytes that this session may have: half of what the others leave."""
         return max(0, self._limit - (self.nbytes - watches.nbytes)) // 2
 
     def _forget(self, key: _Key, session_id: int, watch: int) -> None:

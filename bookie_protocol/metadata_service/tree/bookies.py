@@ -1,17 +1,17 @@
 """Bookie registrations: ephemeral nodes `<root>/available/<id>` and `<root>/available/readonly/<id>`.
 
 Invariants
-- A registration of another session is never overwritten or removed: it is waited for. The wait is one and a
-  half time-outs, since ZooKeeper ends a session up to a tick after its time-out.
-- A listing never mixes up "no such parent" with "nobody": if the parent is missing, the cluster's root
-  decides.
-- A set's version grows over the lives of a cluster: it begins with the time at which the parent was made. And over
-  those of the metadata service: one that was restored from a backup counts from an earlier number again, which whoever
-  follows notices, as it asks for one set after the other.
+- A registration is made in the session in which it was asked for, or not at all: what was looked at before it may say
+  nothing of a later session.
+- A registration of another session is never overwritten or removed: it is waited for. The wait is one and a half
+  time-outs, since ZooKeeper ends a session up to a tick after its time-out.
+- A listing never mixes up "no such parent" with "no bookies": if the parent is missing, the cluster's root decides.
+- A set's version grows over the lives of a cluster, and over those of the metadata service: one that was restored from
+  a backup counts from an earlier number again, which a follower notices, as it asks for one set after the other.
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 4.1, 4.3 and 4.4.
+Sources: docs/internals/metadata-layout.md, sections 4.1, 4.3 and 4.4.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from bookie_protocol.metadata_service.tree.watching import follow
 
 _WAIT_FACTOR: Final = 1.5
 _NO_PARENT: Final = -1
-_CHILD_VERSION_BITS: Final = 32
 _TREE_VERSION_BITS: Final = 128
 
 
 class BookieRegistry:
-    """Who serves, and where. A registration lives as long as the session that made it."""
+    """The registered bookies and their addresses. A registration lives as long as the session that made it."""
 
     def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
         self._tree = tree
@@ -55,9 +54,9 @@ class BookieRegistry:
         }
         self._racks = f"{parent_of(root).rstrip('/')}/{paths.PULSAR_BOOKIES}"
         self._last: dict[BookieGroup, BookieSet] = {}
-        """That somebody who follows was given: who begins again after an error was given it before."""
+        """Sets that were last given to a follower: one that starts again after an error was given it before."""
         self._turned_back: Counter[BookieGroup] = Counter()
-        """How often somebody who follows was given less than before."""
+        """Number of times that a follower was given less than before."""
 
     # --- our own registration -----------------------------------------------------------------------------
 
@@ -68,7 +67,9 @@ class BookieRegistry:
 
         A registration of another session is waited for, one and a half times `timeout`; still there: `MetadataExists`.
         Our own is left as it is. The other group is not touched: the caller orders the two steps of a change.
+        `SessionEnded`: the session of this call has.
         """
+        session_id = self._tree.session_id
         path = self._path(bookie_id, group)
         data = encode_service_info(info)
         patience = _WAIT_FACTOR * (self._tree.session.expires_after if timeout is None else timeout)
@@ -77,7 +78,7 @@ class BookieRegistry:
             gone = asyncio.Event()
             stat = await self._tree.exists(path, watch=gone.set, timeout=timeout)
             if stat is None:
-                if await self._create(path, data, group, timeout):
+                if await self._create(path, data, group, session_id, timeout):
                     return
             elif stat.owner == self._tree.session_id:
                 return
@@ -94,12 +95,12 @@ class BookieRegistry:
         await self._tree.delete_own(self._path(bookie_id, group), self._tree.session_id, timeout=timeout)
 
     async def is_registered(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> bool:
-        """Whether any session holds this registration."""
+        """Return True if any session holds this registration."""
         return await self._tree.exists(self._path(bookie_id, group), timeout=timeout) is not None
 
-    async def _create(self, path: str, data: bytes, group: BookieGroup, timeout: float | None) -> bool:
+    async def _create(self, path: str, data: bytes, group: BookieGroup, session_id: int, timeout: float | None) -> bool:
         try:
-            await self._tree.create(path, data, ephemeral=True, timeout=timeout)
+            await self._tree.create(path, data, ephemeral=True, session_id=session_id, timeout=timeout)
         except MetadataExists:
             return False
         except MetadataNotFound:
@@ -139,7 +140,7 @@ class BookieRegistry:
 
     async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
         # the writable node a second time: between the two looks the bookie may have turned writable
-        """Where a bookie serves: its writable registration, else its read-only one.
+        """Return the published properties of a bookie: of its writable registration, else of its read-only one.
 
         `MetadataNotFound`: it is not registered. `MetadataDamaged`: registered, but unreadable.
         """
@@ -152,8 +153,8 @@ class BookieRegistry:
         raise MetadataNotFound(f"bookie {bookie_id} is not registered")
 
     async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
-        """What Apache Pulsar stores about the racks of bookies, in the node `bookies` beside the root; empty if there
-        is none."""
+        """Return the rack configuration of Apache Pulsar, in the node `bookies` beside the root; empty if there is
+        none."""
         try:
             return (await self._tree.get(self._racks, timeout=timeout)).data
         except MetadataNotFound:
@@ -183,7 +184,7 @@ def _bookie_set(group: BookieGroup, children: Children) -> BookieSet:
     names = frozenset(children.names)
     if group is BookieGroup.WRITABLE:
         names -= {paths.READ_ONLY}
-    return BookieSet(names, children.ctime_ms << _CHILD_VERSION_BITS | children.child_version)
+    return BookieSet(names, children.version)
 
 
 async def _wait_until(event: asyncio.Event, deadline: float) -> None:

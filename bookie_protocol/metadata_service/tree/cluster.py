@@ -10,7 +10,7 @@ Invariants
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 2 and 3.
+Sources: docs/internals/metadata-layout.md, sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -36,12 +36,25 @@ _FORMAT_VERSION: Final = 2
 _MANAGER_VERSION: Final = 1
 _FORMAT_1_NAMES: Final = {"flat": LedgerLayout.FLAT, "hierarchical": LedgerLayout.LEGACY_HIERARCHICAL}
 FORMATTING: Final = "formatting "
-"""Stands before the instance id while a cluster is being formatted."""
+"""Prefix of the instance id while a cluster is being formatted."""
+COPYING: Final = "copying "
+"""The word before the instance id while the metadata of a cluster are being written from a copy or a backup."""
+MOVED: Final = "moved "
+"""The word before the instance id when the metadata of the cluster were, or are being, copied to another place. Behind
+this word, and behind `COPYING`, the name of the copy comes first."""
+_NOT_SERVED: Final = {
+    FORMATTING: "is being formatted, or that was interrupted: wait for it, or repeat `bookie cluster format`",
+    COPYING: "is not complete: its metadata are being copied or restored, or that was interrupted. Wait for it, or"
+    " repeat `bookie cluster metadata copy` or `restore`",
+    MOVED: "was moved: its metadata were copied to another place, or are being copied. Set metadataServiceUri to that"
+    " place, or let this one count again with `bookie cluster metadata reopen`",
+}
+"""The reason why no bookie starts, by the word before the instance id."""
 
 
 class TreeCluster:
-    """What everybody needs of the cluster; its end: `life_cycle`. `configured` is the layout that the URI names, if
-    any."""
+    """The properties of the cluster that all parts need; its creation and removal are in `life_cycle`.
+    `configured` is the layout that the URI names, if any."""
 
     def __init__(self, tree: RetryingTree, root: str, configured: LedgerLayout | None) -> None:
         self._tree = tree
@@ -53,18 +66,16 @@ class TreeCluster:
         self._no_health_check = f"{root}/{paths.DISABLE_HEALTH_CHECK}"
 
     async def exists(self, *, timeout: float | None = None) -> bool:
-        """Whether the cluster's root exists."""
+        """Return True if the cluster's root exists."""
         return await self._tree.exists(self._root, timeout=timeout) is not None
 
     async def instance_id(self, *, timeout: float | None = None) -> str | None:
         """The instance id; None if the root carries none. `MetadataNotFound` if there is no root, `MetadataDamaged` if
-        it cannot be read, or the cluster is being formatted."""
+        it cannot be read, or the cluster is being formatted or copied, or was moved."""
         stored = await self._stored_instance_id(timeout)
-        if stored is not None and stored.startswith(FORMATTING):
-            raise MetadataDamaged(
-                f"the cluster at {self._root} is being formatted, or that was interrupted: wait for it, or repeat"
-                " `bookie cluster format`"
-            )
+        word = split_instance_id(stored)[0]
+        if word:
+            raise MetadataDamaged(f"the cluster at {self._root} {_NOT_SERVED[word]}")
         return stored
 
     async def _stored_instance_id(self, timeout: float | None) -> str | None:
@@ -78,6 +89,16 @@ class TreeCluster:
             return node.data.decode("utf-8") or None
         except UnicodeDecodeError as error:
             raise MetadataDamaged(f"{path} is not text: {error}") from error
+
+    async def records_instance_id(self, *, timeout: float | None = None) -> str | None:
+        """The instance id of the cluster for which the first of Podkeeper's own records was stored; None: there is no
+        record, or that cluster had none. It is another one where a tool that does not know records has formatted the
+        cluster."""
+        try:
+            node = await self._tree.get(f"{self._root}/{paths.PODKEEPER}", timeout=timeout)
+        except MetadataNotFound:
+            return None
+        return node.data.decode("utf-8", "replace") or None
 
     async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
         """The stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
@@ -103,15 +124,15 @@ class TreeCluster:
             (self._root, b""),
             (available, b""),
             (f"{available}/{paths.READ_ONLY}", b""),
-            (f"{self._root}/{paths.INSTANCE_ID}", instance_id.encode()),
             (f"{self._root}/{paths.LAYOUT}", encode_layout(layout)),
+            (f"{self._root}/{paths.INSTANCE_ID}", instance_id.encode()),
         ]
         await self._tree.create_all(nodes, timeout=timeout)
         self._settled = layout
         return instance_id
 
     async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
-        """Whether clients may quarantine bookies; they may until somebody disables it."""
+        """Return True if clients may quarantine bookies; they may until it is disabled."""
         if await self._tree.exists(self._no_health_check, timeout=timeout) is not None:
             return False
         await self.require(timeout=timeout)
@@ -129,7 +150,7 @@ class TreeCluster:
         await self._tree.ensure(self._no_health_check, timeout=timeout)
 
     async def watched(self, path: str, watch: Watch) -> Node | None:
-        """A node of this cluster; None: there is none. `watch` stands either way. Raises as `require`."""
+        """Return a node of this cluster; None: there is none. `watch` is set either way. Raises as `require`."""
         while True:
             try:
                 return await self._tree.get(path, watch=watch)
@@ -152,7 +173,7 @@ class TreeCluster:
             )
 
     async def _ask(self, timeout: float | None) -> bool:
-        del self._asking[timeout]  # whoever asks from now on may know of something younger than this request
+        del self._asking[timeout]  # a later caller may know of a change that is newer than this request
         return await self.exists(timeout=timeout)
 
     async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
@@ -171,7 +192,7 @@ class TreeCluster:
             try:
                 await self._tree.create(f"{self._root}/{paths.LAYOUT}", encode_layout(wanted), timeout=timeout)
             except MetadataExists:
-                continue  # somebody else settled it just now
+                continue  # another client settled it just now
             return wanted
         if self._configured is not None and stored is not self._configured:
             raise InvalidConfiguration(
@@ -188,6 +209,17 @@ class TreeCluster:
             path = parent_of(path)
         for path in reversed(missing):
             await self._tree.ensure(path, timeout=timeout)
+
+
+def split_instance_id(stored: str | None) -> tuple[str, str, str | None]:
+    """The word that keeps bookies from starting, the name of the copy, and the instance id. The first two are empty
+    where there is none: earlier releases gave a copy no name."""
+    for word in _NOT_SERVED:
+        if stored is not None and stored.startswith(word):
+            rest = stored.removeprefix(word)
+            copy, _, instance_id = rest.rpartition(" ") if word != FORMATTING else ("", "", rest)
+            return word, copy, instance_id or None
+    return "", "", stored
 
 
 def encode_layout(layout: LedgerLayout) -> bytes:

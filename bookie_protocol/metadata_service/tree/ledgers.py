@@ -1,31 +1,34 @@
-"""Ledger metadata as nodes, one for each ledger; and watches of them, which many readers of one ledger share: they cost
-one watch and one read for each change.
+"""Ledger metadata as nodes, one for each ledger; and watches of them, which the readers of a ledger share.
+
+However many readers there are, one watch and one read are needed for each change.
 
 Invariants
-- A create whose answer was lost is told from another client's by the creation token (format 3 only).
+- A create whose answer was lost is distinguished from another client's by the creation token (format 3 only).
 - An update always names the version that it replaces.
 - After a delete, empty parent directories go too (hierarchical layouts); creating makes missing ones again.
-- Whoever watches gets what is stored when it comes, then every newer version (several changes may show as one), and the
-  end once the ledger does not exist.
-- What is kept of a ledger that nobody watches any more is valid only while its watch has not fired; then nothing is
-  asked when somebody comes back. At most `MAX_IDLE` such ledgers are kept.
-- Nobody can take a watch back from the metadata service, and that of a closed ledger may never fire. So what changed is
-  read without one first: whoever waited for the end leaves with it, and no watch stays.
+- A watcher gets what is stored when it comes, then every newer version (several changes may show as one), and the end
+  once the ledger does not exist.
+- What is kept of a ledger without watchers is valid only while its watch has not fired; then a returning watcher causes
+  no request. At most `MAX_IDLE` such ledgers are kept.
+- A watch cannot be removed from the metadata service, and that of a closed ledger may never fire. So a change is read
+  without one first: watchers that waited for the end leave with it, and no watch stays.
 
 Threads: event loop only.
 
-Source: reference metadata layout, sections 6 and 9.
+Source: docs/internals/metadata-layout.md, sections 6 and 9.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from bookie_protocol.aside import Decoding
 from bookie_protocol.errors import (
     BadRequest,
     LedgerIdsExhausted,
@@ -33,45 +36,48 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataExists,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
 from bookie_protocol.lasting import heard
-from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, encode_ledger_metadata
+from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, decoding_cost, encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION, MAX_LEDGER_ID, LedgerMetadata
-from bookie_protocol.metadata_service.interface import (
-    ANY_VERSION,
-    LedgerLayout,
-    LedgerRange,
-)
+from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
-from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
+from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Identity, Versioned
 
 MAX_IDLE: Final = 10_000
 LEAVING_SECONDS: Final = 1.0
-"""For so long those who saw a ledger closed may take to leave."""
+"""Seconds that watchers which saw a ledger closed may take to leave."""
 _NOTHING: Final = -1
 
 Found = Versioned[LedgerMetadata] | None
 Read = Callable[[int, Watch | None], Awaitable[Found]]
 """Read a ledger, maybe with a watch; None: it does not exist."""
+HIGH_ORDER: Final = "HOB-"
+_KEPT_DIRECTORIES: Final = 3
+_LARGEST_HIGH_ORDER: Final = 2**31 - 1
+_MAX_DELETES: Final = 64
+LONG_LAYOUTS: Final = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
 
 
 class _Watched:
-    """One ledger: its newest value, whether the watch stands, who wants to know."""
+    """One ledger: its newest value, the state of the watch, the subscribers."""
 
     def __init__(self) -> None:
         self.newest: Found = None
         self.stale = asyncio.Event()
         self.stale.set()
         self.came = asyncio.Event()
-        self.subscribers: dict[Callable[[Found], None], int] = {}  # with the version that each has seen
+        self.subscribers: dict[Callable[[Found], None], int] = {}
+        """Subscribers with the version that each has seen: all of one life of the ledger."""
         self.task: asyncio.Task[None] | None = None
 
     def tell(self) -> None:
@@ -133,10 +139,10 @@ class LedgerWatches:
             self._idle[ledger_id] = watched
         task.cancel()
         await asyncio.wait([task])
-        heard(task)  # its error was told to the subscribers of then
+        heard(task)  # its error was passed to its subscribers
 
     async def _follow(self, ledger_id: int, watched: _Watched) -> None:
-        """Until the ledger does not exist, or its node cannot be understood."""
+        """Follow the ledger until it does not exist, or its node cannot be decoded."""
         try:
             while True:
                 await watched.stale.wait()
@@ -148,21 +154,23 @@ class LedgerWatches:
                 except MetadataUnavailable:
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
+                if _is_another(found, watched.newest):
+                    found = None  # this ledger does not exist any more
                 watched.stale, watched.newest = fired, found
                 watched.tell()
                 if found is None:
                     return
         finally:
             if self._watched.get(ledger_id) is watched and watched.task is asyncio.current_task():
-                del self._watched[ledger_id]  # whoever comes now begins anew
+                del self._watched[ledger_id]  # a later watcher starts again
 
     async def _see_what_changed(self, ledger_id: int, watched: _Watched) -> None:
-        """See what changed of a ledger that was open. Returns when a watch is wanted; whoever leaves as the last one
+        """Read what changed of a ledger that was open. Returns if a watch is wanted; the last watcher that leaves
         cancels this."""
         watched.came.clear()
         found = await self._read(ledger_id, None)
-        if found is None or not found.value.is_closed:
-            return  # told when a watch stands, too
+        if found is None or not found.value.is_closed or _is_another(found, watched.newest):
+            return  # reported once a watch is set, too
         watched.newest = found
         watched.tell()
         with suppress(TimeoutError):
@@ -170,23 +178,21 @@ class LedgerWatches:
                 await watched.came.wait()
 
 
-_HIGH_ORDER: Final = "HOB-"
-_KEPT_DIRECTORIES: Final = 3
-_LARGEST_HIGH_ORDER: Final = 2**31 - 1
-_MAX_DELETES: Final = 64
-_LONG_LAYOUTS: Final = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
+def _is_another(found: Found, before: Found) -> bool:
+    """Return True if the ledger was deleted and made again under its id."""
+    return found is not None and before is not None and found.identity.creation != before.identity.creation
 
 
 class LedgerIdGenerator:
-    """Ledger ids out of sequential nodes, each given out once in the life of the cluster.
+    """Ledger ids out of the numbers of sequential nodes, each given out once in the life of the cluster.
 
-    31 bits: the sequence number of an ephemeral node `ID-...` (in the root for the flat layout, else in `idgen`). 63
+    31 bits: the number of an ephemeral node `ID-...` (in the root for the flat layout, else in `idgen`). 63
     bits (hierarchical and long hierarchical): once the former overflowed, a directory `idgen-long/HOB-<high order
     bits>` holds such nodes, and the id is `high << 32 | sequence number`.
 
     Invariants
     - A lost answer may waste an id, never give one out twice.
-    - The existence of `idgen-long` is looked up once; whoever saw it absent goes on with 31 bits until these
+    - The existence of `idgen-long` is looked up once; a client that saw it absent continues with 31 bits until these
       overflow.
 
     Generates ids; `close` waits for the deletion of used nodes.
@@ -204,14 +210,14 @@ class LedgerIdGenerator:
         layout = await self._cluster.settled_layout(timeout=timeout)
         long_root = f"{self._root}/{paths.LONG_ID_GENERATION}"
         if self._long_ids is None:
-            found = layout in _LONG_LAYOUTS and await self._tree.exists(long_root, timeout=timeout)
+            found = layout in LONG_LAYOUTS and await self._tree.exists(long_root, timeout=timeout)
             self._long_ids = bool(found)
         if not self._long_ids:
             parent = self._root if layout is LedgerLayout.FLAT else f"{self._root}/{paths.ID_GENERATION}"
             number = await self._next(parent, timeout)
             if number is not None:
                 return number
-            if layout not in _LONG_LAYOUTS:
+            if layout not in LONG_LAYOUTS:
                 raise LedgerIdsExhausted(
                     f"the {layout.name.lower()} layout of {self._root} has no ledger id left below 2^31-1"
                 )
@@ -228,7 +234,7 @@ class LedgerIdGenerator:
         minimum = 1
         while minimum <= _LARGEST_HIGH_ORDER:
             high = max(minimum, await self._newest_directory(long_root, timeout))
-            directory = f"{long_root}/{_HIGH_ORDER}{high:010d}"
+            directory = f"{long_root}/{HIGH_ORDER}{high:010d}"
             await self._tree.ensure(directory, open_to_all=True, timeout=timeout)
             low = await self._next(directory, timeout)
             if low is not None:
@@ -239,32 +245,32 @@ class LedgerIdGenerator:
     async def _newest_directory(self, long_root: str, timeout: float | None) -> int:
         children = await self._tree.children(long_root, timeout=timeout)
         found = sorted(
-            int(name.removeprefix(_HIGH_ORDER))
+            int(name.removeprefix(HIGH_ORDER))
             for name in children.names
-            if name.startswith(_HIGH_ORDER) and name.removeprefix(_HIGH_ORDER).isdecimal()
+            if name.startswith(HIGH_ORDER) and name.removeprefix(HIGH_ORDER).isdecimal()
         )
         newest = found[-1] if found else 0
         if newest > _LARGEST_HIGH_ORDER:
             raise MetadataDamaged(
-                f"{long_root}/{_HIGH_ORDER}{newest:010d} would give ledger ids above 2^63-1, so nobody has any of it:"
+                f"{long_root}/{HIGH_ORDER}{newest:010d} would give ledger ids above 2^63-1, which cannot exist:"
                 " remove it"
             )
         for old in found[:-_KEPT_DIRECTORIES]:
             with suppress(MetadataError):
-                await self._tree.delete(f"{long_root}/{_HIGH_ORDER}{old:010d}", 0, timeout=timeout)
+                await self._tree.delete(f"{long_root}/{HIGH_ORDER}{old:010d}", timeout=timeout)
         return newest
 
     async def _next(self, parent: str, timeout: float | None) -> int | None:
-        """The number of a new sequential node below `parent`; None if the sequence has overflowed."""
+        """A number that is new below `parent`; None if they have overflowed."""
         prefix = f"{parent}/{paths.ID_PREFIX}"
         try:
-            path = await self._tree.create(prefix, ephemeral=True, sequential=True, timeout=timeout)
+            number, node = await self._tree.take_number(prefix, timeout=timeout)
         except MetadataNotFound:
             await self._cluster.require(timeout=timeout)
             await self._tree.ensure(parent, timeout=timeout)
-            path = await self._tree.create(prefix, ephemeral=True, sequential=True, timeout=timeout)
-        await self._delete_later(path)
-        number = int(path.removeprefix(prefix))
+            number, node = await self._tree.take_number(prefix, timeout=timeout)
+        if node is not None:
+            await self._delete_later(node)
         return number if 0 <= number < paths.SHORT_ID_LIMIT else None
 
     async def _delete_later(self, path: str) -> None:
@@ -293,6 +299,7 @@ class TreeLedgers:
         self._listing = LedgerListing(tree, root, cluster)
         self._watches = LedgerWatches(self._read_or_none)
         self._random = random.SystemRandom()
+        self._decoding = Decoding()
 
     async def generate_id(self, *, timeout: float | None = None) -> int:
         return await self._ids.generate(timeout=timeout)
@@ -303,18 +310,23 @@ class TreeLedgers:
         # What is returned is what is stored: formats before 3 have no place for a token.
         token = self._random.randrange(MAX_LEDGER_ID) if metadata.format_version >= 3 else 0
         metadata = replace(metadata, creation_token=token)
+        if not self._tree.keeps_times and metadata.ctime is None and metadata.format_version >= 2:
+            metadata = replace(metadata, ctime=time.time_ns() // 1_000_000, store_ctime=True)
         path = await self._path(metadata.ledger_id, timeout)
         data = encode_ledger_metadata(metadata)
         while True:
+            session_id = self._tree.session_id
             try:
-                await self._tree.create(path, data, recognise=False, timeout=timeout)
+                made = await self._tree.create(path, data, recognise=False, timeout=timeout)
             except MetadataNotFound:
                 await self._create_parents(path, timeout)
-                continue
             except MetadataExists as error:
-                if not await self._is_ours(path, metadata, timeout):
+                creation = await self._creation_of_ours(path, metadata, timeout)
+                if creation is None:
                     raise MetadataExists(f"ledger {metadata.ledger_id} exists already") from error
-            return Versioned(metadata, 0)
+                return Versioned(metadata, Identity(0, creation, session_id))
+            else:
+                return Versioned(metadata, Identity(0, made.creation, session_id))
 
     async def read(
         self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
@@ -333,65 +345,65 @@ class TreeLedgers:
                 places.append(await self._path(ledger_id, timeout))
             except BadRequest as error:
                 refused[ledger_id] = error
+        session_id = self._tree.session_id
         nodes = await self._tree.get_each(places, timeout=timeout)
         if any(isinstance(node, MetadataNotFound) for node in nodes):
             await self._cluster.require(timeout=timeout)
         asked = [ledger_id for ledger_id in ledger_ids if ledger_id not in refused]
-        found = {each: _decode_or_error(each, node) for each, node in zip(asked, nodes, strict=True)}
+        found = {
+            each: await self._decode_or_error(each, node, session_id) for each, node in zip(asked, nodes, strict=True)
+        }
         return [refused.get(ledger_id) or found[ledger_id] for ledger_id in ledger_ids]
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
+        self,
+        metadata: LedgerMetadata,
+        replaced: Identity,
+        *,
+        session_id: int | None = None,
+        timeout: float | None = None,
     ) -> Versioned[LedgerMetadata]:
-        if version < 0:
-            raise ValueError("ledger metadata is never replaced without naming the version it replaces")
         ledger_id = metadata.ledger_id
         path = await self._path(ledger_id, timeout)
+        data = encode_ledger_metadata(metadata)
         try:
-            data = encode_ledger_metadata(metadata)
-            written = await self._tree.set(path, data, version, session_id=session_id, timeout=timeout)
+            written = await self._tree.set(path, data, replaced, session_id=session_id, timeout=timeout)
         except MetadataNotFound:
             raise await self._missing(ledger_id, timeout) from None
         except MetadataVersionConflict as error:
-            raise _changed(ledger_id) from error
+            raise _conflict(ledger_id, error) from error
         return Versioned(metadata, written)
 
-    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+    async def delete(self, ledger_id: int, *, timeout: float | None = None) -> None:
+        await self._delete(ledger_id, None, timeout)
+
+    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
+        await self._delete(stored.value.ledger_id, stored.identity, timeout)
+
+    async def _delete(self, ledger_id: int, this: Identity | None, timeout: float | None) -> None:
         path = await self._path(ledger_id, timeout)
         try:
-            await self._tree.delete(path, version, timeout=timeout)
+            if this is None:
+                await self._tree.delete(path, timeout=timeout)
+            else:
+                await self._tree.delete_this(path, this, timeout=timeout)
         except MetadataNotFound:
             await self._cluster.require(timeout=timeout)
             return
         except MetadataVersionConflict as error:
-            raise _changed(ledger_id) from error
-        await self._prune_above(path, timeout)
-
-    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
-        ledger_id = stored.value.ledger_id
-        path = await self._path(ledger_id, timeout)
-        try:
-            await self._tree.sync(path, timeout=timeout)
-            node = await self._tree.read(path, timeout=timeout)
-            found = decode_ledger_metadata(ledger_id, node.value, node.identity.created_ms)
-            if node.version != stored.version or found != stored.value:
-                raise _changed(ledger_id)
-            await self._tree.delete_this(path, node.identity, timeout=timeout)
-        except MetadataNotFound:
-            await self._cluster.require(timeout=timeout)
-            return
+            raise _conflict(ledger_id, error) from error
         await self._prune_above(path, timeout)
 
     async def _prune_above(self, path: str, timeout: float | None) -> None:
-        if await self._cluster.settled_layout(timeout=timeout) in _LONG_LAYOUTS:
+        if await self._cluster.settled_layout(timeout=timeout) in LONG_LAYOUTS:
             with suppress(MetadataError):  # the ledger is gone, whatever becomes of its directories
                 await self._prune(parent_of(path), timeout)
 
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
         return self._watches.watch(ledger_id)
 
-    def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
-        return self._listing.ranges(timeout=timeout)
+    def ranges(self, *, first: int | None = None, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        return self._listing.ranges(first=first, timeout=timeout)
 
     async def close(self) -> None:
         """Let background deletions end."""
@@ -406,11 +418,31 @@ class TreeLedgers:
 
     async def _read(self, ledger_id: int, watch: Watch | None, timeout: float | None) -> Versioned[LedgerMetadata]:
         path = await self._path(ledger_id, timeout)
+        session_id = self._tree.session_id
         try:
             node = await self._tree.get(path, watch=watch, timeout=timeout)
         except MetadataNotFound:
             raise await self._missing(ledger_id, timeout) from None
-        return _decode(ledger_id, node)
+        return await self._decode(ledger_id, node, session_id)
+
+    async def _decode(self, ledger_id: int, node: Node, session_id: int) -> Versioned[LedgerMetadata]:
+        data, ctime_ms = node.data, node.stat.ctime_ms
+        metadata = await self._decoding.run(
+            lambda: decode_ledger_metadata(ledger_id, data, ctime_ms), decoding_cost(data)
+        )
+        return Versioned(metadata, node.stat.identity(session_id))
+
+    async def _decode_or_error(
+        self, ledger_id: int, node: Node | MetadataError, session_id: int
+    ) -> Versioned[LedgerMetadata] | MetadataError:
+        if isinstance(node, MetadataNotFound):
+            return _no_such(ledger_id)
+        if isinstance(node, MetadataError):
+            return node
+        try:
+            return await self._decode(ledger_id, node, session_id)
+        except MetadataDamaged as error:
+            return error
 
     async def _read_or_none(self, ledger_id: int, watch: Watch | None) -> Versioned[LedgerMetadata] | None:
         try:
@@ -423,15 +455,17 @@ class TreeLedgers:
         await self._cluster.require(timeout=timeout)
         return _no_such(ledger_id)
 
-    async def _is_ours(self, path: str, metadata: LedgerMetadata, timeout: float | None) -> bool:
+    async def _creation_of_ours(self, path: str, metadata: LedgerMetadata, timeout: float | None) -> int | None:
+        """Return the creation of our node; None: another client made this ledger, or that is unknown."""
         if metadata.format_version < 3:
-            return False
+            return None
         try:
             node = await self._tree.get(path, timeout=timeout)
-            found = _decode(metadata.ledger_id, node).value
+            found = (await self._decode(metadata.ledger_id, node, NO_SESSION)).value
         except (MetadataNotFound, MetadataDamaged):
-            return False
-        return found.format_version >= 3 and found.creation_token == metadata.creation_token
+            return None
+        is_ours = found.format_version >= 3 and found.creation_token == metadata.creation_token
+        return node.stat.creation if is_ours else None
 
     async def _create_parents(self, path: str, timeout: float | None) -> None:
         await self._cluster.require(timeout=timeout)
@@ -451,24 +485,11 @@ class TreeLedgers:
             path = parent_of(path)
 
 
-def _changed(ledger_id: int) -> MetadataVersionConflict:
-    return MetadataVersionConflict(f"the metadata of ledger {ledger_id} was changed by somebody else")
+def _conflict(ledger_id: int, error: MetadataVersionConflict) -> MetadataVersionConflict:
+    if isinstance(error, MetadataReplaced):
+        return MetadataReplaced(f"ledger {ledger_id} was deleted: a different ledger now has this id")
+    return MetadataVersionConflict(f"the metadata of ledger {ledger_id} were changed by another client")
 
 
 def _no_such(ledger_id: int) -> MetadataNotFound:
     return MetadataNotFound(f"ledger {ledger_id} does not exist")
-
-
-def _decode_or_error(ledger_id: int, node: Node | MetadataError) -> Versioned[LedgerMetadata] | MetadataError:
-    if isinstance(node, MetadataNotFound):
-        return _no_such(ledger_id)
-    if isinstance(node, MetadataError):
-        return node
-    try:
-        return _decode(ledger_id, node)
-    except MetadataDamaged as error:
-        return error
-
-
-def _decode(ledger_id: int, node: Node) -> Versioned[LedgerMetadata]:
-    return Versioned(decode_ledger_metadata(ledger_id, node.data, node.stat.ctime_ms), node.stat.version)

@@ -14,21 +14,37 @@ Invariants
 
 Threads: event loop only.
 
-Source: reference metadata layout, section 3.4.
+Source: docs/internals/metadata-layout.md, section 3.4.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
-from bookie_protocol.metadata_service.interface import ANY_VERSION, LedgerLayout
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    MetadataDamaged,
+    MetadataExists,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.cluster import DEFAULT_LAYOUT, FORMATTING, TreeCluster, encode_layout
+from bookie_protocol.metadata_service.tree.cluster import (
+    COPYING,
+    DEFAULT_LAYOUT,
+    FORMATTING,
+    MOVED,
+    TreeCluster,
+    encode_layout,
+    split_instance_id,
+)
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication import formats
@@ -51,6 +67,8 @@ _LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT)
 """A removal that was interrupted can be repeated with the same instance id and the same URI."""
 MAX_DELETES: Final = 64
 _MAX_ROUNDS: Final = 10
+_PATIENCE: Final = 1.5
+"""Times the time-out of sessions: for so long a copy waits for the session of one that was killed."""
 
 
 class ClusterMetadata(TreeCluster):
@@ -61,15 +79,16 @@ class ClusterMetadata(TreeCluster):
 
         Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`: bookies
-        are registered, and `force` is not set. An interrupted call may be repeated; until then `instance_id` raises
-        `MetadataDamaged`, and no bookie starts.
+        are registered, and `force` is not set; or a process writes a copy there. An interrupted call may be repeated;
+        until then `instance_id` raises `MetadataDamaged`, and no bookie starts.
         """
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
-        before = await self._known_instance_id(timeout)
+        await self._check_no_copier("formatted", timeout)
+        before = await self.known_instance_id(timeout)
         self._check_instance_id(instance_id, before)
         if not force:
-            await self._check_no_bookies("formatted", timeout)
+            await self.check_no_bookies("formatted", timeout)
             await self._delete_registration_parents("formatted", timeout)
         layout = await self._layout_to_keep(timeout)
         await self._mark(before, force, timeout)
@@ -87,18 +106,28 @@ class ClusterMetadata(TreeCluster):
         await self._replace(paths.INSTANCE_ID, new.encode(), timeout)
         return new
 
-    async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
+    async def nuke(
+        self,
+        *,
+        instance_id: str | None,
+        with_ledgers: bool = False,
+        bookie_suffix: str = "",
+        timeout: float | None = None,
+    ) -> None:
         """Remove the cluster and its root. An interrupted call may be repeated.
 
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
-        nothing was changed: bookies are registered, the root holds nodes that are none of BookKeeper's, or (unless
-        `with_ledgers`) there are ledgers.
+        nothing was changed: bookies are registered, a process writes a copy there, the id of a bookie that has a cookie
+        does not end with `bookie_suffix`, the root holds nodes that are none of BookKeeper's, or (unless
+        `with_ledgers`) there are ledgers. `MetadataNotFound`: there is no such root.
         """
-        stored = await self._known_instance_id(timeout)
+        await self._check_no_copier("removed", timeout)
+        stored = await self.known_instance_id(timeout)
         left = set((await self._tree.children(self._root, timeout=timeout)).names)
         if stored is not None or not left <= {paths.LAYOUT}:
             self._check_instance_id(instance_id, stored)
-        await self._check_no_bookies("removed", timeout)
+        await self.check_no_bookies("removed", timeout)
+        await self._check_cookies(bookie_suffix, timeout)
         await self._check_known(timeout)
         if not with_ledgers:
             await self._check_no_ledgers(timeout)
@@ -111,20 +140,107 @@ class ClusterMetadata(TreeCluster):
         await erase(self._tree, self._root, timeout=timeout)
         self._settled = None
 
-    # --- what speaks against it -------------------------------------------------------------------------------
+    # --- moving: `metadata_service.moving` carries the nodes ---------------------------------------------------
 
-    async def _known_instance_id(self, timeout: float | None) -> str | None:
-        """Also of a cluster that is being formatted, from before that."""
-        stored = await self._stored_instance_id(timeout)
-        return None if stored is None else stored.removeprefix(FORMATTING) or None
+    async def mark(self, *, timeout: float | None = None) -> tuple[str, str, str | None]:
+        """Take the stored instance id apart, as `split_instance_id` does. `MetadataNotFound`: there is no cluster."""
+        return split_instance_id(await self._stored_instance_id(timeout))
 
-    def _check_instance_id(self, wanted: str | None, stored: str | None) -> None:
-        if wanted is not None and wanted != stored:
+    async def begin_move(self, instance_id: str, copy: str, *, timeout: float | None = None) -> None:
+        """Let no bookie start here from now on: the metadata go to the place that has this copy. It may be repeated.
+
+        `MetadataNotEmpty`: bookies are registered, and nothing was changed. `MetadataVersionConflict`: another command
+        changed the instance id at the same time, such as a copy to another place.
+        """
+        path = f"{self._root}/{paths.INSTANCE_ID}"
+        before = await self._tree.read(path, timeout=timeout)
+        found = split_instance_id(before.value.decode("utf-8", "replace"))
+        if found not in (("", "", instance_id), (MOVED, copy, instance_id)):
+            raise MetadataVersionConflict(f"the cluster at {self._root} was changed meanwhile; repeat the command")
+        mark = f"{MOVED}{copy} {instance_id}".encode()
+        marked = await self._tree.set(path, mark, before.identity, timeout=timeout)
+        try:
+            await self.check_no_bookies("moved", timeout)
+        except MetadataNotEmpty:
+            await self._tree.set(path, before.value, marked, timeout=timeout)
+            raise
+
+    async def reopen(self, *, timeout: float | None = None) -> str:
+        """Let bookies start again in a cluster that was moved, and return its instance id. `InvalidConfiguration`: it
+        was not. To be called behind the ids that the other place may have given (`moving.moves.reopen`)."""
+        word, _, instance_id = await self.mark(timeout=timeout)
+        if word != MOVED or instance_id is None:
+            raise InvalidConfiguration(f"the cluster at {self._root} was not moved; nothing was changed")
+        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+        return instance_id
+
+    async def begin_copy(
+        self, instance_id: str, origin: str, layout: LedgerLayout, *, timeout: float | None = None
+    ) -> tuple[str, int]:
+        """Make the root of a cluster that no bookie can start in until `finish_copy`. Return the name of the copy, and
+        the session in which it may be written: no other process may meanwhile. It may be repeated. `origin`, of which
+        the name tells, is what the metadata come from: another source does not go on with what this one began.
+
+        `MetadataExists`: there is a cluster already, other than one that this began; or another process writes it, or
+        died a moment ago. `InvalidConfiguration`: the URI names another layout.
+        """
+        if self._configured not in (None, layout):
             raise InvalidConfiguration(
-                f"the cluster at {self._root} has instance id {stored or '(none)'}, not {wanted}; nothing was changed"
+                f"the ledger layout of the target's URI does not match the one of the metadata, {layout.name.lower()}"
             )
+        if await self.exists(timeout=timeout):
+            await self._begun(instance_id, origin, timeout)
+        else:
+            await self._create_parents(timeout)
+            mark = f"{COPYING}{origin}-{secrets.token_hex(8)} {instance_id}"
+            names = ((paths.LAYOUT, encode_layout(layout)), (paths.INSTANCE_ID, mark.encode()))
+            nodes = [(self._root, b""), *((f"{self._root}/{name}", data) for name, data in names)]
+            await self._tree.create_all(nodes, timeout=timeout)
+        session_id = await self._hold_copy(timeout)
+        return await self._begun(instance_id, origin, timeout), session_id  # who held it may have come to the end
 
-    async def _check_no_bookies(self, step: str, timeout: float | None) -> None:
+    async def finish_copy(self, instance_id: str, session_id: int, *, timeout: float | None = None) -> None:
+        """Let bookies start from now on. `SessionEnded`: another process may write it by now."""
+        path = f"{self._root}/{paths.INSTANCE_ID}"
+        await self._tree.overwrite(path, instance_id.encode(), session_id=session_id, timeout=timeout)
+        await self._tree.delete_own(f"{self._root}/{paths.COPIER}", session_id, timeout=timeout)
+        self._settled = None
+
+    async def _begun(self, instance_id: str, origin: str, timeout: float | None) -> str:
+        stored = await self._stored_instance_id(timeout)
+        word, copy, found = split_instance_id(stored)
+        if (word, copy.partition("-")[0], found) != (COPYING, origin, instance_id):
+            raise MetadataExists(
+                f"there is something at {self._root} already (instance id {stored or '(none)'}): choose another path,"
+                " or remove it with `bookie cluster nuke`; nothing was changed"
+            )
+        return copy
+
+    async def _hold_copy(self, timeout: float | None) -> int:
+        """The session that alone writes here from now on; one that has died is waited for."""
+        path, session_id = f"{self._root}/{paths.COPIER}", self._tree.session_id
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _PATIENCE * self._tree.session.expires_after
+        while True:
+            gone = asyncio.Event()
+            stat = await self._tree.exists(path, watch=gone.set, timeout=timeout)
+            if stat is not None and stat.owner == session_id:
+                return session_id
+            with suppress(TimeoutError, MetadataExists):
+                if stat is None:
+                    await self._tree.create(path, ephemeral=True, session_id=session_id, timeout=timeout)
+                    return session_id
+                async with asyncio.timeout_at(deadline):
+                    await gone.wait()
+            if loop.time() >= deadline:
+                raise MetadataExists(f"another process copies metadata to {self._root}: wait for it, or end it")
+
+    async def known_instance_id(self, timeout: float | None = None) -> str | None:
+        """The instance id, also of a cluster in which no bookie can start at present."""
+        return (await self.mark(timeout=timeout))[2]
+
+    async def check_no_bookies(self, step: str, timeout: float | None = None) -> None:
+        """`MetadataNotEmpty`: bookies are registered. `step` says what becomes of the cluster, for the message."""
         found: set[str] = set()
         for path in self._registration_parents():
             try:
@@ -136,6 +252,33 @@ class ClusterMetadata(TreeCluster):
             raise MetadataNotEmpty(
                 f"the cluster at {self._root} cannot be {step}: {_named('bookie', bookies)} registered; stop "
                 f"{'it' if len(bookies) == 1 else 'them'} first"
+            )
+
+    # --- what speaks against it -------------------------------------------------------------------------------
+
+    async def _check_no_copier(self, step: str, timeout: float | None) -> None:
+        if await self._tree.exists(f"{self._root}/{paths.COPIER}", timeout=timeout) is not None:
+            raise MetadataNotEmpty(
+                f"the cluster at {self._root} cannot be {step}: a process copies or restores metadata to it. Wait for"
+                " it, or end it (what one that was killed holds goes after zkTimeout)"
+            )
+
+    def _check_instance_id(self, wanted: str | None, stored: str | None) -> None:
+        if wanted is not None and wanted != stored:
+            raise InvalidConfiguration(
+                f"the cluster at {self._root} has instance id {stored or '(none)'}, not {wanted}; nothing was changed"
+            )
+
+    async def _check_cookies(self, suffix: str, timeout: float | None) -> None:
+        try:
+            found = (await self._tree.children(f"{self._root}/{paths.COOKIES}", timeout=timeout)).names
+        except MetadataNotFound:
+            return
+        others = sorted(name for name in found if name != paths.INSTANCE_ID and not name.endswith(suffix))
+        if others:
+            raise MetadataNotEmpty(
+                f"the cluster at {self._root} cannot be removed: {_named('bookie', others)} of another cluster that "
+                "uses the same metadata; decommission it first"
             )
 
     async def _check_known(self, timeout: float | None) -> None:
@@ -181,7 +324,7 @@ class ClusterMetadata(TreeCluster):
                 continue
             except MetadataNotEmpty:
                 await self._make_registration_parents(timeout)
-                await self._check_no_bookies(step, timeout)
+                await self.check_no_bookies(step, timeout)
                 raise
 
     async def _make_registration_parents(self, timeout: float | None) -> None:
@@ -194,7 +337,7 @@ class ClusterMetadata(TreeCluster):
         await self._replace(paths.INSTANCE_ID, f"{FORMATTING}{before or ''}".encode(), timeout)
         if not force:
             try:
-                await self._check_no_bookies("formatted", timeout)
+                await self.check_no_bookies("formatted", timeout)
             except MetadataNotEmpty:
                 await self._replace(paths.INSTANCE_ID, (stored or "").encode(), timeout)
                 await self._make_registration_parents(timeout)
@@ -203,7 +346,7 @@ class ClusterMetadata(TreeCluster):
     async def _replace(self, name: str, data: bytes, timeout: float | None) -> None:
         path = f"{self._root}/{name}"
         try:
-            await self._tree.set(path, data, ANY_VERSION, timeout=timeout)
+            await self._tree.overwrite(path, data, timeout=timeout)
         except MetadataNotFound:
             await self._tree.create(path, data, timeout=timeout)
 
@@ -217,37 +360,46 @@ def _named(what: str, found: list[str]) -> str:
     return f"{what}s {shown}{more} are"
 
 
-async def erase(tree: RetryingTree, path: str, *, timeout: float | None = None) -> None:
-    """Delete `path` and all below it. `MetadataNotEmpty`: somebody creates faster than this deletes."""
+async def erase(tree: RetryingTree, path: str, *, session_id: int | None = None, timeout: float | None = None) -> None:
+    """Delete `path` and all below it, with `session_id` in this session or not at all.
+
+    `MetadataNotEmpty`: another client creates faster than this deletes.
+    """
     for _ in range(_MAX_ROUNDS):
-        if await _delete(tree, path, timeout):
+        if await _delete(tree, path, session_id, timeout):
             return
-        await erase_children(tree, path, timeout=timeout)
-    raise MetadataNotEmpty(f"{path} was filled again while it was being deleted: stop whoever writes there, and repeat")
+        await erase_children(tree, path, session_id=session_id, timeout=timeout)
+    raise MetadataNotEmpty(
+        f"{path} was filled again while it was being deleted: stop the client that writes there, and repeat"
+    )
 
 
-async def erase_children(tree: RetryingTree, path: str, *, timeout: float | None = None) -> None:
-    """Delete all below `path`."""
+async def erase_children(
+    tree: RetryingTree, path: str, *, session_id: int | None = None, timeout: float | None = None
+) -> None:
+    """Delete all below `path`. `session_id`: as for `erase`."""
     try:
         names = (await tree.children(path, timeout=timeout)).names
     except MetadataNotFound:
         return
     for start in range(0, len(names), MAX_DELETES):
         children = [f"{path}/{name}" for name in names[start : start + MAX_DELETES]]
-        for child in await _not_deleted(tree, children, timeout):
-            await erase(tree, child, timeout=timeout)
+        for child in await _not_deleted(tree, children, session_id, timeout):
+            await erase(tree, child, session_id=session_id, timeout=timeout)
 
 
-async def _not_deleted(tree: RetryingTree, children: Sequence[str], timeout: float | None) -> list[str]:
+async def _not_deleted(
+    tree: RetryingTree, children: Sequence[str], session_id: int | None, timeout: float | None
+) -> list[str]:
     """Delete these at once; returns those that have children themselves."""
     async with asyncio.TaskGroup() as group:
-        deletes = [group.create_task(_delete(tree, child, timeout)) for child in children]
+        deletes = [group.create_task(_delete(tree, child, session_id, timeout)) for child in children]
     return [child for child, delete in zip(children, deletes, strict=True) if not delete.result()]
 
 
-async def _delete(tree: RetryingTree, path: str, timeout: float | None) -> bool:
+async def _delete(tree: RetryingTree, path: str, session_id: int | None, timeout: float | None) -> bool:
     try:
-        await tree.delete(path, timeout=timeout)
+        await tree.delete(path, session_id=session_id, timeout=timeout)
     except MetadataNotEmpty:
         return False
     except MetadataNotFound:

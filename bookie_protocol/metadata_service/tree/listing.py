@@ -4,17 +4,20 @@ Invariants
 - Complete or an error: ids that a listing leaves out are deleted by bookies. A directory that vanished while
   it was being listed is empty; a root that is not there, an id out of order or any other doubt ends the
   listing with an error.
-- Ranges follow each other without a gap from 0 to 2^63-1; the last one may hold no ids.
-- Bounded: at most `READ_AHEAD` leaf directories (up to 10,000 ids each) are under way or waiting to be taken.
+- Ranges follow each other without a gap from the first id that is asked for, or 0, to 2^63-1; the last one may hold no
+  ids. Directories of smaller ids are not read.
+- Bounded: at most `READ_AHEAD` leaf directories (up to 10,000 ids each) are under way or waiting to be taken; one if
+  the listing begins at an id, since its caller wants few.
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 7 and 11.
+Sources: docs/internals/metadata-layout.md, sections 7 and 11.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -44,13 +47,16 @@ class LedgerListing:
         self._root = root
         self._cluster = cluster
 
-    async def ranges(self, *, timeout: float | None = None) -> AsyncGenerator[LedgerRange, None]:
+    async def ranges(
+        self, *, first: int | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[LedgerRange, None]:
         """See `LedgerStore.ranges`."""
         layout = await self._cluster.settled_layout(timeout=timeout)
         await self._tree.sync(self._root, timeout=timeout)
-        start = 0
-        async with aclosing(self._id_lists(layout, timeout)) as id_lists:
-            async for ids in id_lists:
+        start = first or 0
+        async with aclosing(self._id_lists(layout, first, timeout)) as id_lists:
+            async for listed in id_lists:
+                ids = listed if first is None else listed[bisect_left(listed, first) :]
                 if not ids:
                     continue
                 if ids[0] < start:
@@ -62,7 +68,9 @@ class LedgerListing:
         if start <= MAX_LEDGER_ID:
             yield LedgerRange(start, MAX_LEDGER_ID, ())
 
-    async def _id_lists(self, layout: LedgerLayout, timeout: float | None) -> AsyncGenerator[tuple[int, ...], None]:
+    async def _id_lists(
+        self, layout: LedgerLayout, first: int | None, timeout: float | None
+    ) -> AsyncGenerator[tuple[int, ...], None]:
         if layout is LedgerLayout.FLAT:
             children = await self._tree.children(self._root, timeout=timeout)
             ids = sorted(i for i in map(paths.flat_ledger_id, children.names) if i is not None)
@@ -74,14 +82,17 @@ class LedgerListing:
             return await self._leaf(directory, timeout)
 
         for levels in _LEVELS[layout]:
-            async with aclosing(read_ahead(self._leaves("", levels, timeout), read, READ_AHEAD)) as leaves:
+            leaf_names = self._leaves("", levels, paths.first_digits(levels, first) if first else "", timeout)
+            at_a_time = READ_AHEAD if first is None else 1
+            async with aclosing(read_ahead(leaf_names, read, at_a_time)) as leaves:
                 async for found in leaves:
                     yield found
 
     async def _leaves(
-        self, directory: str, levels: Sequence[re.Pattern[str]], timeout: float | None
+        self, directory: str, levels: Sequence[re.Pattern[str]], first: str, timeout: float | None
     ) -> AsyncGenerator[str, None]:
-        """All leaf directories below `directory` (itself below the root), in ascending order."""
+        """The leaf directories below `directory` (itself below the root) that may hold ids from `first` on, in
+        ascending order."""
         if not levels:
             yield directory
             return
@@ -93,7 +104,10 @@ class LedgerListing:
             return
         # names of one level have one length, so the order of text is that of numbers
         for name in sorted(filter(levels[0].fullmatch, children.names)):
-            async for leaf in self._leaves(f"{directory}/{name}", levels[1:], timeout):
+            below = f"{directory}/{name}"
+            if first and (digits := below.replace("/", "")) < first[: len(digits)]:
+                continue
+            async for leaf in self._leaves(below, levels[1:], first, timeout):
                 yield leaf
 
     async def _leaf(self, directory: str, timeout: float | None) -> tuple[int, ...]:

@@ -1,11 +1,15 @@
-"""The tree of versioned nodes that a driver offers, in ZooKeeper's terms.
+"""The tree of versioned nodes that a driver offers.
 
 Invariants
-- A node has bytes, a data version (0 when created, +1 with each write) and a child version that grows with
-  each create and delete of a child. An ephemeral node ends with the session that made it.
-- A sequential node's name ends in ten digits that no later sibling gets again.
-- A watch fires at most once, on the event loop, when what was read may have changed. It may also fire for no
-  reason (a lost connection): whoever watches reads again.
+- A node has bytes, a creation (opaque; another one for each node that is made, also under a name that was used before)
+  and a version (0 when created, +1 with each write). An ephemeral node ends with the session that made it.
+- A conditional write or delete compares creation and version. What was created before it was called, under a name that
+  was used before, is never changed in the place of its predecessor.
+- A sequential node's name ends in ten digits that no later sibling gets again. The digits of one that is made later
+  are greater.
+- A listing is complete, or an error. What it gives was so at one moment.
+- A watch fires at most once, on the event loop, when what was read may have changed. It may also fire for no reason (a
+  lost connection): the watcher reads again.
 - `ConnectionLost` means: not answered, worth another try. Any other `MetadataUnavailable` is final for this
   call.
 
@@ -19,15 +23,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bookie_protocol.errors import MetadataError, MetadataUnavailable, SessionEnded
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
+from bookie_protocol.metadata_service.interface import Session
+from bookie_protocol.versioned import NO_SESSION as NO_SESSION
+from bookie_protocol.versioned import Identity
 
 Watch = Callable[[], None]
 
 NODES_AT_ONCE: Final = 64
 """A request for so many is far below what a server takes (ZooKeeper's `jute.maxbuffer`, 1 MiB), and its answer a few
 hundred kilobytes at most in practice."""
-NO_SESSION: Final = -1
-"""The session id while there is none: no node has it as its owner."""
+_CHILD_VERSION_BITS: Final = 32
 
 
 class ConnectionLost(MetadataUnavailable):
@@ -36,13 +41,18 @@ class ConnectionLost(MetadataUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """`ctime_ms` since the epoch; `owner` is the session of an ephemeral node, 0 for a persistent one."""
+    """`ctime_ms` since the epoch, None where the service keeps no times; `owner` is the session of an ephemeral node, 0
+    for a persistent one."""
 
     version: int
-    child_version: int
-    ctime_ms: int
+    creation: int
+    ctime_ms: int | None
     owner: int
     children: int
+
+    def identity(self, session_id: int = NO_SESSION) -> Identity:
+        """This state of the node, as read or written in a session."""
+        return Identity(self.version, self.creation, session_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +62,20 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Created:
+    """The path of a new node, with its number if it is sequential, and its creation."""
+
+    path: str
+    creation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Children:
-    """Names in no particular order, and the parent's child version and time of creation: a parent that is made again
-    counts its versions from 0 again."""
+    """Names in no particular order. `version` is greater than that of every listing of this path that showed others
+    before, also where the parent was made again in between."""
 
     names: tuple[str, ...]
-    child_version: int
-    ctime_ms: int
+    version: int
 
 
 class NodeTree(Protocol):
@@ -66,6 +83,11 @@ class NodeTree(Protocol):
 
     Every call may raise `MetadataUnavailable` (or `ConnectionLost`); the further errors are named.
     """
+
+    @property
+    def keeps_times(self) -> bool:
+        """Return True if nodes have `ctime_ms`."""
+        ...
 
     @property
     def session(self) -> Session: ...
@@ -82,16 +104,28 @@ class NodeTree(Protocol):
         ephemeral: bool = False,
         sequential: bool = False,
         open_to_all: bool = False,
+        session_id: int | None = None,
         timeout: float,
-    ) -> str:
-        """The path created. `MetadataExists`; `MetadataNotFound`: the parent is missing.
+    ) -> Created:
+        """`MetadataExists`; `MetadataNotFound`: the parent is missing; `SessionEnded` as for `set`.
 
         `open_to_all`: everybody may change it, also where the driver gives other nodes to their creator alone.
         """
         ...
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
-        """Create persistent nodes, all or none, in this order. `MetadataExists`, `MetadataNotFound`."""
+    async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
+        """Return the number that a sequential node of this name would have got; it is given to no other caller.
+
+        If a node had to be made for it, return that too: it goes with the session, or the caller deletes it.
+        `MetadataNotFound`: the parent is missing.
+        """
+        ...
+
+    async def create_all(
+        self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
+    ) -> None:
+        """Create persistent nodes, all or none, in this order. `MetadataExists`, `MetadataNotFound`, `SessionEnded` as
+        for `set`."""
         ...
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
@@ -99,7 +133,8 @@ class NodeTree(Protocol):
         ...
 
     async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
-        """What `get` gives or raises for each of at most `NODES_AT_ONCE`: one request, where the driver can."""
+        """Return what `get` returns or raises for each of at most `NODES_AT_ONCE`: by one request, if the driver
+        can."""
         ...
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
@@ -110,15 +145,16 @@ class NodeTree(Protocol):
         """`MetadataNotFound` (then the watch is not set)."""
         ...
 
-    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
-        """The new version. `MetadataNotFound`, `MetadataVersionConflict`; `SessionEnded`: the session of now is not
-        the one that is named, so that nothing is sent in it."""
+    async def set(
+        self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
+    ) -> NodeStat:
+        """The node as written. `this`: what is replaced; None: whatever is there. `MetadataNotFound`,
+        `MetadataVersionConflict`, `MetadataReplaced`; `SessionEnded`: the session of now is not the one that is named,
+        so that nothing is sent in it."""
         ...
 
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
-    ) -> None:
-        """`MetadataNotFound`, `MetadataVersionConflict`, `MetadataNotEmpty`; `SessionEnded` as for `set`."""
+    async def delete(self, path: str, this: Identity | None, *, session_id: int | None = None, timeout: float) -> None:
+        """`MetadataNotEmpty`, and as `set`."""
         ...
 
     async def sync(self, path: str, *, timeout: float) -> None:
@@ -128,10 +164,22 @@ class NodeTree(Protocol):
     async def close(self) -> None: ...
 
 
+async def number_by_node(tree: NodeTree, prefix: str, timeout: float) -> tuple[int, str | None]:
+    """`NodeTree.take_number` where numbers come with nodes alone."""
+    made = await tree.create(prefix, b"", ephemeral=True, sequential=True, timeout=timeout)
+    return int(made.path.removeprefix(prefix)), made.path
+
+
 def check_session(path: str, wanted: int | None, now: int) -> None:
     """Raises `SessionEnded` unless a request that depends on a session is sent in that one; None: on no session."""
     if wanted is not None and wanted != now:
         raise SessionEnded(f"{path}: the session {wanted:#x} that this depends on has ended")
+
+
+def version_of_children(parent_ctime_ms: int, child_version: int) -> int:
+    """`Children.version` out of the time at which the parent was made, and a count that begins with 0 then and grows
+    with each child that is made or deleted."""
+    return parent_ctime_ms << _CHILD_VERSION_BITS | child_version
 
 
 def parent_of(path: str) -> str:

@@ -11,12 +11,13 @@ With `s` the id as ten digits and `l` as nineteen:
 
 Pure; any thread.
 
-Sources: reference metadata layout, sections 3.1 and 7.
+Sources: docs/internals/metadata-layout.md, sections 3.1 and 7.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from bookie_protocol.metadata_service.interface import LedgerLayout
@@ -33,6 +34,8 @@ UNDER_REPLICATION: Final = "underreplication"
 DISABLE_HEALTH_CHECK: Final = "disableHealthCheck"
 PODKEEPER: Final = "podkeeper"
 """Parent of what is none of BookKeeper's: records."""
+COPIER: Final = "podkeeper-copier"
+"""Ephemeral: the process that writes the metadata of a cluster from a copy or a backup."""
 PULSAR_BOOKIES: Final = "bookies"
 """Apache Pulsar's, beside the root and not below it."""
 
@@ -44,6 +47,7 @@ _LONG_TOP: Final = re.compile(r"[0-9]{3}")
 _INNER: Final = re.compile(r"[0-9]{4}")
 _LEAF: Final = re.compile(r"L([0-9]{4})")
 _FLAT_LEAF: Final = re.compile(r"L([0-9]{10,19})")
+_LEDGER: Final = re.compile(r"/(?:L([0-9]{10,19})|([0-9]{2}/[0-9]{4}/|[0-9]{3}(?:/[0-9]{4}){3}/)L([0-9]{4}))")
 
 SHORT_LEVELS: Final = (_SHORT_TOP, _INNER)
 LONG_LEVELS: Final = (_LONG_TOP, _INNER, _INNER, _INNER)
@@ -78,14 +82,27 @@ def ledger_path(layout: LedgerLayout, ledger_id: int) -> str:
     return long_path(ledger_id)
 
 
+def first_digits(levels: Sequence[re.Pattern[str]], ledger_id: int) -> str:
+    """The digits of an id as directories of these levels have them; behind all of theirs if it has more digits."""
+    width = 10 if levels is SHORT_LEVELS else 19
+    digits = f"{ledger_id:0{width}d}"
+    return digits if len(digits) == width else ":"
+
+
 def is_ledger_parent(name: str) -> bool:
-    """Whether a child of the root holds ledgers, or (flat layout) is one."""
+    """Return True if a child of the root holds ledgers, or (flat layout) is one."""
     return any(pattern.fullmatch(name) for pattern in (_SHORT_TOP, _LONG_TOP, _FLAT_LEAF))
 
 
 def is_id_generation(name: str) -> bool:
-    """Whether a child of the root serves to generate ledger ids."""
+    """Return True if a child of the root is used to generate ledger ids."""
     return name in (ID_GENERATION, LONG_ID_GENERATION) or name.startswith(ID_PREFIX)
+
+
+def ledger_id_of(path: str) -> int | None:
+    """The id of the ledger whose node has this path below the root, in whichever layout; None if it is no ledger."""
+    match = _LEDGER.fullmatch(path)
+    return None if match is None else int("".join(part for part in match.groups() if part).replace("/", ""))
 
 
 def flat_ledger_id(name: str) -> int | None:

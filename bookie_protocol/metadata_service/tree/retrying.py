@@ -1,5 +1,4 @@
-"""Rides out short losses of the connection, so that a leader change of the metadata service costs nobody an
-error.
+"""A tree that waits out short losses of the connection, so that a leader change of the service causes no errors.
 
 Invariants
 - A call ends by its deadline, with an answer or with `MetadataUnavailable`; with `SessionEnded` or `MetadataRefused`
@@ -7,14 +6,14 @@ Invariants
 - A repeated write recognises the effect of its first try: a node that we created, a value that we set, a
   node that we deleted. A sequential node cannot be recognised: a lost answer may leave a second one behind
   until the session ends.
-- What is too large for the service is refused here: a server that hangs up on it breaks the connection that everybody
-  in this process shares. A large write whose connection broke is tried `LARGE_TRIES` times at most.
+- What is too large for the service is refused here: a server that hangs up on it breaks the connection that all callers
+  in this process share. A large write whose connection broke is tried `LARGE_TRIES` times at most.
 - A node of our own that was not deleted is never reported as deleted: the caller hears `MetadataUnavailable`, and what
   must not stay is `abandon`ed: deleted as soon as the connection is back.
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 9.1 and 12.
+Sources: docs/internals/metadata-layout.md, sections 9.1 and 12.
 """
 
 from __future__ import annotations
@@ -29,16 +28,18 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataExists,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
     SessionEnded,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity, Session, SessionState
+from bookie_protocol.metadata_service.interface import Identity, Session, SessionState, Versioned
 from bookie_protocol.metadata_service.options import DEFAULT_MAX_NODE_BYTES
 from bookie_protocol.metadata_service.tree.nodes import (
     NODES_AT_ONCE,
     Children,
     ConnectionLost,
+    Created,
     Node,
     NodeStat,
     NodeTree,
@@ -50,10 +51,12 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 LARGE_BYTES: Final = 64 * 1024
 LARGE_TRIES: Final = 3
+_LARGEST_REQUEST: Final = "jute.maxbuffer of ZooKeeper's servers, or --max-request-bytes of etcd's"
+"""Name of the setting that limits the size of a request, for messages."""
 _REQUEST_BYTES: Final = 256
-"""What a request needs besides path and data, at most."""
+"""Maximum bytes of a request besides path and data."""
 SETTLE_SECONDS: Final = 1.0
-"""Between two attempts of what is done in the background."""
+"""Seconds between two attempts of work in the background."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +79,10 @@ class RetryingTree:
         self._settling: set[asyncio.Task[None]] = set()
 
     @property
+    def keeps_times(self) -> bool:
+        return self._tree.keeps_times
+
+    @property
     def session(self) -> Session:
         return self._tree.session
 
@@ -89,7 +96,7 @@ class RetryingTree:
         )
 
     async def get_each(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | MetadataError]:
-        """Of any number: each `NODES_AT_ONCE` of them are a request that counts for `requests_per_second`."""
+        """Return any number of nodes: each `NODES_AT_ONCE` of them are one request for `requests_per_second`."""
         parts = [paths[first : first + NODES_AT_ONCE] for first in range(0, len(paths), NODES_AT_ONCE)]
         found = await asyncio.gather(*(self._get_part(part, timeout) for part in parts))
         return [each for part in found for each in part]
@@ -99,11 +106,11 @@ class RetryingTree:
             f"read {len(paths)} nodes", lambda left, _: self._tree.get_each(paths, timeout=left), timeout
         )
 
-    async def read(self, path: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def read(self, path: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """Return data and identity of a node, for a later write or deletion."""
         session_id = self._tree.session_id
         node = await self.get(path, timeout=timeout)
-        version = node.stat.version
-        return Identified(node.data, version, Identity(version, node.stat.ctime_ms, session_id))
+        return Versioned(node.data, node.stat.identity(session_id))
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> NodeStat | None:
         return await self._repeat(
@@ -127,11 +134,13 @@ class RetryingTree:
         sequential: bool = False,
         open_to_all: bool = False,
         recognise: bool = True,
+        session_id: int | None = None,
         timeout: float | None = None,
-    ) -> str:
-        """`recognise=False`: after a lost answer, leave it to the caller to tell whose node it is."""
+    ) -> Created:
+        """`recognise=False`: after a lost answer, leave it to the caller to tell whose node it is. `session_id`: as for
+        `set`."""
 
-        async def attempt(left: float, repeated: bool) -> str:
+        async def attempt(left: float, repeated: bool) -> Created:
             try:
                 return await self._tree.create(
                     path,
@@ -139,89 +148,100 @@ class RetryingTree:
                     ephemeral=ephemeral,
                     sequential=sequential,
                     open_to_all=open_to_all,
+                    session_id=session_id,
                     timeout=left,
                 )
             except MetadataExists:
-                if not (repeated and recognise) or not await self._is_ours(path, data, ephemeral, left):
+                found = await self._find_ours(path, data, ephemeral, left) if repeated and recognise else None
+                if found is None:
                     raise
-                return path
+                return Created(path, found.creation)
 
         nbytes = self._checked(path, len(path) + len(data) + _REQUEST_BYTES)
         return await self._repeat(f"create {path}", attempt, timeout, nbytes)
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float | None = None) -> None:
+    async def take_number(self, prefix: str, *, timeout: float | None = None) -> tuple[int, str | None]:
+        """A lost answer wastes a number."""
+        return await self._repeat(
+            f"take a number of {prefix}", lambda left, _: self._tree.take_number(prefix, timeout=left), timeout
+        )
+
+    async def create_all(
+        self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float | None = None
+    ) -> None:
+        """`session_id`: as for `set`."""
+
         async def attempt(left: float, repeated: bool) -> None:
             try:
-                await self._tree.create_all(nodes, timeout=left)
+                await self._tree.create_all(nodes, session_id=session_id, timeout=left)
             except MetadataExists:
                 if not repeated:
                     raise
                 for path, data in nodes:
-                    if not await self._is_ours(path, data, False, left):
+                    if await self._find_ours(path, data, False, left) is None:
                         raise
 
         nbytes = self._checked(nodes[0][0], sum(len(path) + len(data) + _REQUEST_BYTES for path, data in nodes))
         await self._repeat(f"create {nodes[0][0]}", attempt, timeout, nbytes)
 
     async def set(
-        self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float | None = None
-    ) -> int:
-        """`session_id`: carried out in this session of ours or not at all (`SessionEnded`), also where it is sent
-        again. So what the session holds, such as a lock, is held at that very moment."""
+        self, path: str, data: bytes, this: Identity, *, session_id: int | None = None, timeout: float | None = None
+    ) -> Identity:
+        """Replace what was read or written so. `session_id`: carried out in this session of ours or not at all
+        (`SessionEnded`), also where it is sent again. So what the session holds, such as a lock, is held at that very
+        moment."""
+        return await self._set(path, data, this, session_id, timeout)
 
-        async def attempt(left: float, repeated: bool) -> int:
+    async def overwrite(
+        self, path: str, data: bytes, *, session_id: int | None = None, timeout: float | None = None
+    ) -> Identity:
+        """Replace whatever is there. `session_id`: as for `set`."""
+        return await self._set(path, data, None, session_id, timeout)
+
+    async def _set(
+        self, path: str, data: bytes, this: Identity | None, session_id: int | None, timeout: float | None
+    ) -> Identity:
+        async def attempt(left: float, repeated: bool) -> Identity:
+            session = self._tree.session_id
             try:
-                return await self._tree.set(path, data, version, session_id=session_id, timeout=left)
+                stat = await self._tree.set(path, data, this, session_id=session_id, timeout=left)
+            except MetadataReplaced:
+                raise
             except MetadataVersionConflict:
-                if not repeated:
+                if this is None or not repeated:
                     raise
                 node = await self._tree.get(path, timeout=left)
-                if node.stat.version != version + 1 or node.data != data:
+                if node.stat.identity() != Identity(this.version + 1, this.creation) or node.data != data:
                     raise
-                return node.stat.version
+                stat = node.stat
+            return stat.identity(session)
 
         return await self._repeat(
             f"write {path}", attempt, timeout, self._checked(path, len(path) + len(data) + _REQUEST_BYTES)
         )
 
-    async def delete(
-        self,
-        path: str,
-        version: int = ANY_VERSION,
-        *,
-        created_ms: int | None = None,
-        session_id: int | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """`created_ms`: the node that was created then. One that was made anew since begins with the same versions; it
-        is a `MetadataVersionConflict`, and left alone also where a lost answer is asked for again. `session_id`: as for
-        `set`."""
+    async def delete(self, path: str, *, session_id: int | None = None, timeout: float | None = None) -> None:
+        """Delete whatever is there. `session_id`: as for `set`."""
+        await self._delete(path, None, session_id, timeout)
 
+    async def delete_this(
+        self, path: str, this: Identity, *, session_id: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete what was read or written so, and nothing that was made under its name since, also where a lost answer
+        is asked for again. `session_id`: as for `set`."""
+        await self._delete(path, this, session_id, timeout)
+
+    async def _delete(self, path: str, this: Identity | None, session_id: int | None, timeout: float | None) -> None:
         async def attempt(left: float, repeated: bool) -> None:
+            if this is not None and repeated:
+                await self._tree.sync(path, timeout=left)  # the server of now may know less than that of then
             try:
-                if created_ms is not None and not await self._is_from(path, created_ms, left, repeated):
-                    return
-                await self._tree.delete(path, version, session_id=session_id, timeout=left)
-            except MetadataNotFound:
-                if not repeated:
+                await self._tree.delete(path, this, session_id=session_id, timeout=left)
+            except (MetadataNotFound, MetadataReplaced):
+                if not repeated:  # else the request before this one may have done it
                     raise
 
         await self._repeat(f"delete {path}", attempt, timeout)
-
-    async def delete_this(self, path: str, this: Identity, *, timeout: float | None = None) -> None:
-        """Delete what was `read`, and nothing that was made under its name since."""
-        await self.delete(path, this.version, created_ms=this.created_ms, session_id=this.session_id, timeout=timeout)
-
-    async def _is_from(self, path: str, created_ms: int, timeout: float, repeated: bool) -> bool:
-        """False: it is gone, and the request before this one may have done it."""
-        if repeated:
-            await self._tree.sync(path, timeout=timeout)  # the server of now may know less than that of then
-        stat = await self._tree.exists(path, timeout=timeout)
-        if stat is None:
-            raise MetadataNotFound(f"{path} does not exist")
-        if stat.ctime_ms != created_ms and not repeated:
-            raise MetadataVersionConflict(f"{path} was made anew meanwhile")
-        return stat.ctime_ms == created_ms
 
     async def delete_own(self, path: str, session_id: int, *, timeout: float | None = None) -> bool:
         """Delete an ephemeral node that this session of ours made, and no other; whether it was there.
@@ -234,7 +254,7 @@ class RetryingTree:
             if stat is None or stat.owner != session_id or self._tree.session_id != session_id:
                 return False
             try:
-                await self._tree.delete(path, session_id=session_id, timeout=left)
+                await self._tree.delete(path, None, session_id=session_id, timeout=left)
             except (MetadataNotFound, SessionEnded):
                 return False
             return True
@@ -281,21 +301,23 @@ class RetryingTree:
             task.cancel()
         await self._tree.close()
 
-    async def _is_ours(self, path: str, data: bytes, ephemeral: bool, timeout: float) -> bool:
+    async def _find_ours(self, path: str, data: bytes, ephemeral: bool, timeout: float) -> NodeStat | None:
         try:
             node = await self._tree.get(path, timeout=timeout)
         except MetadataNotFound:
-            return False
+            return None
         if ephemeral:
-            return node.stat.owner == self._tree.session_id
-        return node.data == data and node.stat.version == 0
+            is_ours = node.stat.owner == self._tree.session_id
+        else:
+            is_ours = node.data == data and node.stat.version == 0
+        return node.stat if is_ours else None
 
     def _checked(self, path: str, nbytes: int) -> int:
         """The size of a request as it is; `BadRequest` if it is too large."""
         if nbytes > self._max_node_bytes:
             raise BadRequest(
-                f"{path}: {nbytes} bytes are more than the metadata service takes at once ({self._max_node_bytes};"
-                " jute.maxbuffer of the ZooKeeper servers)"
+                f"{path}: {nbytes} bytes are more than the metadata service takes at once ({self._max_node_bytes}):"
+                f" raise {_LARGEST_REQUEST}"
             )
         return nbytes
 
@@ -321,7 +343,7 @@ class RetryingTree:
                     if not tries_left:
                         raise MetadataUnavailable(
                             f"could not {what}: the connection broke each time behind {nbytes} bytes, which may be more"
-                            f" than the servers take (jute.maxbuffer): {error}"
+                            f" than the servers take: raise {_LARGEST_REQUEST}: {error}"
                         ) from error
                 lost = str(error)
             except MetadataUnavailable as error:

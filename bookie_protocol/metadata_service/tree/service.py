@@ -1,10 +1,11 @@
-"""A metadata service over a tree of nodes, with the stores that are little more than their paths: cookies, which are
-nodes `<root>/cookies/<bookie id>`, records, which are nodes `<root>/podkeeper/<kind>/<name>`, and Pulsar's managed
-ledgers, below a path of their own.
+"""A metadata service over a tree of nodes, with the stores that are little more than their paths.
+
+These are cookies, the nodes `<root>/cookies/<bookie id>`, records, the nodes `<root>/podkeeper/<kind>/<name>`, and
+Pulsar's managed ledgers, below a path of their own.
 
 Threads: event loop only.
 
-Source: reference metadata layout, sections 2 ("Side effect of merely connecting"), 5.1 and 5.3.
+Source: docs/internals/metadata-layout.md, sections 2 ("Side effect of merely connecting"), 5.1 and 5.3.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.interface import (
-    ANY_VERSION,
-    Identified,
     Identity,
     LedgerLayout,
     Session,
@@ -49,8 +48,7 @@ class TreeManagedLedgers:
     async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
-        node = await self._tree.get(path, timeout=timeout)
-        return Versioned(node.data, node.stat.version)
+        return await self._tree.read(path, timeout=timeout)
 
     async def children(self, name: str, *, timeout: float | None = None) -> tuple[str, ...]:
         path = self._path(name)
@@ -73,22 +71,29 @@ class _Documents:
         self._parents = parents
         self._parent = parents[-1]
 
-    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
+    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
         path = self._path(name)
+        session_id = self._tree.session_id
         try:
-            await self._tree.create(path, data, timeout=timeout)
+            made = await self._tree.create(path, data, timeout=timeout)
         except MetadataNotFound:
             await self._cluster.require(timeout=timeout)
-            for parent in self._parents:
-                await self._tree.ensure(parent, timeout=timeout)
-            await self._tree.create(path, data, timeout=timeout)
-        return 0
+            await self._make_parents(timeout)
+            made = await self._tree.create(path, data, timeout=timeout)
+        return Identity(0, made.creation, session_id)
 
-    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
-        return await self._tree.set(self._path(name), data, version, timeout=timeout)
+    async def _make_parents(self, timeout: float | None) -> None:
+        for parent in self._parents:
+            await self._tree.ensure(parent, timeout=timeout)
 
-    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
-        await self._tree.delete_this(self._path(name), record, timeout=timeout)
+    async def update(self, name: str, data: bytes, this: Identity, /, *, timeout: float | None = None) -> Identity:
+        return await self._tree.set(self._path(name), data, this, timeout=timeout)
+
+    async def delete(self, name: str, *, timeout: float | None = None) -> None:
+        await self._tree.delete(self._path(name), timeout=timeout)
+
+    async def delete_this(self, name: str, this: Identity, /, *, timeout: float | None = None) -> None:
+        await self._tree.delete_this(self._path(name), this, session_id=this.session_id, timeout=timeout)
 
     def _path(self, name: str) -> str:
         return f"{self._parent}/{name}"
@@ -100,27 +105,30 @@ class TreeCookies(_Documents):
     def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
         super().__init__(tree, cluster, f"{root}/{paths.COOKIES}")
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Versioned[bytes]:
         return await self._tree.read(self._path(bookie_id), timeout=timeout)
-
-    async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        await self._tree.delete(self._path(bookie_id), version, timeout=timeout)
 
 
 class TreeRecords(_Documents):
-    """Implements `RecordStore`."""
+    """Implements `RecordStore`. The node above all kinds says of which cluster they are (`records_instance_id`)."""
 
     def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster, kind: str) -> None:
         top = f"{root}/{paths.PODKEEPER}"
         super().__init__(tree, cluster, top, f"{top}/{check_kind(kind)}")
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def _make_parents(self, timeout: float | None) -> None:
+        instance_id = await self._cluster.instance_id(timeout=timeout) or ""
+        with suppress(MetadataExists):
+            await self._tree.create(self._parents[0], instance_id.encode(), timeout=timeout)
+        await super()._make_parents(timeout)
+
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
         return await self._tree.read(path, timeout=timeout)
 
-    async def delete(self, name: str, *, timeout: float | None = None) -> None:
-        await self._tree.delete(self._path(name), timeout=timeout)
+    async def overwrite(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
+        return await self._tree.overwrite(self._path(name), data, timeout=timeout)
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:
         await self._tree.sync(self._parent, timeout=timeout)
@@ -132,10 +140,9 @@ class TreeRecords(_Documents):
 
     def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
         path = self._path(name)
-        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
         return changes(
             lambda watch: self._cluster.watched(path, watch),
-            lambda node: None if node is None else Versioned(node.data, node.stat.version),
+            lambda node: None if node is None else Versioned(node.data, node.stat.identity()),
         )
 
     def _path(self, name: str) -> str:
@@ -175,7 +182,7 @@ class TreeMetadataService:
         return self.tree.session
 
     async def prepare(self) -> None:
-        """What every driver does after connecting: settle the layout, and see to the read-only parent.
+        """Settle the layout and make the read-only parent, as every driver does after connecting.
 
         A cluster that does not exist yet is fine. Raises `InvalidConfiguration` if the URI's layout is not
         the stored one, `MetadataUnavailable`, `MetadataDamaged`.

@@ -7,7 +7,7 @@ Invariants
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 4.4 and 9.4.
+Sources: docs/internals/metadata-layout.md, sections 4.4 and 9.4.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def follow(read: Callable[[Watch], Awaitable[T]], publish: Callable[[T], b
 
 
 def changes(read: Callable[[Watch], Awaitable[T]], show: Callable[[T], Shown]) -> Subscription[Shown]:
-    """What `read` finds, as `show` shows it: now, then whenever it is not what was found before."""
+    """Yield what `read` finds, as `show` shows it: now, then whenever it has changed."""
 
     async def feed(publish: Callable[[Shown], None]) -> None:
         seen: list[T] = []

@@ -1,44 +1,48 @@
-"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in, over TLS; and
-the way from kazoo's threads to the event loop. Reads asked for together, or in one turn of the event loop, are sent as
-one request (`ReadBatches`, ZooKeeper's `multiRead`): kazoo hands every request from the loop to a thread, and its
-answer back, which costs more than the read itself.
+"""kazoo's client as the driver needs it, and the way from kazoo's threads to the event loop.
+
+The client reconnects for ever, shares its time between servers, logs in, and uses TLS. Reads asked for together, or in
+one turn of the event loop, are sent as one request (`ReadBatches`, ZooKeeper's `multiRead`): kazoo hands every request
+from the loop to a thread, and its answer back, which costs more than the read itself.
 
 Invariants
 - The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.
 - A loop that is gone swallows what still arrives: kazoo's threads never see an error of ours.
 - Of reads that go together each has its own outcome: one node that is missing fails no other read. A read alone in its
   turn is an ordinary request, as all reads are on a server before 3.6, which has no `multiRead`. No request asks for
-  more than `NODES_AT_ONCE` nodes, and reads that nobody waits for any more are not sent.
+  more than `NODES_AT_ONCE` nodes, and reads whose callers have given up are not sent.
 
 Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
 kazoo, runs on kazoo's threads.
 
-Sources: reference metadata layout, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and `MultiResponse`
-(operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with `done` ends them.
+Sources: docs/internals/metadata-layout.md, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and
+`MultiResponse` (operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with
+`done` ends them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     EXCEPTIONS,
     AuthFailedError,
-    SASLException,
+    ConnectionDropped,
     SessionClosedRequireSaslError,
     UnimplementedError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import (
+    SASL,
     Connect,
     GetData,
     int_struct,
@@ -51,12 +55,23 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from bookie_protocol.addresses import server_name
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.auth.digest_md5 import DigestMd5Client
+from bookie_protocol.auth.kerberos import KerberosAuth, KerberosClient
+from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 
+logging.getLogger("kazoo").addHandler(logging.NullHandler())  # a program without logging sees no lines of a library
+
 _RECONNECT_PAUSE: Final = 0.1
 LONGEST_RECONNECT_PAUSE: Final = 2.0
+Found = tuple[bytes, ZnodeStat]
+_ERROR: Final = -1
+_END: Final[bytes] = multiheader_struct.pack(-1, True, -1)
+_DIGEST_HOST: Final = "zk-sasl-md5"
+"""The name that every ZooKeeper server has in logins by DIGEST-MD5."""
+_MOST_STEPS: Final = 8
+"""Answers of a server after which a login is given up; a sound one needs four."""
 _HANDSHAKES_PER_SESSION: Final = 4
 """A server that is just starting accepts connections that it never answers. Waiting for one of them must not use up the
 time in which the session could be saved by another."""
@@ -79,7 +94,6 @@ def make_client(
         timeout=timeout,
         handler=_Handler(timeout / len(hosts.split(",")), tls),
         auth_data=list(auth) or None,
-        sasl_options=None if sasl is None else _sasl_options(sasl),
         default_acl=CREATOR_ALL_ACL if secure else None,
         connection_retry=KazooRetry(
             max_tries=-1, delay=_RECONNECT_PAUSE, max_delay=LONGEST_RECONNECT_PAUSE, ignore_expire=True
@@ -88,12 +102,12 @@ def make_client(
     )
     _wrap_handshakes(client, timeout / _HANDSHAKES_PER_SESSION, on_agreed)
     if sasl is not None:
-        _tame_login(client)
+        log_in_by(client, sasl)
     return client
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """With several servers, one that does not even refuse must leave time for the others.
+    """A handler for several servers: one that does not even refuse must leave time for the others.
 
     `connect_timeout` in seconds. TLS is ours: kazoo's own trusts the authorities of the system in any case.
     """
@@ -103,7 +117,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_timeout = connect_timeout
         self._tls = tls
         self.failure = ""
-        """Why TLS did not come about last."""
+        """The reason why TLS or the login failed last."""
         if tls is not None:
             tls.check()
 
@@ -116,18 +130,22 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             connection.settimeout(limit)
             return self._tls.context().wrap_socket(connection, server_hostname=hostname and server_name(hostname))
         except OSError as error:
-            self.failure = f" ({error})"
+            self.failure = f": {error}"
             connection.close()
             raise
 
     def select(self, readable: list[Any], *others: Any, **kwargs: Any) -> Any:
-        """What TLS has decrypted already shows on no socket, and answers that came together would wait for the next."""
+        """Return the sockets that can be read, those included whose data TLS has decrypted already.
+
+        Such data shows on no socket, and answers that came together would wait for the next.
+        """
         held = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
         return (held, [], []) if held else super().select(readable, *others, **kwargs)
 
 
 def _wrap_handshakes(client: Any, longest: float, on_agreed: Callable[[float], None]) -> None:
-    """What is said while a connection is made is answered within so many seconds, or the connection is given up."""
+    """Limit the time for each answer while a connection is made to `longest` seconds; then the connection is given
+    up."""
     invoke = client._connection._invoke
 
     def hastened(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -139,41 +157,80 @@ def _wrap_handshakes(client: Any, longest: float, on_agreed: Callable[[float], N
     client._connection._invoke = hastened
 
 
-def _tame_login(client: Any) -> None:
-    """Some refusals of a login end kazoo's connection thread with a traceback: make them the refusal that it knows."""
-    login = client._connection._authenticate_with_sasl
+def log_in_by(client: Any, login: SaslLogin) -> None:
+    """Make this client of kazoo log in by SASL on each of its connections. Raises `InvalidConfiguration`.
+
+    If this client has logged in before, a login that no server has refused (the connection ended, there is no ticket)
+    is tried again for as long as a session lasts. Otherwise a server that hangs up is taken to refuse.
+    """
+    connection, new_login = client._connection, _logins(login)
+    failing_since = -math.inf
 
     def authenticate(host: str, timeout: float) -> None:
+        nonlocal failing_since
         try:
-            login(host, timeout)
-        except (SASLException, SessionClosedRequireSaslError) as error:
-            raise AuthFailedError(type(error).__name__) from error
+            _exchange(connection, new_login(host), timeout)
+        except (Unauthorized, SessionClosedRequireSaslError, ConnectionDropped, InvalidConfiguration) as error:
+            hung_up = isinstance(error, ConnectionDropped)
+            why = "the server hung up, as it does when it refuses a login" if hung_up else str(error)
+            client.handler.failure = f": {why or type(error).__name__}"
+            failing_since = min(failing_since, time.monotonic())
+            refused = not (hung_up or isinstance(error, InvalidConfiguration))
+            if not refused and time.monotonic() < failing_since + client._session_timeout / 1000:
+                raise ConnectionDropped(f"login{client.handler.failure}") from error
+            # kazoo knows this refusal; any other ends its connection thread with a traceback
+            raise AuthFailedError(f"login{client.handler.failure}") from error
+        failing_since, client.handler.failure = math.inf, ""
 
-    client._connection._authenticate_with_sasl = authenticate
+    connection.sasl_options = {}  # not None: kazoo logs in
+    connection._authenticate_with_sasl = authenticate
 
 
-def _sasl_options(login: SaslLogin) -> dict[str, str]:
-    """As kazoo hands them to pure-sasl."""
-    packages = {SaslMechanism.DIGEST_MD5: ("puresasl",), SaslMechanism.GSSAPI: ("puresasl", "kerberos")}
-    for package in packages[login.mechanism]:
-        if find_spec(package) is None:
-            raise InvalidConfiguration(
-                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}:"
-                + (" install podkeeper[sasl]" if package == "puresasl" else " install it")
-            )
-    options = {"mechanism": login.mechanism.value, "service": login.service}
-    if login.username is not None:
-        options["principal" if login.mechanism is SaslMechanism.GSSAPI else "username"] = login.username
-    if login.password is not None:
-        options["password"] = login.password
-    return options
+class _Login(Protocol):
+    """A login to a server by either mechanism."""
+
+    complete: bool
+
+    def first(self) -> bytes: ...
+
+    def answer(self, token: bytes) -> bytes | None: ...
+
+
+def _logins(login: SaslLogin) -> Callable[[str], _Login]:
+    """Return what makes a new login to the server of a host name. Raises `InvalidConfiguration`."""
+    if login.mechanism is SaslMechanism.GSSAPI:
+        auth = KerberosAuth(login.username, service=login.service)
+        return lambda host: KerberosClient(auth, f"{login.service}@{host}")
+    return lambda _: DigestMd5Client(login.username or "", login.password or "", login.service, _DIGEST_HOST)
+
+
+def _exchange(connection: Any, login: _Login, timeout: float) -> None:
+    """Log in on a new connection, within `timeout` seconds for each answer.
+
+    Raises `Unauthorized`, `InvalidConfiguration`, and kazoo's errors.
+    """
+    token: bytes | None = login.first()
+    for number in range(1, _MOST_STEPS + 1):
+        connection._submit(SASL(token), timeout, number)
+        header, content, offset = connection._read_header(timeout)
+        if header.err:
+            raise EXCEPTIONS[header.err]()
+        if header.xid != number:
+            raise Unauthorized(f"the server answered request {header.xid} instead of {number} of a login")
+        if login.complete:
+            return
+        challenge, _ = SASL.deserialize(content, offset)
+        token = login.answer(challenge or b"")
+        if token is None:
+            return
+    raise Unauthorized(f"the login did not end within {_MOST_STEPS} steps")
 
 
 def hop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None]) -> Callable[..., None]:
     """A function for any thread that runs `callback` on the loop."""
 
     def from_any_thread(*arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: there is no waiter any more
             loop.call_soon_threadsafe(callback, *arguments)
 
     return from_any_thread
@@ -197,12 +254,6 @@ async def await_result(result: Any) -> Any:
     return await future
 
 
-_ERROR: Final = -1
-_END: Final[bytes] = multiheader_struct.pack(-1, True, -1)
-
-Found = tuple[bytes, ZnodeStat]
-
-
 @dataclass(frozen=True, slots=True)
 class MultiRead:
     """A request for kazoo's queue; `paths` with the chroot of the client."""
@@ -216,7 +267,7 @@ class MultiRead:
 
     @classmethod
     def deserialize(cls, answer: bytes, offset: int) -> list[Found | Exception]:
-        """What was found, or why not, in the order of the paths."""
+        """Return what was found, or the error, in the order of the paths."""
         outcomes: list[Found | Exception] = []
         while True:
             kind, done, _ = multiheader_struct.unpack_from(answer, offset)
@@ -255,7 +306,8 @@ class ReadBatches:
             return found
 
     async def get_each(self, paths: Sequence[str]) -> list[Found | BaseException]:
-        """What `get` returns or raises for each of at most `NODES_AT_ONCE`. Raises what befalls the whole request."""
+        """Return what `get` returns or raises for each of at most `NODES_AT_ONCE`. Raises the error of the whole
+        request."""
         if not self._single:
             try:
                 outcomes: list[Found | BaseException] = await await_result(self._multi_read(paths))

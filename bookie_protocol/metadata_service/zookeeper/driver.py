@@ -1,21 +1,24 @@
 """`NodeTree` over kazoo, and a metadata service on it.
 
 Invariants
-- A request is handed to kazoo only while the connection stands, so that nothing piles up in kazoo's queue
-  and nothing is carried out long after its caller gave up. At most `MAX_IN_FLIGHT` requests are under way.
+- A request is handed to kazoo only while there is a connection, so that nothing piles up in kazoo's queue and nothing
+  is carried out long after its caller gave up. At most `MAX_IN_FLIGHT` requests are under way.
 - Losing the connection fails what is under way with `ConnectionLost`; kazoo then fires all watches, and so
   do we.
-- After an expired session kazoo opens a new one by itself. Should its connection thread end for another
-  reason, it is started again, as a new session, until one stands: of a second end in a row kazoo tells nobody.
+- After an expired session kazoo opens a new one by itself. Should its connection thread end for another reason, it is
+  started again, as a new session, until there is one: kazoo does not report a second end in a row.
 - Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
 - The session has its id from the moment it is CONNECTED until the next one is, whatever the connection does meanwhile:
   the id says whose a node is, not whether anybody can be asked.
 - A write is handed over only in the session that the loop knows of. kazoo's thread may be a session ahead: after a
   pause of the process it has a new one before the loop hears of the old one's end.
+- ZooKeeper compares versions alone, which begin again with each node. So a conditional write looks at the node's czxid
+  first, behind a sync, and is sent in the same session: what was created before the write began is safe. Between look
+  and write lies one answer. Should a node be deleted and made again in that moment, the answer to the write says so.
 
 Threads: event loop only, but for the two listeners, which hop.
 
-Source: reference metadata layout, sections 1.2, 12 and 13.
+Source: docs/internals/metadata-layout.md, sections 1.2, 12 and 13.
 """
 
 from __future__ import annotations
@@ -53,19 +56,24 @@ from bookie_protocol.errors import (
     MetadataNotEmpty,
     MetadataNotFound,
     MetadataRefused,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
+    SessionEnded,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService, Session, SessionState
+from bookie_protocol.metadata_service.interface import Identity, MetadataService, Session, SessionState
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    Created,
     Node,
     NodeStat,
     Watch,
     check_session,
+    number_by_node,
+    version_of_children,
 )
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.zookeeper.client import (
@@ -78,6 +86,7 @@ from bookie_protocol.metadata_service.zookeeper.client import (
 )
 
 MAX_IN_FLIGHT: Final = 1024
+_ANY_VERSION: Final = -1
 _LOST: Final = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -102,6 +111,8 @@ class ZooKeeperTree:
     alone (`zkEnableSecurity`). Raises `InvalidConfiguration` if the login needs a package that is missing, or a file of
     TLS cannot be used.
     """
+
+    keeps_times: Final = True
 
     def __init__(
         self,
@@ -164,18 +175,27 @@ class ZooKeeperTree:
         ephemeral: bool = False,
         sequential: bool = False,
         open_to_all: bool = False,
+        session_id: int | None = None,
         timeout: float,
-    ) -> str:
+    ) -> Created:
         def request() -> Any:
-            self._check_session(path)
+            self._check_session(path, session_id)
             acl = OPEN_ACL_UNSAFE if open_to_all else None
-            return self._client.create_async(path, data, acl=acl, ephemeral=ephemeral, sequence=sequential)
+            return self._client.create_async(
+                path, data, acl=acl, ephemeral=ephemeral, sequence=sequential, include_data=True
+            )
 
-        return str(await self._call(path, request, timeout))
+        created, stat = await self._call(path, request, timeout)
+        return Created(str(created), stat.czxid)
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
+    async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
+        return await number_by_node(self, prefix, timeout)
+
+    async def create_all(
+        self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
+    ) -> None:
         def request() -> Any:
-            self._check_session(nodes[0][0])
+            self._check_session(nodes[0][0], session_id)
             transaction = self._client.transaction()
             for path, data in nodes:
                 transaction.create(path, data)
@@ -218,29 +238,75 @@ class ZooKeeperTree:
             return self._client.get_children_async(path, watch=self._watcher(watch), include_data=True)
 
         names, stat = await self._call(path, request, timeout)
-        return Children(tuple(names), stat.cversion, stat.ctime)
+        return Children(tuple(names), version_of_children(stat.ctime, stat.cversion))
 
-    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
-        def request() -> Any:
+    async def set(
+        self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
+    ) -> NodeStat:
+        def request(session: int | None) -> Any:
+            self._check_session(path, session)
+            return self._client.set_async(path, data, _ANY_VERSION if this is None else this.version)
+
+        stat = await self._change(path, this, request, session_id, timeout)
+        if this is not None and stat.czxid != this.creation:
+            _log.error("%s was deleted and made again while it was written: what was made has been overwritten", path)
+            raise _replaced(path)
+        return _stat(stat)
+
+    async def delete(self, path: str, this: Identity | None, *, session_id: int | None = None, timeout: float) -> None:
+        def request(session: int | None) -> Any:
+            self._check_session(path, session)
+            return self._client.delete_async(path, _ANY_VERSION if this is None else this.version)
+
+        await self._change(path, this, request, session_id, timeout)
+
+    async def _change(
+        self,
+        path: str,
+        this: Identity | None,
+        request: Callable[[int | None], Any],
+        session_id: int | None,
+        timeout: float,
+    ) -> Any:
+        """Look, then carry out the request in the session of the look. `session_id`: both in that one."""
+        deadline = self._loop.time() + timeout
+        if this is None:
+            return await self._call(path, lambda: request(session_id), timeout)
+        session = await self._look(path, this, session_id, timeout)
+        try:
+            return await self._call(path, lambda: request(session), max(0.0, deadline - self._loop.time()))
+        except SessionEnded as error:
+            if session_id is not None:
+                raise
+            raise ConnectionLost(f"{path}: {error}") from error  # another look, in the session of then
+
+    async def _look(self, path: str, this: Identity, session_id: int | None, timeout: float) -> int:
+        """The session in which the node was seen to be this one. `MetadataNotFound`, `MetadataReplaced`,
+        `MetadataVersionConflict`."""
+        session = NO_SESSION
+
+        async def request() -> Any:
+            nonlocal session
             self._check_session(path, session_id)
-            return self._client.set_async(path, data, version)
+            session = self.session_id
+            synced, found = self._client.sync_async(path), self._client.exists_async(path)
+            await await_result(synced)  # only what is read behind a sync that was carried out is no older than it
+            return await await_result(found)
 
-        return int((await self._call(path, request, timeout)).version)
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
-    ) -> None:
-        def request() -> Any:
-            self._check_session(path, session_id)
-            return self._client.delete_async(path, version)
-
-        await self._call(path, request, timeout)
+        stat = await self._answer(path, request, timeout)
+        if stat is None:
+            raise MetadataNotFound(f"{path} does not exist")
+        if stat.czxid != this.creation:
+            raise _replaced(path)
+        if stat.version != this.version:
+            raise MetadataVersionConflict(f"{path} has version {stat.version}, not {this.version}")
+        return session
 
     async def sync(self, path: str, *, timeout: float) -> None:
         await self._call(path, lambda: self._client.sync_async(path), timeout)
 
     async def close(self) -> None:
-        """End the session, if a server can be told within its time-out; its ephemeral nodes go with it."""
+        """End the session, if a server answers within its time-out; its ephemeral nodes go with it."""
         if self._closing:
             return
         self._closing = True
@@ -257,7 +323,7 @@ class ZooKeeperTree:
     # --- requests -----------------------------------------------------------------------------------------
 
     async def _call(self, path: str, request: Callable[[], Any], timeout: float) -> Any:
-        """What kazoo's result will hold."""
+        """Return the result of a request to kazoo."""
         return await self._answer(path, lambda: await_result(request()), timeout)
 
     async def _answer(self, path: str, request: Callable[[], Awaitable[Any]], timeout: float) -> Any:
@@ -266,7 +332,10 @@ class ZooKeeperTree:
         try:
             async with asyncio.timeout(timeout), self._places:
                 await self._session.wait_connected()
-                return await request()
+                asked = self._session.asks()
+                answer = await request()
+                self._session.answered(self._client.last_zxid, asked)
+                return answer
         except TimeoutError:
             raise MetadataUnavailable(
                 f"{path}: no answer from ZooKeeper at {self._hosts} within {timeout:g} s"
@@ -275,7 +344,10 @@ class ZooKeeperTree:
             raise self._translate(path, error) from error
 
     def _check_session(self, path: str, wanted: int | None = None) -> None:
-        """To be called right before a write is handed to kazoo, which fails what it holds when its session ends."""
+        """Raise unless the session is the wanted one.
+
+        It is called right before a write is handed to kazoo, which fails what it holds when its session ends.
+        """
         check_session(path, wanted, self.session_id)
         identity = self._client.client_id
         if identity is None or identity[0] != self.session_id:
@@ -290,6 +362,7 @@ class ZooKeeperTree:
         if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
             return MetadataRefused(
                 f"{path}: ZooKeeper at {self._hosts} refuses access; check the credentials and zkEnableSecurity"
+                f"{self._client.handler.failure}"
             )
         return MetadataUnavailable(f"{path}: ZooKeeper at {self._hosts} failed: {type(error).__name__} {error}")
 
@@ -302,11 +375,11 @@ class ZooKeeperTree:
     # --- session ------------------------------------------------------------------------------------------
 
     def _agreed(self, seconds: float) -> None:
-        """On kazoo's connection thread."""
+        """Note the time-out that the server agreed to; on kazoo's connection thread."""
         self._session.expires_after = seconds
 
     def _on_kazoo_state(self, state: str) -> None:
-        """On kazoo's connection thread."""
+        """Hand a change of the connection to the loop; on kazoo's connection thread."""
         identity = self._client.client_id  # none while the connection is down, though the session lives on
         self._tell_loop(
             state, self._client.client_state, None if identity is None else (int(identity[0]), bytes(identity[1]))
@@ -327,7 +400,7 @@ class ZooKeeperTree:
                 self._restart = self._loop.create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        _log.warning("the ZooKeeper connection ended; opening a new session")
+        _log.warning("the ZooKeeper connection ended; a new session is opened%s", self._client.handler.failure)
         while self._session.state is not SessionState.CONNECTED:
             await asyncio.sleep(LONGEST_RECONNECT_PAUSE)
             thread = self._client._connection._connection_routine
@@ -341,7 +414,11 @@ class ZooKeeperTree:
 
 
 def _stat(stat: Any) -> NodeStat:
-    return NodeStat(stat.version, stat.cversion, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+    return NodeStat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+
+
+def _replaced(path: str) -> MetadataReplaced:
+    return MetadataReplaced(f"{path} was deleted, and another node has its name")
 
 
 async def open_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from bookie_protocol.admin_api.bodies import NOTHING, PROBLEM_TYPE, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.admin_api.trust import Trust, named
 from bookie_protocol.errors import (
     BookieUnavailable,
     CouldNotTell,
@@ -26,28 +28,57 @@ from bookie_protocol.errors import (
 )
 
 ROUTE = Route("GET", "/x", NOTHING)
+TRUSTED = ssl.create_default_context()
 TRUSTS_ANYBODY = ssl.create_default_context()
 TRUSTS_ANYBODY.check_hostname = False
 TRUSTS_ANYBODY.verify_mode = ssl.CERT_NONE
 
 
 @pytest.mark.parametrize(
-    ("place", "may"),
+    ("url", "tls", "in_plain", "may"),
     [
-        (Place("it", "http://bookie-1:8000"), False),
-        (Place("it", "http://10.0.0.7:8000"), False),
-        (Place("it", "http://127.0.0.1.example.org:8000"), False),
-        (Place("it", "http://127.0.0.1@example.org:8000"), False),
-        (Place("it", "http://localhost:8000"), True),
-        (Place("it", "http://[::1]:8000"), True),
-        (Place("it", "https://bookie-1:8000"), True),
-        (Place("it", "https://bookie-1:8000", ssl.create_default_context()), True),
-        (Place("it", "https://bookie-1:8000", TRUSTS_ANYBODY), False),
-        (Place("it", "http://10.0.0.7:8000", shows_token_in_plain=True), True),
+        ("http://bookie-1:8000", None, False, False),
+        ("http://10.0.0.7:8000", None, False, False),
+        ("http://10.0.0.7:8000", None, True, True),
+        ("http://127.0.0.1.example.org:8000", None, False, False),
+        ("http://127.0.0.1@example.org:8000", None, False, False),
+        ("http://localhost:8000", None, False, True),
+        ("http://[::1]:8000", None, False, True),
+        ("http://[::1", None, True, False),
+        ("https://bookie-1:8000", None, False, True),
+        ("https://bookie-1:8000", TRUSTED, False, True),
+        ("https://bookie-1:8000", TRUSTS_ANYBODY, False, False),
     ],
 )
-def test_a_token_goes_where_nobody_else_can_read_it(place: Place, may: bool) -> None:
-    assert place.may_see_token is may
+def test_a_server_that_the_configuration_names_gets_a_token_where_nobody_else_can_read_it(
+    url: str, tls: ssl.SSLContext | None, in_plain: bool, may: bool
+) -> None:
+    assert Place("it", url, tls, trust=named(url, in_plain=in_plain)).may_see_token is may
+
+
+@pytest.mark.parametrize(
+    ("url", "tls", "trust", "may"),
+    [
+        ("http://localhost:8000", None, None, False),  # a place that says nothing of trust
+        ("https://bookie-1:8000", TRUSTED, None, False),
+        ("https://bookie-1:8000", None, Trust(), False),
+        ("https://bookie-1:8000", TRUSTED, Trust(), False),
+        ("https://bookie-1:8000", TRUSTED, Trust(authorities=TRUSTED), True),
+        ("https://bookie-1:8000", None, Trust(authorities=TRUSTED), False),
+        ("https://bookie-1:8000", TRUSTS_ANYBODY, Trust(authorities=TRUSTS_ANYBODY), False),
+        ("http://bookie-1:8000", TRUSTED, Trust(authorities=TRUSTED), False),
+        ("http://127.0.0.1:8000", None, Trust(authorities=TRUSTED), False),
+        ("http://127.0.0.1:8000", None, Trust(own_machine=True), True),
+        ("http://bookie-1:8000", None, Trust(own_machine=True), False),
+        ("http://10.0.0.8:8000", None, Trust(("http://10.0.0.7:8000",), in_plain=True), False),
+        ("http://[::1", None, Trust(own_machine=True), False),
+    ],
+)
+def test_a_server_that_a_registration_names_gets_a_token_only_if_the_configuration_trusts_it(
+    url: str, tls: ssl.SSLContext | None, trust: Trust | None, may: bool
+) -> None:
+    place = Place("it", url, tls, trust=trust)
+    assert (place.may_see_token, place.is_stranger) == (may, not may)
 
 
 async def test_a_token_that_is_kept_is_not_sent_and_who_demands_it_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +92,12 @@ async def test_a_token_that_is_kept_is_not_sent_and_who_demands_it_is_told_of(mo
         async with aiohttp.ClientSession() as session:
             client = AdminClient(session, "a-secret")
             await client.fetch(here, ROUTE)
-            monkeypatch.setattr("bookie_protocol.admin_api.client.is_loopback", lambda host: False)
-            with pytest.raises(Unauthorized, match="demands a token, which is shown over https") as caught:
-                await client.fetch(here, ROUTE)
-        assert seen == ["Bearer a-secret", None]
-        assert "a-secret" not in str(caught.value)
+            monkeypatch.setattr("bookie_protocol.admin_api.trust.is_loopback", lambda host: False)
+            for at in (here, replace(here, trust=None)):
+                with pytest.raises(Unauthorized, match="demands a token") as caught:
+                    await client.fetch(at, ROUTE)
+                assert "a-secret" not in str(caught.value)
+        assert seen == ["Bearer a-secret", None, None]
 
 
 @pytest.mark.parametrize("kind", [PROBLEM_TYPE, "text/plain"])
@@ -81,6 +113,19 @@ async def test_what_a_stranger_says_is_one_short_line_that_does_nothing_to_a_ter
             await AdminClient(session).fetch(here, ROUTE)
     told = str(caught.value)
     assert (told.isprintable(), told.startswith("no "), len(told) < 5_000) == (True, True, True)
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_the_text_of_a_stranger_is_not_repeated(status: int) -> None:
+    """Else a registration makes this process read out any server that it reaches."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text="inside-of-another-server")
+
+    async with served(answer) as here, aiohttp.ClientSession() as session:
+        with pytest.raises(PodkeeperError) as caught:
+            await AdminClient(session).ask(replace(here, trust=None), Route("GET", "/x", dict[str, int]))
+    assert "inside" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])
@@ -138,7 +183,7 @@ async def test_what_is_no_url_is_told_in_one_line(url: str) -> None:
     """Bookies publish what they like."""
     async with aiohttp.ClientSession() as session:
         with pytest.raises(CouldNotTell) as caught:
-            await AdminClient(session, "a-secret").fetch(Place(url, url, shows_token_in_plain=True), ROUTE)
+            await AdminClient(session, "a-secret").fetch(Place(url, url, trust=named(url, in_plain=True)), ROUTE)
     assert "s3cret" not in str(caught.value)
 
 
@@ -176,6 +221,7 @@ async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> As
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Place("it", f"http://127.0.0.1:{runner.addresses[0][1]}")
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield Place("it", url, trust=named(url))
     finally:
         await runner.cleanup()

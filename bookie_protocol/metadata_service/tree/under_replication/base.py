@@ -4,7 +4,7 @@ Invariant: nothing is made unless the cluster exists, and nothing in a tree of a
 
 Threads: event loop only.
 
-Source: reference metadata layout, section 10.
+Source: docs/internals/metadata-layout.md, section 10.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication import formats
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
 
 class UnderReplicationBase:
@@ -26,7 +25,6 @@ class UnderReplicationBase:
         self.path = f"{root}/{paths.UNDER_REPLICATION}"
         self.ledgers = f"{self.path}/{formats.LEDGERS}"
         self.locks = f"{self.path}/{formats.LOCKS}"
-        self.left_alone = f"{self.path}/{formats.LEFT_ALONE}"
         self._prepared = False
 
     def mark(self, ledger_id: int) -> str:
@@ -36,10 +34,6 @@ class UnderReplicationBase:
     def lock(self, ledger_id: int) -> str:
         """The path of a ledger's lock."""
         return f"{self.locks}/{formats.leaf_name(ledger_id)}"
-
-    def note(self, ledger_id: int) -> str:
-        """The path of the note that a ledger is left alone."""
-        return f"{self.left_alone}/{formats.leaf_name(ledger_id)}"
 
     async def prepare(self, timeout: float | None = None, *, again: bool = False) -> None:
         """Make what is missing. `MetadataDamaged`: the tree has another layout. `again`: look once more."""
@@ -55,8 +49,7 @@ class UnderReplicationBase:
             await self.tree.create(layout, formats.encode_layout(), timeout=timeout)
         except MetadataExists:
             formats.check_layout((await self.tree.get(layout, timeout=timeout)).data, layout)
-        await self.tree.ensure(self.ledgers, timeout=timeout)
-        for parent in (self.locks, self.left_alone):
+        for parent in (self.ledgers, self.locks):
             await self.tree.ensure(parent, timeout=timeout)
         self._prepared = True
 
@@ -75,7 +68,7 @@ class UnderReplicationBase:
                 await self.prepare(again=True)  # formatted or nuked under our hands
                 continue
             try:
-                await self.tree.set(path, data, ANY_VERSION)
+                await self.tree.overwrite(path, data)
                 return True
             except MetadataNotFound:
                 continue  # removed meanwhile

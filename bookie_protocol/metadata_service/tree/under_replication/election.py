@@ -2,28 +2,36 @@
 
 Invariants
 - A session has one vote that counts; of several, after lost answers, the newer ones are taken back.
-- A vote of a candidacy that ended is taken back, in the background if need be: a vote of a living session that nobody
-  waits for would keep the auditor from everybody.
+- A vote of a candidacy that ended is taken back, in the background if need be: an abandoned vote of a living session
+  would keep all others from being auditor.
 - A candidate waits only in the session that its vote belongs to: after an expired one it votes again.
 - Each candidate watches only the vote right before its own: no herd when the auditor goes.
-- The winner is whoever holds the oldest vote. The data of `auditorelection` merely tells people.
+- The holder of the oldest vote wins. The data of `auditorelection` is for people only.
 
 Threads: event loop only.
 
-Source: reference metadata layout, section 10.7.
+Source: docs/internals/metadata-layout.md, section 10.7.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The auditor, and the name of its term. Another term of the same bookie has another name."""
+
+    bookie_id: str
+    name: str
 
 
 class AuditorElection:
@@ -51,7 +59,7 @@ class AuditorElection:
                 place = votes.index(vote)
                 if place == 0:
                     with suppress(MetadataNotFound):
-                        await self._tree.set(self._parent, data, ANY_VERSION)
+                        await self._tree.overwrite(self._parent, data)
                     return Auditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
                 await self._wait_for(votes[place - 1], session)
         except BaseException:
@@ -63,6 +71,11 @@ class AuditorElection:
 
     async def current_auditor(self) -> str | None:
         """The bookie id of the oldest vote; None: there is no auditor."""
+        term = await self.current_term()
+        return term.bookie_id if term is not None else None
+
+    async def current_term(self) -> Term | None:
+        """Return whose vote is the oldest; None: there is no auditor."""
         while True:
             votes = await self._votes()
             if not votes:
@@ -70,7 +83,7 @@ class AuditorElection:
                 return None
             path = f"{self._parent}/{votes[0]}"
             with suppress(MetadataNotFound):  # gone just now: look again
-                return formats.decode_vote((await self._tree.get(path)).data, path)
+                return Term(formats.decode_vote((await self._tree.get(path)).data, path), votes[0])
 
     async def _votes(self) -> list[str]:
         """Names of all votes, oldest first."""
@@ -85,8 +98,8 @@ class AuditorElection:
         prefix = f"{self._parent}/{formats.VOTE_PREFIX}"
         await self._base.prepare()
         await self._tree.ensure(self._parent)
-        path = await self._tree.create(prefix, data, ephemeral=True, sequential=True)
-        return await self._oldest_of_ours(path.rpartition("/")[2])
+        made = await self._tree.create(prefix, data, ephemeral=True, sequential=True)
+        return await self._oldest_of_ours(made.path.rpartition("/")[2])
 
     async def _oldest_of_ours(self, newest: str) -> str:
         """Lost answers may have left older votes behind, for which others would wait for ever: keep only the oldest."""
@@ -127,9 +140,11 @@ class Auditorship:
         self._path = path
         self._session_id = session_id
         self.bookie_id = bookie_id
+        self.term = path.rpartition("/")[2]
+        """The name of it, see `Term`."""
 
     async def lost(self) -> None:
-        """Return when the vote is gone. While nobody can tell, it is not."""
+        """Return when the vote is gone. While its state is unknown, it is not."""
         while True:
             changed = asyncio.Event()
             try:

@@ -7,28 +7,30 @@ names the ledger. A lock is `locks/urL%010d`.
 | node | bytes |
 |---|---|
 | `LAYOUT` | text `type: "BASIC"`, `version: 1` |
-| a mark | text `replica` (repeated), `ctime` (ms, optional) |
+| a mark | text `replica` (repeated), `ctime` (ms, optional), then a comment `# podkeeper {...}` with its findings |
 | a lock | text `bookieId`: the host name of its holder |
 | a vote, `auditorelection` | text `bookieId` |
 | check times | binary, field 1: ms since the epoch |
 | `lostBookieRecoveryDelay` | seconds in decimal |
 
-Text is protobuf text. Decoding raises `MetadataDamaged`, which names the node.
+Text is protobuf text. Java's parser and older releases skip the comment (`metadata_service.findings`); a comment that
+cannot be read counts as none. Decoding raises `MetadataDamaged`, which names the node.
 
 Pure; any thread.
 
-Sources: reference metadata layout, sections 10 and 10.1.
+Sources: docs/internals/metadata-layout.md, sections 10 and 10.1.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.ledger_metadata.codec import format_text, parse_text
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import (
     AuditorVoteFormat,
@@ -40,13 +42,14 @@ from bookie_protocol.ledger_metadata.metadata_formats_pb2 import (
     UnderreplicatedLedgerFormat,
 )
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
+from bookie_protocol.metadata_service.findings import Failure, Finding, from_stored, to_stored
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 
 LAYOUT: Final = "LAYOUT"
 LEDGERS: Final = "ledgers"
 LOCKS: Final = "locks"
 LEFT_ALONE: Final = "left-alone"
-"""Of Podkeeper's own: the children are named as locks are."""
+"""Earlier releases kept notes of failures there; nothing reads them any more."""
 DISABLE: Final = "disable"
 LOST_BOOKIE_RECOVERY_DELAY: Final = "lostBookieRecoveryDelay"
 AUDITOR_ELECTION: Final = "auditorelection"
@@ -60,7 +63,7 @@ _VOTE: Final = re.compile(r"V_(-?[0-9]+)")
 
 
 def leaf_name(ledger_id: int) -> str:
-    """The name of a mark, of a lock, and of a note that the ledger is left alone."""
+    """The name of a mark, and of a lock."""
     return f"{_PREFIX}{ledger_id:010d}"
 
 
@@ -73,7 +76,7 @@ def mark_path(ledger_id: int) -> str:
 
 
 def is_group(name: str) -> bool:
-    """Whether a child of one of the four levels is a directory of marks."""
+    """Return True if a child of one of the four levels is a directory of marks."""
     return _GROUP.fullmatch(name) is not None
 
 
@@ -95,6 +98,7 @@ def vote_number(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+_COMMENT: Final = b"# podkeeper "
 _LAYOUT_TYPE: Final = "BASIC"
 _LAYOUT_VERSION: Final = 1
 _MAX_DELAY: Final = 2**31 - 1
@@ -113,17 +117,47 @@ def check_layout(data: bytes, path: str) -> None:
         )
 
 
-def encode_mark(replicas: Collection[str], ctime_ms: int | None) -> bytes:
+def encode_mark(
+    replicas: Collection[str],
+    ctime_ms: int | None,
+    findings: Collection[Finding] = (),
+    failures: Collection[Failure] = (),
+) -> bytes:
     message = UnderreplicatedLedgerFormat(replica=list(replicas))
     if ctime_ms is not None:
         message.ctime = ctime_ms
-    return format_text(message)
+    stored = to_stored(findings, failures)
+    if not stored:
+        return format_text(message)
+    return format_text(message) + _COMMENT + json.dumps(stored, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def decode_mark(ledger_id: int, data: bytes, path: str) -> UnderreplicatedLedger:
-    found = parse_text(data, UnderreplicatedLedgerFormat(), path)
+    try:
+        found = parse_text(data, UnderreplicatedLedgerFormat(), path)
+    except MetadataDamaged as error:
+        raise MetadataDamaged(
+            f"{error}. So it is unknown which copies of ledger {ledger_id} are missing, and no worker removes the mark:"
+            " delete this node, and run `bookie cluster force-auditor-checks`, which finds what is missing"
+        ) from error
     ctime_ms = found.ctime if found.HasField("ctime") else None
-    return UnderreplicatedLedger(ledger_id, tuple(dict.fromkeys(found.replica)), ctime_ms)
+    findings, failures = _decode_comment(data)
+    replicas = tuple(dict.fromkeys(found.replica))
+    return UnderreplicatedLedger(
+        ledger_id, replicas, ctime_ms, None, tuple(each for each in findings if each.bookie in replicas), failures
+    )
+
+
+def _decode_comment(data: bytes) -> tuple[tuple[Finding, ...], tuple[Failure, ...]]:
+    """Decode the comment of a mark; nothing if there is none, or it cannot be read: then everything that the
+    bookies hold is read."""
+    line = next((line for line in reversed(data.splitlines()) if line.startswith(_COMMENT)), None)
+    if line is None:
+        return (), ()
+    try:
+        return from_stored(json.loads(line[len(_COMMENT) :]))
+    except UNREADABLE:
+        return (), ()
 
 
 def encode_lock(host: str) -> bytes:

@@ -2,14 +2,14 @@
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 10, 10.5 and 10.6.
+Sources: docs/internals/metadata-layout.md, sections 10, 10.5 and 10.6.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -18,18 +18,24 @@ from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch
 from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
+from bookie_protocol.metadata_service.tree.under_replication.locks import Locks, Rest
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.tree.watching import changes
 from bookie_protocol.metadata_service.under_replication import (
     AuditorCheck,
     LedgerLock,
     LockHolder,
+    UnderreplicatedLedger,
 )
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Versioned
 
 RECHECK_SECONDS: Final = 60.0
-"""A worker that found nothing asks the service again after this long even if no watch told it to."""
+"""Seconds after which a worker that found nothing asks the service again, even without an event."""
+
+
+def never(mark: UnderreplicatedLedger) -> float:
+    """Let no ledger rest."""
+    return 0.0
 
 
 class UnderReplication(Marks):
@@ -44,59 +50,80 @@ class UnderReplication(Marks):
 
     # --- locks ------------------------------------------------------------------------------------------------
 
-    async def acquire(self) -> LedgerLock:
+    async def acquire(self, rest: Rest = never) -> LedgerLock:
         """Lock a marked ledger; waits, without limit, for one and for auto-recovery to be enabled.
 
-        Every mark has its turn, but for ledgers that are left alone: the tree is walked in random order.
+        Every mark has its turn, but for ledgers that rest: the tree is walked in random order.
         """
+        loop = asyncio.get_running_loop()
+        recheck_at = loop.time() + RECHECK_SECONDS
         while True:
             await self._until_enabled()
-            lock, changed = await self._locks.find()
+            lock, changed = await self._locks.find(rest)
             if lock is not None:
                 return lock
-            try:
-                async with asyncio.timeout(RECHECK_SECONDS):
+            left, rested = recheck_at - loop.time(), self._locks.next_end()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left if rested is None else min(left, rested)):
                     await changed.wait()
-            except TimeoutError:
+            if loop.time() >= recheck_at:
                 self._locks.forget_directories()
+                recheck_at = loop.time() + RECHECK_SECONDS
 
-    def leaving_alone(self, ledger_id: int) -> AbstractAsyncContextManager[None]:
-        """Meanwhile no worker acquires this ledger, which nobody has to lock for that, as long as our session lives.
-        Never raises for want of the metadata service: then others may acquire it."""
-        return self._locks.leaving_alone(ledger_id)
+    def rest(self, ledger_id: int, seconds: float) -> None:
+        """Let `acquire` of this process pass over a ledger for so long. Others are not kept from it."""
+        self._locks.rest(ledger_id, seconds)
 
-    async def try_acquire(self) -> LedgerLock | None:
-        """As `acquire`, but None at once if nothing can be locked or auto-recovery is disabled."""
+    @property
+    def many_rest(self) -> bool:
+        """Return True if no more ledgers can rest: a worker that fails has to slow down by itself."""
+        return self._locks.many_rest
+
+    @property
+    def locks_not_released(self) -> int:
+        """Locks of this session that were given back, and that the service has not removed yet."""
+        return self._locks.not_released
+
+    async def try_acquire(self, rest: Rest = never) -> LedgerLock | None:
+        """Lock a marked ledger as `acquire` does, but return None at once if none can be locked or auto-recovery
+        is disabled."""
         if not await self.is_enabled():
             return None
-        return (await self._locks.find())[0]
+        return (await self._locks.find(rest))[0]
 
     async def lock(self, ledger_id: int, *, timeout: float | None = None) -> LedgerLock:
         """Lock one ledger, marked or not. `MetadataExists`: it is locked already."""
         return await self._locks.lock(ledger_id, timeout)
 
-    async def mark_replicated(self, lock: LedgerLock) -> None:
-        """Remove the mark unless it was renewed since, then the lock. With a lock that was given back nothing is done.
-        `SessionEnded`: the lock had ended, and the mark stands."""
-        if lock.mark_version is not None and self._locks.holds(lock):
-            await self._remove(
-                lock.ledger_id,
-                lock.mark_version,
-                created_ms=lock.mark_created_ms,
-                session_id=lock.session_id,
-            )
+    def is_held(self, lock: LedgerLock) -> bool:
+        """Return True if a lock was not given back yet, and its session has not ended as far as this process knows."""
+        return self._locks.is_held(lock)
+
+    async def mark_replicated(self, lock: LedgerLock) -> bool:
+        """Remove the mark unless it was renewed since, then the lock. Return True if there is no mark.
+
+        With a lock that was given back nothing is done. `SessionEnded`: the lock had ended, and the mark remains.
+        """
+        gone = lock.mark is None
+        if lock.mark is not None and self._locks.holds(lock):
+            gone = await self._remove(lock.ledger_id, lock.mark, session_id=lock.session_id)
         await self.release(lock)
+        return gone
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-        """Give a lock back; one that ended with its session is fine, and so is one that was given back before."""
+        """Give a lock back; one that ended with its session is fine, and so is one that was given back before.
+
+        Never raises for want of the metadata service: what it does not answer within `timeout` seconds is repeated in
+        the background until it does, or the session ends.
+        """
         await self._locks.release(lock, timeout)
 
     async def locked_by(self, ledger_id: int) -> str | None:
-        """Who holds the lock of this ledger (a host name, as the holder wrote it); None: nobody."""
+        """Return the holder of this ledger's lock (a host name, as the holder wrote it); None: it is not locked."""
         return await self._locks.locked_by(ledger_id)
 
     async def holders(self) -> Mapping[int, LockHolder]:
-        """All locks, as of now: whoever took one before this call is among them, or has given it back."""
+        """Return all current locks: one that was taken before this call is included, or was given back."""
         return await self._locks.all()
 
     async def locks(self) -> Mapping[int, str]:
@@ -115,7 +142,7 @@ class UnderReplication(Marks):
     # --- settings ---------------------------------------------------------------------------------------------
 
     async def is_enabled(self, watch: Watch | None = None) -> bool:
-        """Whether auto-recovery is enabled in this cluster; it is until somebody disables it."""
+        """Return True if auto-recovery is enabled in this cluster; it is until it is disabled."""
         if await self._tree.exists(self._disable, watch=watch) is not None:
             return False
         await self._base.cluster.require()
@@ -135,11 +162,11 @@ class UnderReplication(Marks):
             raise MetadataExists("auto-recovery is disabled already")
 
     def watch_enabled(self) -> Subscription[bool]:
-        """Whether auto-recovery is enabled, now and after each change."""
+        """Yield whether auto-recovery is enabled, now and after each change."""
         return changes(self.is_enabled, lambda enabled: enabled)
 
     async def lost_bookie_recovery_delay(self) -> int | None:
-        """Seconds between the loss of a bookie and its audit; None: nobody set it."""
+        """Return the seconds between the loss of a bookie and its audit; None: not set."""
         data = await self._base.read(formats.LOST_BOOKIE_RECOVERY_DELAY)
         return None if data is None else formats.decode_delay(data, self._delay)
 
@@ -152,13 +179,13 @@ class UnderReplication(Marks):
         await self._write_delay(seconds, replace=True)
 
     async def ask_for_audit(self) -> bool:
-        """Ask the auditor for an audit now, by writing the delay as it is; a value that somebody sets meanwhile stays.
-        False: nobody has set one."""
+        """Ask the auditor for an audit now, by writing the delay as it is; a value that another client sets
+        meanwhile stays. Return False if none is set."""
         while True:
             try:
-                node = await self._tree.get(self._delay)
-                formats.decode_delay(node.data, self._delay)
-                await self._tree.set(self._delay, node.data, node.stat.version)
+                stored = await self._tree.read(self._delay)
+                formats.decode_delay(stored.value, self._delay)
+                await self._tree.set(self._delay, stored.value, stored.identity)
             except MetadataVersionConflict:
                 continue
             except MetadataNotFound:
@@ -174,13 +201,14 @@ class UnderReplication(Marks):
         """The delay, now and after each write, also of the same value (then with a greater version)."""
 
         def show(node: Node | None) -> Versioned[int] | None:
-            return None if node is None else Versioned(formats.decode_delay(node.data, self._delay), node.stat.version)
+            if node is None:
+                return None
+            return Versioned(formats.decode_delay(node.data, self._delay), node.stat.identity())
 
-        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
         return changes(lambda watch: self._base.cluster.watched(self._delay, watch), show)
 
     async def check_time(self, check: AuditorCheck) -> int | None:
-        """When this check last ran to its end, in ms since the epoch; None: never."""
+        """Return the time at which this check last ran to its end, in ms since the epoch; None: never."""
         data = await self._base.read(check.value)
         return None if data is None else formats.decode_check_time(data, f"{self._base.path}/{check.value}")
 

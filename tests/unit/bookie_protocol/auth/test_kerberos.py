@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "gssapi", None)  # type: ignore[arg-type]
     content = section(f'useKeyTab=true principal=app keyTab="{keytab}"')
     for read in (accounts_of, login_of):
-        with pytest.raises(ValueError, match=r"section Bookie: Kerberos needs .* install podkeeper\[kerberos\]"):
+        with pytest.raises(ValueError, match=r"section Bookie: .*gssapi"):
             read(content, "Bookie")
 
 
@@ -141,6 +142,18 @@ async def test_what_is_told_of_a_login_has_an_end(library: SimpleNamespace, keyt
     with pytest.raises(Unauthorized, match="Request ticket server xxx") as refused:
         await KerberosKeys(None, keytab).new_login().step(b"token")
     assert len(str(refused.value)) < 1000
+
+
+def test_a_child_that_was_forked_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = _Threads("client", "KDC")
+
+    async def work() -> Any:
+        return await threads.run("a login", threading.get_ident)
+
+    before = {asyncio.run(work()) for _ in range(THREADS)}
+    process = os.getpid()
+    monkeypatch.setattr(kerberos.os, "getpid", lambda: process + 1)
+    assert asyncio.run(work()) not in before
 
 
 async def test_a_kdc_that_does_not_answer_is_not_waited_for_and_keeps_nobody_out(

@@ -20,7 +20,7 @@ class Tree:
     """One parent, with names and a version that a test sets."""
 
     def __init__(self) -> None:
-        self.found = Children(("b1:1",), 7, 1_000)
+        self.found = Children(("b1:1",), 7)
         self.problem: MetadataError | None = None
         self._watches: list[Watch] = []
 
@@ -33,7 +33,7 @@ class Tree:
 
     def becomes(self, names: tuple[str, ...], version: int) -> None:
         """All watches fire, as they do with a new connection."""
-        self.found = Children(names, version, self.found.ctime_ms)
+        self.found = Children(names, version)
         watches, self._watches = self._watches, []
         for watch in watches:
             watch()

@@ -11,7 +11,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.tree import ledgers
 from bookie_protocol.metadata_service.tree.ledgers import Found, LedgerWatches
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Identity, Versioned
 from tests.support.until import until
 
 
@@ -37,9 +37,9 @@ class Store:
             self._watches.append(watch)
         return found
 
-    def put(self, ledger_id: int, version: int, *, closed: bool = False) -> None:
+    def put(self, ledger_id: int, version: int, *, closed: bool = False, creation: int = 1) -> None:
         metadata = LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b:1",)})
-        self.stored[ledger_id] = Versioned(metadata.closed(5, 10) if closed else metadata, version)
+        self.stored[ledger_id] = Versioned(metadata.closed(5, 10) if closed else metadata, Identity(version, creation))
         self.fire()
 
     def delete(self, ledger_id: int) -> None:

@@ -27,7 +27,7 @@ class Tree:
         self.layout = layout
         self.vanished: set[str] = set()
         self.unavailable: str | None = None
-        self.under_way = self.most = 0
+        self.under_way = self.most = self.asked = 0
         children: dict[str, set[str]] = defaultdict(set)
         for ledger_id in ids:
             path = ""
@@ -44,6 +44,7 @@ class Tree:
 
     async def children(self, path: str, *, timeout: float | None = None) -> Children:
         below = path.removeprefix(ROOT)
+        self.asked += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
@@ -52,7 +53,7 @@ class Tree:
             raise MetadataUnavailable(below)
         if below in self.vanished:
             raise MetadataNotFound(below)
-        return Children(self._children.get(below, ()), 0, 0)
+        return Children(self._children.get(below, ()), 0)
 
 
 def listing(tree: Any) -> LedgerListing:
@@ -105,6 +106,25 @@ async def test_directories_that_vanish_are_empty_and_faults_end_the_listing() ->
     with pytest.raises(MetadataUnavailable):
         await listed(tree)
     assert tree.under_way == 0
+
+
+@pytest.mark.parametrize("layout", LedgerLayout)
+async def test_a_listing_that_begins_at_an_id_leaves_nothing_out(layout: LedgerLayout) -> None:
+    ids = [0, 9_999, 10_000, 20_001, 99_999_999, 100_000_000, 2**31 - 2]
+    if layout in (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL, LedgerLayout.FLAT):
+        ids += [2**31 - 1, 10**10 - 1, 10**10, 2**40, 10**15 + 7, 2**63 - 1]
+    tree = Tree(layout, ids)
+    for first in sorted({each + change for each in ids for change in (-1, 0, 1)} - {-1, 2**63}):
+        found = [span async for span in listing(tree).ranges(first=first)]
+        assert [each for span in found for each in span.ids] == [each for each in ids if each >= first]
+        assert (found[0].start, found[-1].end) == (first, 2**63 - 1)
+
+
+async def test_who_wants_the_next_few_ledgers_does_not_pay_for_the_others() -> None:
+    tree = Tree(LedgerLayout.HIERARCHICAL, range(0, 20_000_000, 10_000))
+    async with aclosing(listing(tree).ranges(first=15_000_000)) as ranges:
+        assert (await anext(ranges)).ids == (15_000_000,)
+    assert tree.asked <= 6
 
 
 async def test_ledgers_of_two_layouts_are_an_error() -> None:

@@ -27,7 +27,7 @@ from bookie_protocol.metadata_service.embedded.local import LocalTransport
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, SessionState
-from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node, number_by_node
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
@@ -64,11 +64,14 @@ class LossyTree:
     async def create(self, *args: Any, **kwargs: Any) -> Any:
         if self.lose_number and kwargs.get("sequential"):
             self.lose, self.lose_number = "after", False
-        path = await self._lossy("create", *args, **kwargs)
+        created = await self._lossy("create", *args, **kwargs)
         if kwargs.get("sequential") and self.number is not None:
             number, self.number = self.number, None
-            return f"{args[0]}{number:010d}"
-        return path
+            return replace(created, path=f"{args[0]}{number:010d}")
+        return created
+
+    async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
+        return await number_by_node(self, prefix, timeout)  # type: ignore[arg-type]
 
     async def create_all(self, *args: Any, **kwargs: Any) -> Any:
         return await self._lossy("create_all", *args, **kwargs)
@@ -110,11 +113,14 @@ async def test_each_write_happens_once(rig: Rig, when: str) -> None:
     assert (await service.ledgers.create(ledger(1))).version == 0
     found = await service.ledgers.read(1)
     lossy.lose = when
-    assert (await service.ledgers.write(found.value.in_recovery(), 0)).version == 1
+    assert (await service.ledgers.write(found.value.in_recovery(), found.identity)).version == 1
     lossy.lose = when
-    assert await service.cookies.create("b:1", b"x") == 0
+    first = await service.cookies.create("b:1", b"x")
+    assert first == (await service.cookies.read("b:1")).identity
     lossy.lose = when
-    assert await service.cookies.update("b:1", b"y", 0) == 1
+    second = await service.cookies.update("b:1", b"y", first)
+    assert second == (await service.cookies.read("b:1")).identity
+    assert second.version == 1
     lossy.lose = when
     await service.cookies.delete("b:1")
     lossy.lose = when
@@ -153,15 +159,16 @@ async def test_formats_without_a_token_cannot_claim_a_ledger(rig: Rig) -> None:
 
 async def test_a_lost_write_that_was_overwritten_is_a_conflict(rig: Rig) -> None:
     service, lossy = rig
-    metadata = (await service.ledgers.create(ledger(1))).value
+    created = await service.ledgers.create(ledger(1))
 
     async def overwrite() -> None:
         lossy.meanwhile = None
-        await service.ledgers.write(metadata.closed(5, 5), 1)
+        stored = await service.ledgers.read(1)
+        await service.ledgers.write(stored.value.closed(5, 5), stored.identity)
 
     lossy.lose, lossy.meanwhile = "after", overwrite
     with pytest.raises(MetadataVersionConflict):
-        await service.ledgers.write(metadata.in_recovery(), 0)
+        await service.ledgers.write(created.value.in_recovery(), created.identity)
 
 
 async def test_a_lost_registration_is_recognised_by_its_session(rig: Rig) -> None:
@@ -241,7 +248,7 @@ async def test_31_bits_overflow_into_63_bits_and_a_full_directory_into_the_next(
 
 async def test_a_layout_of_31_bits_runs_out(rig: Rig) -> None:
     service, lossy = rig
-    await service.tree.set(f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1", -1)
+    await service.tree.overwrite(f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1")
     flat = TreeMetadataService(lossy, ROOT, LedgerLayout.FLAT)  # type: ignore[arg-type]
     lossy.number = 2**31 - 1
     with pytest.raises(LedgerIdsExhausted, match="flat layout"):
@@ -259,7 +266,8 @@ async def test_marks_and_locks_happen_once(rig: Rig, when: str) -> None:
     assert await tree.read(1) == UnderreplicatedLedger(1, ("a:1", "b:1"), 2)
     lossy.lose = when
     lock = await tree.lock(1)
-    assert (lock.mark_version, lock.session_id) == (1, service.tree.session_id)
+    assert lock.mark is not None
+    assert (lock.mark.version, lock.session_id) == (1, service.tree.session_id)
     lossy.lose = when
     await tree.release(lock)
     assert await tree.locks() == {}
@@ -284,7 +292,6 @@ async def test_a_mark_that_is_made_anew_while_the_answer_of_its_removal_is_lost_
 
     async def mark_anew() -> None:
         lossy.meanwhile = None
-        await asyncio.sleep(0.002)  # times of creation are in milliseconds
         await marks.mark(1, ["b:1"], ctime_ms=2)
 
     lossy.lose, lossy.meanwhile = "after", mark_anew
@@ -310,7 +317,6 @@ async def test_a_cookie_that_is_made_anew_while_the_answer_of_its_deletion_is_lo
 
     async def make_anew() -> None:
         lossy.meanwhile = None
-        await asyncio.sleep(0.002)
         await service.cookies.create("b:1", b"new")
 
     lossy.lose, lossy.meanwhile = "after", make_anew
@@ -452,7 +458,7 @@ async def test_what_is_too_large_is_refused_before_it_is_sent(rig: Rig, monkeypa
         await service.ledgers.create(huge)
     assert lossy.lose == "before"
     with pytest.raises(BadRequest):
-        await service.tree.set(ROOT, b"x" * 1_100_000, 0)
+        await service.tree.overwrite(ROOT, b"x" * 1_100_000)
     with pytest.raises(BadRequest):
         await service.tree.create_all([(f"{ROOT}/{i}", b"x" * 600_000) for i in range(2)])
     assert lossy.lose == "before"

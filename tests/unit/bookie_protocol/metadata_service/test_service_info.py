@@ -97,4 +97,5 @@ def test_bookie_ids() -> None:
         assert not is_valid_bookie_id(bad)
         assert not is_readable_bookie_id(bad)
     assert is_readable_bookie_id("a@b")
+    assert not any(map(is_readable_bookie_id, (".", "..")))
     assert not is_valid_bookie_id("a@b")

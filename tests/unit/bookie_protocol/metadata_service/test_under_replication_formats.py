@@ -72,6 +72,11 @@ def test_marks_come_back(ledger_id: int, replicas: list[str], ctime_ms: int | No
     assert formats.decode_mark(ledger_id, data, "x") == UnderreplicatedLedger(ledger_id, tuple(replicas), ctime_ms)
 
 
+def test_a_mark_that_cannot_be_read_tells_where_it_is_and_what_helps() -> None:
+    with pytest.raises(MetadataDamaged, match=r"^/a/urL0000000001 .*force-auditor-checks"):
+        formats.decode_mark(1, b"{", "/a/urL0000000001")
+
+
 @pytest.mark.parametrize(
     "decode",
     [

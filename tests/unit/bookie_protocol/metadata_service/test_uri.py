@@ -90,7 +90,7 @@ def test_hosts_are_names_and_addresses_of_every_kind() -> None:
         ("zk://h:2181;a..b/ledgers", "no host can have the name 'a..b'"),
         ("zk+ms://h:2181/ledgers", "unknown ledger layout 'ms'"),
         ("zk+legacyhierarchical://h:2181/ledgers", "use one of null, flat, hierarchical, longhierarchical"),
-        ("etcd://h:2379/scope", "no driver for etcd"),
+        ("etcd+null://h:2379/scope", "no driver for etcd"),
         ("metadata-store:etcd:http://h:2379", "of Pulsar's metadata stores only ZooKeeper is supported"),
         ("metadata-store:zk:", "names no host"),
         ("metadata-store:zk:h:x", "is not host:port"),

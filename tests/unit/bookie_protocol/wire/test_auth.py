@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_protocol.auth.kerberos import KerberosAuth
+from bookie_protocol.auth.sasl import JaasAuth, SaslAuth
+from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import ProtocolViolation, Unauthorized
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -15,6 +18,7 @@ from bookie_protocol.wire.auth import (
     AuthMessage,
     AuthStep,
     ClientAuthentication,
+    OptionalLogin,
     Peer,
     ServerAuthentication,
     decode_auth_message,
@@ -108,6 +112,24 @@ async def test_a_bookie_without_plug_in_lets_an_authenticating_client_in(name):
     assert server.authenticated
     assert await exchange(client, server) == messages(name)
     assert client.authenticated
+
+
+async def test_a_mutual_login_is_not_declined_unless_it_is_optional():
+    mutual = TwoSteps()
+    mutual.is_mutual = True
+    client = ClientAuthentication(mutual, PEER)
+    await client.first()
+    with pytest.raises(Unauthorized):
+        await client.answer(AUTH_DISABLED_ANSWER)
+    assert not client.authenticated
+    client = ClientAuthentication(OptionalLogin(mutual), PEER)
+    await client.answer(AUTH_DISABLED_ANSWER)
+    assert client.authenticated
+
+
+@pytest.mark.parametrize("provider", [TokenAuth, JaasAuth, SaslAuth, KerberosAuth])
+def test_logins_in_which_both_prove_themselves_are_mutual(provider):
+    assert provider.is_mutual
 
 
 async def test_an_authenticated_connection_answers_further_auth_like_a_bookie_without_plug_in():

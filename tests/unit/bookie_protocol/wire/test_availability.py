@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from bookie_protocol.errors import BadRequest, ProtocolViolation
 from bookie_protocol.wire import v3
-from bookie_protocol.wire.availability import decode_availability, encode_availability
+from bookie_protocol.wire.availability import GROUP_SIZE, HEADER_SIZE, decode_availability, encode_availability
 from tests.support import golden_frames
 
 IDS = st.lists(st.integers(0, 300), max_size=120).map(lambda ids: sorted(set(ids)))
@@ -88,6 +89,11 @@ def test_runs_between_are_the_ids_in_that_span(ids, max_size, start, length):
     assert cut == [entry_id for entry_id in ids if start <= entry_id < start + length]
 
 
+@pytest.mark.parametrize(("ids", "last"), [((), None), ((0,), 0), ((3, 4, 5), 5), ((0, 3, 6, 9), 9), ((1, 2, 7), 7)])
+def test_the_last_one(ids, last):
+    assert decode_availability(encode_availability(ids)).last == last
+
+
 def test_a_huge_claim_costs_nothing_outside_the_span():
     found = decode_availability(encoding((0, 2**62, 1, 2**20)))
     assert list(found.runs_between(2**40, 2**40 + 2**20 + 1)) == [
@@ -104,7 +110,7 @@ def test_ids_must_ascend(ids):
 
 def test_what_does_not_fit_is_refused_with_the_remedy():
     ids = [number * number for number in range(100)]
-    with pytest.raises(BadRequest, match=r"limit is 1000: raise nettyMaxFrameSizeBytes"):
+    with pytest.raises(BadRequest, match="nettyMaxFrameSizeBytes"):
         encode_availability(ids, max_size=1000)
 
 
@@ -152,3 +158,20 @@ def test_a_huge_claim_is_read_lazily():
 def test_damage_is_named(data, message):
     with pytest.raises(ProtocolViolation, match=message):
         decode_availability(data)
+
+
+def test_a_list_that_cannot_fit_is_given_up_at_once() -> None:
+    """Entry ids without end, with a gap of another length each."""
+    taken = 0
+
+    def ids() -> Iterator[int]:
+        nonlocal taken
+        at = 0
+        while True:
+            taken += 1
+            yield at
+            at += 2 + taken % 7
+
+    with pytest.raises(BadRequest):
+        encode_availability(ids(), HEADER_SIZE + 10 * GROUP_SIZE)
+    assert taken < 40

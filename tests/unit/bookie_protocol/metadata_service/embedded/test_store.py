@@ -12,12 +12,16 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.metadata_service.embedded import store as module
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+from bookie_protocol.metadata_service.embedded.store import Change, NodeRecord, NodeStore
 from tests.support.until import until
+
+FIRST = b"podkeeper embedded metadata 1"
 
 
 @pytest.fixture
@@ -28,33 +32,34 @@ def store(tmp_path: Path) -> Iterator[NodeStore]:
 
 
 def test_nodes(store: NodeStore) -> None:
-    assert store.create("/a", b"1", 0, False) == "/a"
+    path, made = store.create("/a", b"1", 0, False)
+    assert (path, made.version) == ("/a", 0)
     store.create("/a/b", b"", 0, False)
     store.create("/a/c", b"", 0, False)
     store.create("/ab", b"", 0, False)
     assert store.get("/a").data == b"1"
-    assert sorted(store.children("/a").names) == ["b", "c"]
-    assert sorted(store.children("/").names) == ["a", "ab"]
-    assert store.children("/a/b").names == ()
+    assert sorted(store.children("/a")[0]) == ["b", "c"]
+    assert sorted(store.children("/")[0]) == ["a", "ab"]
+    assert store.children("/a/b")[0] == ()
     stat = store.exists("/a")
     assert stat is not None
-    assert (stat.version, stat.child_version, stat.children, stat.owner) == (0, 2, 2, 0)
-    assert store.set("/a", b"2", 0).version == 1
+    assert (stat.version, stat.children, stat.owner) == (0, 2, 0)
+    assert store.set("/a", b"2", 0, None).version == 1
     with pytest.raises(MetadataVersionConflict, match="version 1, not 0"):
-        store.set("/a", b"3", 0)
-    assert store.set("/a", b"3", -1).version == 2
+        store.set("/a", b"3", 0, None)
+    assert store.set("/a", b"3", -1, None).version == 2
     with pytest.raises(MetadataNotEmpty):
-        store.delete("/a", -1)
-    store.delete("/a/b", 0)
-    store.delete("/a/c", -1)
-    assert store.children("/a").child_version == 4
-    store.delete("/a", 2)
+        store.delete("/a", -1, None)
+    store.delete("/a/b", 0, None)
+    store.delete("/a/c", -1, None)
+    assert store.children("/a")[1].child_version == 4
+    store.delete("/a", 2, None)
     assert store.exists("/a") is None
     for call in (
         lambda: store.get("/a"),
         lambda: store.children("/a"),
-        lambda: store.set("/a", b"", -1),
-        lambda: store.delete("/a", -1),
+        lambda: store.set("/a", b"", -1, None),
+        lambda: store.delete("/a", -1, None),
         lambda: store.create("/a/b", b"", 0, False),
     ):
         with pytest.raises(MetadataNotFound):
@@ -65,8 +70,8 @@ def test_numbers_are_given_out_once(store: NodeStore) -> None:
     store.create("/q", b"", 0, False)
     names = []
     for _ in range(5):
-        names.append(store.create("/q/ID-", b"", 0, True))
-        store.delete(names[-1], -1)
+        names.append(store.create("/q/ID-", b"", 0, True)[0])
+        store.delete(names[-1], -1, None)
     assert names == [f"/q/ID-{i:010d}" for i in range(5)]
 
 
@@ -92,11 +97,11 @@ def test_a_session_takes_its_nodes_along(store: NodeStore) -> None:
         store.create("/a/two/below", b"", 0, False)
     store.changes.clear()
     store.end_session(one.session_id)
-    assert store.children("/a").names == ("two",)
+    assert store.children("/a")[0] == ("two",)
     assert store.changes >= {(Change.CHILDREN, "/a"), (Change.NODE, "/a/one-0")}
     parent = store.exists("/a")
     assert parent is not None
-    assert (parent.children, parent.child_version) == (1, 7)
+    assert (parent.children, store.children("/a")[1].child_version) == (1, 7)
     assert [session.session_id for session in store.sessions()] == [two.session_id]
     store.end_session(one.session_id)  # again is fine
 
@@ -110,10 +115,39 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     first.close()
     second = NodeStore(str(tmp_path))
     assert second.sessions() == [session]
-    assert second.children("/a").names == ("ID-0000000000",)
+    assert second.children("/a")[0] == ("ID-0000000000",)
     second.end_session(session.session_id)
-    assert second.create("/a/ID-", b"", 0, True) == "/a/ID-0000000001"
+    assert second.create("/a/ID-", b"", 0, True)[0] == "/a/ID-0000000001"
     second.close()
+
+
+def test_a_store_of_the_first_format_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes have no creation of their own: any that is made from then on differs from them."""
+    encode = NodeRecord.encode
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "FORMAT", FIRST)
+        patch.setattr(NodeRecord, "encode", lambda record: encode(record)[16:])
+        first = NodeStore(str(tmp_path))
+        first.create("/a", b"old", 0, False)
+        first.sync()
+        first.close()
+    second = NodeStore(str(tmp_path))
+    old = second.get("/a")
+    assert (old.data, old.stat.version, old.stat.creation) == (b"old", 0, 0)
+    assert second.set("/a", b"changed", 0, 0).creation == 0
+    second.delete("/a", 1, 0)
+    _, made = second.create("/a", b"new", 0, False)
+    second.set("/a", b"new", 0, made.creation)
+    with pytest.raises(MetadataReplaced):
+        second.set("/a", b"late", 1, 0)
+    second.close()
+    third = NodeStore(str(tmp_path))
+    assert third.get("/a").stat.creation == made.creation
+    third.close()
+    monkeypatch.setattr(module, "FORMAT", FIRST)
+    monkeypatch.setattr(module, "_FORMAT_1", b"")
+    with pytest.raises(MetadataUnavailable, match="not an embedded metadata store of this release"):
+        NodeStore(str(tmp_path))
 
 
 def test_a_second_owner_is_told_where_to_go(tmp_path: Path) -> None:
@@ -123,12 +157,26 @@ def test_a_second_owner_is_told_where_to_go(tmp_path: Path) -> None:
     first.close()
 
 
+def test_a_full_disk_is_no_other_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NodeStore(str(tmp_path)).close()
+
+    def refuses(folder: str, options: object) -> None:
+        raise Exception(f"IO error: No space left on device: While appending to file: {folder}/MANIFEST-000013")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "Rdict", refuses)
+        with pytest.raises(MetadataUnavailable, match="disk is full") as told:
+            NodeStore(str(tmp_path))
+    assert "another process" not in str(told.value)
+    NodeStore(str(tmp_path)).close()
+
+
 @pytest.mark.parametrize("path", ["a", "/a/", "/a//b", "/\0", ""])
 def test_paths_are_checked(store: NodeStore, path: str) -> None:
     with pytest.raises(MetadataUnavailable, match="not a valid path of a node"):
         store.create(path, b"", 0, False)
     with pytest.raises(MetadataNotEmpty):
-        store.delete("/", -1)
+        store.delete("/", -1, None)
 
 
 async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +204,7 @@ async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytes
 
 
 def _create(store: NodeStore, path: str) -> str:
-    return store.create(path, b"", 0, False)
+    return store.create(path, b"", 0, False)[0]
 
 
 async def test_callers_wait_for_a_place(store: NodeStore) -> None:
@@ -174,7 +222,7 @@ async def test_callers_wait_for_a_place(store: NodeStore) -> None:
     gate.set()
     assert await blocked
     assert await asyncio.gather(*patient[:1], *patient[2:]) == ["/patient0", "/patient2", "/patient3", "/patient4"]
-    names = await thread.post(lambda s: s.children("/").names)
+    names = await thread.post(lambda s: s.children("/")[0])
     assert sorted(names) == ["patient0", "patient2", "patient3", "patient4"], "nobody waits for the others"
     await until(lambda: thread.pending == 0)
     await thread.stop()
@@ -253,7 +301,7 @@ async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypat
 def test_whoever_does_not_mean_to_makes_no_store(tmp_path: Path) -> None:
     """A URI that names another folder than it should, given to a command that only reads."""
     for folder in (tmp_path / "missing" / "deep", tmp_path / "missing", tmp_path):
-        with pytest.raises(MetadataNotFound, match=r"there is no cluster in .* `bookie cluster init`"):
+        with pytest.raises(MetadataNotFound, match=r"metadataServiceUri.* `bookie cluster init`"):
             NodeStore(str(folder), make=False)
     assert list(tmp_path.iterdir()) == []
     NodeStore(str(tmp_path)).close()
@@ -271,7 +319,7 @@ def test_a_folder_with_somebodys_files_becomes_no_store(tmp_path: Path) -> None:
     for _ in range(3):
         store = NodeStore(str(volume))
         store.create("/a", bytes(10_000), 0, False)
-        store.delete("/a", -1)
+        store.delete("/a", -1, None)
         store.close()
         (volume / ".nfs0000000000000001").write_text("what a file system, or a backup, leaves there")
 

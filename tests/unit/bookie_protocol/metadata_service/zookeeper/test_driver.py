@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooState
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 
@@ -18,6 +19,7 @@ from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.zookeeper import driver
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
+from bookie_protocol.versioned import Identity
 from tests.support.until import until
 
 
@@ -29,11 +31,18 @@ class Client:
         self.client_state = KeeperState.CONNECTED
         self.asked: list[str] = []
         self._connection = SimpleNamespace(_connection_routine=None)
+        self.handler = SimpleNamespace(failure="")
+        self.last_zxid = 0
+        self.sync_async = self._asked("sync_async")
+        self.exists_async = self._asked("exists_async")
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
         self.listener = listener
 
     def __getattr__(self, name: str) -> Any:
+        return self._asked(name)
+
+    def _asked(self, name: str) -> Callable[..., Any]:
         def asked(*_: object, **__: object) -> Any:
             self.asked.append(name)
             raise ConnectionLost("handed over")
@@ -42,6 +51,7 @@ class Client:
 
 
 Write = Callable[[ZooKeeperTree], Any]
+LIFE = Identity(version=3, creation=5)
 
 
 @pytest.mark.parametrize("identity", [(8, b""), None])
@@ -50,8 +60,8 @@ Write = Callable[[ZooKeeperTree], Any]
     [
         (lambda tree: tree.create("/a", b"", ephemeral=True, timeout=1), "create_async"),
         (lambda tree: tree.create_all([("/a", b"")], timeout=1), "transaction"),
-        (lambda tree: tree.set("/a", b"", 0, session_id=7, timeout=1), "set_async"),
-        (lambda tree: tree.delete("/a", session_id=7, timeout=1), "delete_async"),
+        (lambda tree: tree.set("/a", b"", None, session_id=7, timeout=1), "set_async"),
+        (lambda tree: tree.delete("/a", None, session_id=7, timeout=1), "delete_async"),
     ],
 )
 async def test_nothing_is_written_in_a_session_that_the_loop_has_not_heard_of(
@@ -68,6 +78,36 @@ async def test_nothing_is_written_in_a_session_that_the_loop_has_not_heard_of(
     with pytest.raises(ConnectionLost, match="another one by now"):
         await write(tree)
     assert client.asked == [request_name]
+
+
+class Result:
+    """kazoo's `IAsyncResult` that has its outcome already."""
+
+    def __init__(self, outcome: object) -> None:
+        self.exception = outcome if isinstance(outcome, Exception) else None
+        self.value = outcome
+
+    def rawlink(self, callback: Callable[[object], None]) -> None:
+        callback(self)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda tree: tree.set("/a", b"", LIFE, timeout=1), lambda tree: tree.delete("/a", LIFE, timeout=1)]
+)
+async def test_nothing_is_written_after_a_look_whose_sync_was_lost(
+    monkeypatch: pytest.MonkeyPatch, write: Write
+) -> None:
+    """The connection broke between the two requests: the next server may know less than was written."""
+    client = Client()
+    client.sync_async = lambda path: Result(ConnectionLoss())
+    client.exists_async = lambda path: Result(SimpleNamespace(czxid=LIFE.creation, version=LIFE.version))
+    monkeypatch.setattr(driver, "make_client", lambda *_, **__: client)
+    tree = ZooKeeperTree("zk:1", 5)
+    client.listener(KazooState.CONNECTED)
+    await asyncio.sleep(0)
+    with pytest.raises(ConnectionLost):
+        await write(tree)
+    assert client.asked == []
 
 
 async def test_a_connection_that_ends_at_each_start_is_begun_again_until_it_stands(
